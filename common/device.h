@@ -1,0 +1,57 @@
+/* device.h - the seam between the harness and the machine that runs the kernels.
+ *
+ * Two implementations, one linked in: device_cuda.cu (an NVIDIA GPU) and device_cpu.c (this computer's cores, through
+ * cpu/simt.h). Nothing else in the tree knows which one it runs on.
+ *
+ * Errors: a call the machine refuses for a reason other than memory ends the program with one line and exit code 2.
+ */
+#ifndef FA_DEVICE_H
+#define FA_DEVICE_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    char name[128];      /* "NVIDIA H200", or the CPU's own name */
+    char platform[64];   /* "sm_90 · 132 SMs · CUDA 13.0", or "CPU device · 2 cores" */
+    int is_cpu;          /* for the default problem size and the kind of timer, nothing else */
+    int capability;      /* compute capability x 10 the kernels may count on: the lower of chip and compiled code */
+    int sm_count;        /* blocks run on this many multiprocessors (CPU: cores) */
+    int clock_mhz;       /* 0: unknown */
+    size_t shared_bytes; /* the most shared memory a block can have */
+    size_t l2_bytes;
+    char cuda_version[16]; /* "13.0", or "" */
+} DeviceProperties;
+
+/* Opens the device on the first call. */
+const DeviceProperties *device_properties(void);
+
+/* Memory. `purpose` is kept with the allocation ("Q", "workspace S", ...). NULL if it does not fit: the caller reports
+ * that. Every allocation is followed by a guard strip. Fresh memory is filled with 0xff, which is NaN in every format. */
+void *device_alloc(size_t bytes, const char *purpose);
+void device_free(void *pointer); /* NULL is fine */
+size_t device_allocated(void);   /* bytes asked for and not freed, guard strips left out */
+
+/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. */
+const char *device_damaged(void);
+
+void device_write(void *device, const void *host, size_t bytes);
+void device_read(void *host, const void *device, size_t bytes);
+void device_poison(void *device, size_t bytes); /* fills with 0xff */
+
+/* Waits for all launched work. Ends the program if a kernel failed. */
+void device_synchronize(void);
+
+/* Timing. Runs `work(context)` once with a cold L2 and returns how long the device took over it, in milliseconds. */
+double device_time_ms(void (*work)(void *), void *context);
+
+/* What LAUNCH (gpu/kernel.cuh) calls after each launch. */
+void device_check_launch(const char *kernel, const char *file, int line);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,77 @@
+/* kernel.cuh - what every kernel file includes: CUDA C, the one way to launch, the one way to get shared memory, and the
+ * two element types under one pair of names.
+ *
+ * The same .cu file is compiled twice: by nvcc for a GPU, and by the host's C++ compiler for the CPU device, where
+ * cpu/cuda_on_cpu.h supplies the CUDA words. Two things CUDA writes with syntax of its own become macros here:
+ *
+ *     kernel<<<grid, block, shared>>>(a, b)     LAUNCH(kernel, grid, block, shared, a, b)
+ *     extern __shared__ ...                     SHARED_MEMORY(Type, name)
+ */
+#ifndef FA_KERNEL_CUH
+#define FA_KERNEL_CUH
+
+#include "../device.h"
+#include "../problem.h"
+#include "../stage.h"
+
+#ifdef __CUDACC__
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+/* `name` is a reference to one `Type` in the block's dynamic shared memory (launch with sizeof(Type)). Put every tile of a
+ * kernel into one struct: its declaration is then the picture of shared memory. Aligned to 128 bytes, one row of banks. */
+#define SHARED_MEMORY(Type, name)                                     \
+    extern __shared__ __align__(128) unsigned char shared_memory[];   \
+    Type &name = *reinterpret_cast<Type *>(shared_memory)
+
+/* Launches `kernel`. Above 48 KB of shared memory CUDA wants to be asked for permission first. */
+template <typename... Parameter, typename... Argument>
+void launch(const char *name, const char *file, int line, void (*kernel)(Parameter...), dim3 grid, dim3 block,
+            size_t shared_bytes, Argument... argument) {
+    if (shared_bytes > 48 * 1024)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    kernel<<<grid, block, shared_bytes>>>(argument...);
+    device_check_launch(name, file, line);
+}
+
+#else
+#include "../cpu/cuda_on_cpu.h" /* the same words, SHARED_MEMORY and launch() for the CPU device */
+#endif
+
+/* A kernel with template arguments goes in parentheses: LAUNCH((attention<__half, 64>), grid, block, 0, p, t). */
+#define LAUNCH(kernel, grid, block, shared_bytes, ...) \
+    launch(#kernel, __FILE__, __LINE__, kernel, grid, block, shared_bytes, __VA_ARGS__)
+
+/* One pair of names over the element types. from_float rounds to nearest even. */
+__device__ inline float to_float(__half x) { return __half2float(x); }
+__device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_float(float x) { return x; }
+
+template <typename T> __device__ T from_float(float x);
+template <> __device__ inline __half from_float<__half>(float x) { return __float2half_rn(x); }
+template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <> __device__ inline float from_float<float>(float x) { return x; }
+
+/* Host-side choice of template arguments from run-time values: the statement runs with T (or D) bound to the match. The
+ * harness has already refused what the variant's table entry does not list. */
+#define WITH_HALF_TYPE(dtype, T, ...)                                        \
+    do {                                                                     \
+        if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }        \
+        else { using T = __nv_bfloat16; __VA_ARGS__; }                       \
+    } while (0)
+#define WITH_ANY_TYPE(dtype, T, ...)                                         \
+    do {                                                                     \
+        if ((dtype) == DTYPE_FP32) { using T = float; __VA_ARGS__; }         \
+        else WITH_HALF_TYPE(dtype, T, __VA_ARGS__);                          \
+    } while (0)
+#define WITH_HEAD_DIM_64_128(head_dim, D, ...)                               \
+    do {                                                                     \
+        if ((head_dim) == 64) { constexpr int D = 64; __VA_ARGS__; }         \
+        else { constexpr int D = 128; __VA_ARGS__; }                         \
+    } while (0)
+
+HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+#endif

@@ -1,0 +1,102 @@
+/* problem.h - the attention problem every stage solves: its shape, its tensors, its mask.
+ *
+ *     S = scale * Q K^T        scores           [seqlen_q, seqlen_k]   one matrix per (batch, head)
+ *     P = softmax(S)           probabilities    row by row
+ *     O = P V                  output           [seqlen_q, head_dim]
+ *     LSE_i = ln sum_j e^S_ij  logsumexp        [seqlen_q]
+ *
+ * All tensors are contiguous, [batch, heads, seqlen, head_dim], the last index fastest. Names follow the FlashAttention
+ * papers (Dao et al. 2022, Dao 2023): Br x Bc is a tile of S, m a row's running maximum, l its running sum. "row" counts
+ * queries, "column" counts keys; there is no x or y.
+ *
+ * This header is read by C (the harness), by nvcc and by the CPU device, so it holds plain structs and inline functions only.
+ */
+#ifndef FA_PROBLEM_H
+#define FA_PROBLEM_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__
+#else
+#define HOST_DEVICE
+#endif
+
+typedef enum { DTYPE_FP16, DTYPE_BF16, DTYPE_FP32, DTYPE_COUNT } Dtype;
+
+/* The shape and the mask. Passed to kernels by value. */
+typedef struct {
+    int batch;
+    int heads;    /* query heads Hq */
+    int kv_heads; /* key/value heads Hkv; divides heads */
+    int seqlen_q; /* queries a head */
+    int seqlen_k; /* keys a head, as stored */
+    int head_dim; /* D */
+    Dtype dtype;  /* of Q, K, V and O; accumulation is always fp32 */
+    int causal;   /* 1: query i sees keys j <= i + (key length - seqlen_q), aligned to the bottom right */
+    float scale;  /* multiplies Q K^T, 1/sqrt(D) unless given */
+} Problem;
+
+/* Device pointers. q, o, d_o, dq: [batch, heads, seqlen_q, head_dim]; k, v, dk, dv: [batch, kv_heads, seqlen_k, head_dim];
+ * lse: [batch, heads, seqlen_q], fp32, natural logarithm. Passed to kernels by value. */
+typedef struct {
+    const void *q, *k, *v;
+    void *o;
+    float *lse;
+    const int *key_lengths; /* [batch]: keys past a batch entry's length do not exist. NULL: all seqlen_k of them do */
+    const void *d_o;        /* backward only: the upstream gradient, and the three gradients */
+    void *dq, *dk, *dv;
+} Tensors;
+
+/* One piece of workspace, named by its purpose so that memory can be reported by purpose. */
+typedef struct {
+    const char *purpose; /* "S", "P", "partial O", ... */
+    size_t bytes;
+    void *pointer; /* on the device; filled in by the harness */
+} Buffer;
+
+#define MAX_WORKSPACE_BUFFERS 8
+
+static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
+static inline const char *dtype_name(Dtype dtype) {
+    return dtype == DTYPE_FP16 ? "fp16" : dtype == DTYPE_BF16 ? "bf16" : "fp32";
+}
+
+/* Elements of Q (and of O), of K (and of V), and rows of the problem (elements of LSE). 64-bit: they pass 2^31 on real problems. */
+static inline size_t query_elements(const Problem *p) {
+    return (size_t)p->batch * p->heads * p->seqlen_q * p->head_dim;
+}
+static inline size_t key_elements(const Problem *p) {
+    return (size_t)p->batch * p->kv_heads * p->seqlen_k * p->head_dim;
+}
+static inline size_t row_count(const Problem *p) { return (size_t)p->batch * p->heads * p->seqlen_q; }
+static inline size_t score_elements(const Problem *p) { return row_count(p) * p->seqlen_k; }
+
+/* Keys that exist for this batch entry. */
+HOST_DEVICE static inline int key_length(const Problem *p, const int *key_lengths, int batch) {
+    return key_lengths ? key_lengths[batch] : p->seqlen_k;
+}
+
+/* How many keys query `row` sees: columns 0 .. visible_keys - 1. The whole mask is this one number, because both masks
+ * (causal, key length) keep a prefix of the keys. 0 for a row that sees none: then O = 0 and LSE = -inf. */
+HOST_DEVICE static inline int visible_keys(const Problem *p, int key_length, int row) {
+    if (!p->causal)
+        return key_length;
+    int last = row + (key_length - p->seqlen_q) + 1;
+    return last < 0 ? 0 : last < key_length ? last : key_length;
+}
+
+/* The K/V head that query head `head` reads: groups of heads/kv_heads neighbours share one. */
+HOST_DEVICE static inline int kv_head_of(const Problem *p, int head) { return head / (p->heads / p->kv_heads); }
+
+/* Offsets, in elements, of one head's matrix inside Q/O and inside K/V. 64 bits wide. */
+HOST_DEVICE static inline size_t query_head_offset(const Problem *p, int batch, int head) {
+    return ((size_t)batch * p->heads + head) * p->seqlen_q * p->head_dim;
+}
+HOST_DEVICE static inline size_t key_head_offset(const Problem *p, int batch, int kv_head) {
+    return ((size_t)batch * p->kv_heads + kv_head) * p->seqlen_k * p->head_dim;
+}
+
+#endif
