@@ -59,20 +59,20 @@ typedef struct {
 
 #define MAX_WORKSPACE_BUFFERS 8
 
-static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
+HOST_DEVICE static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
 static inline const char *dtype_name(Dtype dtype) {
     return dtype == DTYPE_FP16 ? "fp16" : dtype == DTYPE_BF16 ? "bf16" : "fp32";
 }
 
 /* Elements of Q (and of O), of K (and of V), and rows of the problem (elements of LSE). 64-bit: they pass 2^31 on real problems. */
-static inline size_t query_elements(const Problem *p) {
+HOST_DEVICE static inline size_t query_elements(const Problem *p) {
     return (size_t)p->batch * p->heads * p->seqlen_q * p->head_dim;
 }
-static inline size_t key_elements(const Problem *p) {
+HOST_DEVICE static inline size_t key_elements(const Problem *p) {
     return (size_t)p->batch * p->kv_heads * p->seqlen_k * p->head_dim;
 }
-static inline size_t row_count(const Problem *p) { return (size_t)p->batch * p->heads * p->seqlen_q; }
-static inline size_t score_elements(const Problem *p) { return row_count(p) * p->seqlen_k; }
+HOST_DEVICE static inline size_t row_count(const Problem *p) { return (size_t)p->batch * p->heads * p->seqlen_q; }
+HOST_DEVICE static inline size_t score_elements(const Problem *p) { return row_count(p) * p->seqlen_k; }
 
 /* Keys that exist for this batch entry. */
 HOST_DEVICE static inline int key_length(const Problem *p, const int *key_lengths, int batch) {
@@ -86,6 +86,16 @@ HOST_DEVICE static inline int visible_keys(const Problem *p, int key_length, int
         return key_length;
     int last = row + (key_length - p->seqlen_q) + 1;
     return last < 0 ? 0 : last < key_length ? last : key_length;
+}
+
+/* A row counted through the whole problem (0 .. row_count - 1), taken apart. LSE is indexed by the whole number. */
+typedef struct {
+    int batch, head, row;
+} RowIndex;
+HOST_DEVICE static inline RowIndex row_index(const Problem *p, size_t flat_row) {
+    size_t matrix = flat_row / p->seqlen_q; /* which (batch, head) */
+    RowIndex index = {(int)(matrix / p->heads), (int)(matrix % p->heads), (int)(flat_row % p->seqlen_q)};
+    return index;
 }
 
 /* The K/V head that query head `head` reads: groups of heads/kv_heads neighbours share one. */

@@ -74,4 +74,7 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+/* The one-dimensional grid that has a thread for each of `count` elements; the x dimension takes up to 2^31 - 1 blocks. */
+inline dim3 blocks_for(size_t count, int threads) { return dim3((unsigned)((count + threads - 1) / threads)); }
+
 #endif

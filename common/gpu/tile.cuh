@@ -29,10 +29,11 @@ template <typename T, int Rows, int D> struct Tile {
     __device__ T *chunk(int row, int chunk) { return element + swizzle<D>(row, chunk); }
 };
 
-/* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` (row-major, D wide) into the tile, by all `Threads` threads of
- * the block. Rows from `row_end` on do not exist and become zeros. Ends with a committed cp.async group. */
+/* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` (row-major, D columns of rows `pitch` elements apart; the
+ * start of each 16-byte aligned) into the tile, by all `Threads` threads of the block. Rows from `row_end` on do not exist and
+ * become zeros. Ends with a committed cp.async group. */
 template <int Threads, typename T, int Rows, int D>
-__device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end) {
+__device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D) {
     constexpr int chunks = D / 8;
     static_assert(Rows * chunks % Threads == 0, "every thread copies the same number of chunks");
 #pragma unroll
@@ -40,10 +41,36 @@ __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, 
         int row = i / chunks, chunk = i % chunks;
         bool exists = first_row + row < row_end;
         /* a row that does not exist is not read, but its address must still be one that could be */
-        const T *from = matrix + (size_t)(exists ? first_row + row : 0) * D + 8 * chunk;
+        const T *from = matrix + (size_t)(exists ? first_row + row : 0) * pitch + 8 * chunk;
         cp_async_16(tile.chunk(row, chunk), from, exists);
     }
     cp_async_commit();
+}
+
+/* The operands of mma, from tiles. `lane` picks which row's address each lane hands to ldmatrix; the registers come back in
+ * the order of the pictures in instructions.cuh.
+ *
+ * A, 16 x 16: rows row .. row + 15, columns 16 inner .. 16 inner + 15. Lanes 0-7 and 8-15 address the upper and lower eight
+ * rows of the left half (a[0], a[1]), lanes 16-31 those of the right half (a[2], a[3]). */
+template <typename T, int Rows, int D>
+__device__ inline void load_a_fragment(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int row, int inner) {
+    int lane = threadIdx.x % 32;
+    ldmatrix_x4(a, tile.chunk(row + lane % 16, 2 * inner + lane / 16));
+}
+
+/* B, two fragments of 16 x 8, of a tile stored [n][k] (K of Q K^T): b[0], b[1] for n .. n + 7, b[2], b[3] for n + 8 .. n + 15,
+ * k from 16 inner on. */
+template <typename T, int Rows, int D>
+__device__ inline void load_b_fragments(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int n, int inner) {
+    int lane = threadIdx.x % 32;
+    ldmatrix_x4(b, tile.chunk(n + lane % 8 + 8 * (lane / 16), 2 * inner + lane / 8 % 2));
+}
+
+/* The same of a tile stored [k][n] (V of P V): transposed on the way, so that a lane's two elements are neighbours in k. */
+template <typename T, int Rows, int D>
+__device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int inner, int n) {
+    int lane = threadIdx.x % 32;
+    ldmatrix_x4_trans(b, tile.chunk(16 * inner + lane % 16, n / 8 + lane / 16));
 }
 
 #endif

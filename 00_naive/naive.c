@@ -1,0 +1,13 @@
+/* naive.c - stage 00's one variant, as data. Every program links it: it is what the others are validated against. */
+#include "../common/stage.h"
+
+extern Launcher naive_forward;
+extern Planner naive_plan;
+
+const Variant naive_variant = {
+    .name = "00_naive",
+    .idea = "the definition: one thread an output, S and P in device memory",
+    .launch = naive_forward,
+    .plan = naive_plan,
+    .dtypes = FP16 | BF16 | FP32,
+};

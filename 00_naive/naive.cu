@@ -1,0 +1,96 @@
+/* 00_naive - attention as its definition says, one thread an output element, everything through device memory.
+ *
+ *     scores        S_ij = scale * q_i . k_j, or -inf where query i does not see key j
+ *     softmax       P_ij = e^(S_ij - m_i) / l_i,   m_i = max_j S_ij,   l_i = sum_j e^(S_ij - m_i),   LSE_i = m_i + ln l_i
+ *     output        O_id = sum_j P_ij V_jd
+ *
+ * Who owns what: one thread one element of S, one thread one row of P, one thread one element of O. No shared memory, no
+ * barrier, no cooperation at all.
+ *
+ * What it costs, for each (batch, head) with N queries and N keys: 4 N^2 D FLOPs in the two products; N^2 scores of 4 bytes
+ * and N^2 probabilities of 2 bytes live in device memory, where a kernel that never stored them would keep 4 N D elements.
+ * Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP a load. Caches hide some of it; nothing here helps them.
+ *
+ * Why it matters all the same: it is short enough to be checked by eye, it fixes what the others must compute (masks, grouped
+ * heads, rows without keys, rounding), and every later stage is validated against it.
+ *
+ *     make 00_naive && ./00_naive --seqlen 512
+ */
+#include "../common/gpu/kernel.cuh"
+
+constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
+
+/* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */
+template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *S) {
+    size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (element >= score_elements(&p))
+        return;
+    RowIndex i = row_index(&p, element / p.seqlen_k);
+    int column = element % p.seqlen_k;
+
+    const T *q = (const T *)t.q + query_head_offset(&p, i.batch, i.head) + (size_t)i.row * p.head_dim;
+    const T *k = (const T *)t.k + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + (size_t)column * p.head_dim;
+    float dot = 0;
+    for (int d = 0; d < p.head_dim; d++)
+        dot += to_float(q[d]) * to_float(k[d]);
+
+    bool visible = column < visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
+    S[element] = visible ? p.scale * dot : -INFINITY;
+}
+
+/* P[flat_row][column] in the problem's dtype, and LSE. A thread is one row and walks it three times. */
+template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const float *S, T *P) {
+    size_t flat_row = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (flat_row >= row_count(&p))
+        return;
+    const float *scores = S + flat_row * p.seqlen_k;
+
+    float m = -INFINITY;
+    for (int column = 0; column < p.seqlen_k; column++)
+        m = fmaxf(m, scores[column]);
+
+    /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
+    float shift = m == -INFINITY ? 0 : m;
+    float l = 0;
+    for (int column = 0; column < p.seqlen_k; column++)
+        l += expf(scores[column] - shift);
+    t.lse[flat_row] = shift + logf(l); /* ln 0 = -inf: the LSE of a row without keys */
+
+    float scale = l > 0 ? 1 / l : 0;
+    for (int column = 0; column < p.seqlen_k; column++)
+        P[flat_row * p.seqlen_k + column] = from_float<T>(scale * expf(scores[column] - shift));
+}
+
+/* O[flat_row][d]. A thread is one element: neighbouring threads are neighbouring columns of V. */
+template <typename T> __global__ void naive_output(Problem p, Tensors t, const T *P) {
+    size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (element >= query_elements(&p))
+        return;
+    size_t flat_row = element / p.head_dim;
+    RowIndex i = row_index(&p, flat_row);
+    int d = element % p.head_dim;
+
+    /* The loop ends where the row's keys end, not where P does: 0 * V would still be NaN if V held NaN past a key length. */
+    const T *v = (const T *)t.v + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
+    int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
+    float sum = 0;
+    for (int column = 0; column < visible; column++)
+        sum += to_float(P[flat_row * p.seqlen_k + column]) * to_float(v[(size_t)column * p.head_dim]);
+    ((T *)t.o)[element] = from_float<T>(sum);
+}
+
+extern "C" int naive_plan(const Problem *p, Buffer *workspace) {
+    workspace[0] = Buffer{"S", score_elements(p) * sizeof(float), nullptr};
+    workspace[1] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr};
+    return 2;
+}
+
+extern "C" void naive_forward(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    float *S = (float *)workspace[0].pointer;
+    WITH_ANY_TYPE(p->dtype, T, {
+        T *P = (T *)workspace[1].pointer;
+        LAUNCH(naive_scores<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, S);
+        LAUNCH(naive_softmax<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, S, P);
+        LAUNCH(naive_output<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, P);
+    });
+}

@@ -1,0 +1,142 @@
+/* 01_tiled/mma - the same tiles, multiplied by the tensor cores.
+ *
+ * The idea. One mma.m16n8k16 instruction multiplies a 16 x 16 by a 16 x 8 matrix, 4096 FLOPs for a warp, where 32 lanes of
+ * fused multiply-adds do 64. Nothing else changes against fma.cu: the tiles, what is stored, the softmax. Every later stage
+ * uses this product, so that what a later idea buys is not confused with what tensor cores buy.
+ *
+ * Who owns what: a block of 4 warps owns 64 rows; warp w owns rows 16 w .. 16 w + 15 of the tile, in fragments (see
+ * gpu/instructions.cuh) of 16 x 8. In each, lane T = 4 g + j holds columns 2j, 2j+1 of rows g and g + 8:
+ *
+ *                  8 columns      8 columns           scores: 64 columns = 8 fragments, 32 registers a lane
+ *     row g        c[0][0..1]     c[1][0..1]  ...     output:  D columns = D/8 fragments, 32 or 64 registers
+ *     row g + 8    c[0][2..3]     c[1][2..3]  ...
+ *
+ * Shared memory: two tiles of 16-bit elements, 16 KB (D = 64) or 32 KB (D = 128) for the scores, 16 or 24 KB for the output, in the
+ * swizzled layout of gpu/tile.cuh, without which every ldmatrix would meet the same bank eight times.
+ *
+ *     make 01_tiled && ./01_tiled --variant mma
+ */
+#include "../common/gpu/tile.cuh"
+#include "tiled.cuh"
+
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
+
+template <typename T, int D> struct ScoresShared {
+    Tile<T, Br, D> q;
+    Tile<T, Bc, D> k;
+};
+
+/* S = scale Q K^T, masked. Block: (tile of keys, tile of queries, batch x head). */
+template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scores(Problem p, Tensors t, float *S) {
+    using Shared = ScoresShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
+    int first_row = blockIdx.y * Br, first_column = blockIdx.x * Bc;
+    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
+    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    /* The whole inner dimension fits: no slices. */
+    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
+    load_tile_async<THREADS>(shared.k, k, first_column, p.seqlen_k);
+    cp_async_wait<0>();
+    __syncthreads();
+
+    float c[Bc / 8][4] = {};
+#pragma unroll
+    for (int d = 0; d < D / 16; d++) {
+        uint32_t a[4];
+        load_a_fragment(a, shared.q, 16 * warp, d);
+#pragma unroll
+        for (int n = 0; n < Bc / 16; n++) {
+            uint32_t b[4]; /* two fragments: keys 16n .. 16n+7 in b[0], b[1], keys 16n+8 .. 16n+15 in b[2], b[3] */
+            load_b_fragments(b, shared.k, 16 * n, d);
+            mma_m16n8k16<T>(c[2 * n], a, b[0], b[1]);
+            mma_m16n8k16<T>(c[2 * n + 1], a, b[2], b[3]);
+        }
+    }
+
+    int pitch = score_pitch(&p);
+#pragma unroll
+    for (int half = 0; half < 2; half++) { /* row g, then row g + 8 */
+        int row = first_row + 16 * warp + lane / 4 + 8 * half;
+        if (row >= p.seqlen_q)
+            continue;
+        int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
+        float *scores = S + ((size_t)blockIdx.z * p.seqlen_q + row) * pitch;
+#pragma unroll
+        for (int n = 0; n < Bc / 8; n++) {
+            int column = first_column + 8 * n + 2 * (lane % 4);
+            float2 pair = make_float2(column < visible ? p.scale * c[n][2 * half] : -INFINITY,
+                                      column + 1 < visible ? p.scale * c[n][2 * half + 1] : -INFINITY);
+            *reinterpret_cast<float2 *>(&scores[column]) = pair;
+        }
+    }
+}
+
+template <typename T, int D> struct OutputShared {
+    Tile<T, Br, Bc> p;
+    Tile<T, Bc, D> v;
+};
+
+/* O = P V. Block: (tile of queries, batch x head); it walks over the key tiles. */
+template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_output(Problem p, Tensors t, const T *P) {
+    using Shared = OutputShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads;
+    int first_row = blockIdx.x * Br;
+    int pitch = score_pitch(&p), keys = key_length(&p, t.key_lengths, batch);
+    const T *probabilities = P + (size_t)blockIdx.y * p.seqlen_q * pitch;
+    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    float o[D / 8][4] = {};
+    for (int first_key = 0; first_key < keys; first_key += Bc) {
+        load_tile_async<THREADS>(shared.p, probabilities + first_key, first_row, p.seqlen_q, pitch);
+        load_tile_async<THREADS>(shared.v, v, first_key, keys);
+        cp_async_wait<0>();
+        __syncthreads(); /* the tiles are there */
+#pragma unroll
+        for (int key = 0; key < Bc / 16; key++) {
+            uint32_t a[4];
+            load_a_fragment(a, shared.p, 16 * warp, key);
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4];
+                load_b_fragments_trans(b, shared.v, key, 16 * d);
+                mma_m16n8k16<T>(o[2 * d], a, b[0], b[1]);
+                mma_m16n8k16<T>(o[2 * d + 1], a, b[2], b[3]);
+            }
+        }
+        __syncthreads(); /* and done with, before the next overwrite them */
+    }
+
+    T *output = (T *)t.o + query_head_offset(&p, batch, head);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = first_row + 16 * warp + lane / 4 + 8 * half;
+        if (row >= p.seqlen_q)
+            continue;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            uint32_t pair = pack_pair<T>(o[n][2 * half], o[n][2 * half + 1]);
+            *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * n + 2 * (lane % 4)]) = pair;
+        }
+    }
+}
+
+extern "C" int tiled_mma_plan(const Problem *p, Buffer *workspace) { return tiled_workspace(p, workspace); }
+
+extern "C" void tiled_mma(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    float *S = (float *)workspace[0].pointer;
+    dim3 scores_grid(score_pitch(p) / Bc, ceil_div(p->seqlen_q, Br), p->batch * p->heads);
+    dim3 output_grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        T *P = (T *)workspace[1].pointer;
+        LAUNCH((mma_scores<T, D>), scores_grid, THREADS, sizeof(ScoresShared<T, D>), *p, *t, S);
+        LAUNCH(tiled_softmax<T>, blocks_for(row_count(p), SOFTMAX_WARPS), 32 * SOFTMAX_WARPS, 0, *p, *t, S, P);
+        LAUNCH((mma_output<T, D>), output_grid, THREADS, sizeof(OutputShared<T, D>), *p, *t, P);
+    }));
+}

@@ -1,0 +1,153 @@
+# FlashAttention, stage by stage. `make help` lists what this file can do.
+#
+# Everything is built under build/<device>/, one folder a device (and a sanitizer or architecture list), so that switching
+# between them rebuilds nothing. <stage>/<stage> is a link to the program built last.
+
+DEVICE   ?= auto
+SANITIZE ?=
+NVCC     ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+GPU_CC   := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+STAGES   := $(patsubst %/main.c,%,$(sort $(wildcard 0?_*/main.c)))
+
+# ---- which device, and why ----------------------------------------------------------------------------------------------
+ifeq ($(DEVICE),auto)
+  DEVICE := $(if $(NVCC),$(if $(GPU_CC),cuda,cpu),cpu)
+  REASON := $(if $(NVCC),$(if $(GPU_CC),nvcc and a GPU are here,nvcc is here but nvidia-smi shows no GPU),nvcc is not installed)
+else
+  REASON := as asked
+endif
+ifeq ($(filter $(DEVICE),cpu cuda),)
+  $(error DEVICE=$(DEVICE): choose auto, cuda or cpu)
+endif
+ifeq ($(DEVICE)-$(NVCC),cuda-)
+  $(error DEVICE=cuda needs nvcc from the CUDA Toolkit; set NVCC=/path/to/nvcc if it is not on the PATH)
+endif
+
+# ---- compilers ----------------------------------------------------------------------------------------------------------
+# ARCH: compute capabilities to compile for (75, 80, 89, 90a: machine code; compute_75: PTX that the driver compiles).
+ifeq ($(origin CC),default)
+  CC := gcc
+endif
+ifeq ($(origin CXX),default)
+  CXX := g++
+endif
+ARCH  ?= $(if $(GPU_CC),$(patsubst 90,90a,$(GPU_CC)),75 80 89 90a)
+space := $(subst ,, )
+gencode = -gencode arch=$(if $(filter compute_%,$1),$1$(,)code=$1,compute_$1$(,)code=sm_$1)
+, := ,
+
+WARN   := -Wall -Wextra -Werror
+CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) -pthread
+ifeq ($(DEVICE),cuda)
+  OUT       := build/cuda-$(subst $(space),-,$(strip $(ARCH)))
+  KERNEL_CC  = $(NVCC) -std=c++17 -O3 -lineinfo $(foreach a,$(ARCH),$(call gencode,$a)) -Xcompiler -Wall
+  LINK       = $(NVCC) $(foreach a,$(ARCH),$(call gencode,$a)) -Xcompiler -pthread
+  MACHINE   := common/device_cuda.cu
+else
+  # no contraction to fused multiply-adds: results must not depend on the compiler's mood
+  OUT       := build/cpu$(addprefix -,$(subst $(,),-,$(SANITIZE)))
+  SAN       := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  KERNEL_CC  = $(CXX) -x c++ -std=c++17 -O3 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
+  LINK       = $(CXX) -pthread $(SAN)
+  MACHINE   := common/device_cpu.c $(wildcard common/cpu/*.c)
+endif
+
+# ---- objects ------------------------------------------------------------------------------------------------------------
+objects = $(patsubst %,$(OUT)/%.o,$1)
+COMMON := $(filter-out common/device_cpu.c,$(wildcard common/*.c)) $(MACHINE)
+NAIVE  := 00_naive/naive.c 00_naive/naive.cu
+
+$(OUT)/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(SAN) -MMD -MP -c $< -o $@
+
+$(OUT)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(KERNEL_CC) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# The commit a binary was built from stands in its JSON rows.
+COMMIT := $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
+$(OUT)/common/report.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
+$(OUT)/common/report.c.o: $(OUT)/commit-$(COMMIT)
+$(OUT)/commit-%:
+	@mkdir -p $(@D) && rm -f $(OUT)/commit-* && touch $@
+
+# ---- stages -------------------------------------------------------------------------------------------------------------
+.PHONY: all $(STAGES)
+all: $(STAGES)
+.DEFAULT_GOAL := help
+
+define stage_rules
+$(OUT)/$1/$1: $(call objects,$(sort $(wildcard $1/*.c $1/*.cu) $(NAIVE)) $(COMMON))
+	$$(LINK) $$^ -o $$@ -lm
+$1: $(OUT)/$1/$1
+	@ln -sfn ../$(OUT)/$1/$1 $1/$1
+	@echo "$1/$1 is built for the $(if $(filter cuda,$(DEVICE)),GPU (arch $(ARCH)),CPU device): $(REASON)"
+endef
+$(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,$s)))
+
+# ---- tests --------------------------------------------------------------------------------------------------------------
+# tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
+# variants; tests/*.t are Perl. Files named simt*.cu examine the CPU device itself.
+.PHONY: test test-device mutations
+JOBS        ?= $(shell getconf _NPROCESSORS_ONLN)
+UNIT_C      := $(filter-out tests/grid.c,$(wildcard tests/*.c))
+UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%),$(wildcard tests/*.cu))
+UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
+GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
+SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t,$(wildcard tests/*.t))
+
+$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness.c,$(COMMON)))
+	$(LINK) $^ -o $@ -lm
+$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness.c,$(COMMON)))
+	$(LINK) $^ -o $@ -lm
+
+$(OUT)/%/main_as_table.o: %/main.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(SAN) -Dmain=stage_main -MMD -MP -c $< -o $@
+define grid_rule
+$(OUT)/tests/grid_$1: $(OUT)/tests/grid.c.o $(OUT)/$1/main_as_table.o \
+		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(NAIVE)) $(COMMON))
+	$$(LINK) $$^ -o $$@ -lm
+endef
+$(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
+
+test: ## all tests: on the CPU device, then on the GPU where there is one
+	@$(MAKE) --no-print-directory test-device DEVICE=cpu
+	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
+
+test-device: $(UNITS) $(GRIDS) $(STAGES)
+	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) prove --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS)) --exec '' $(GRIDS) $(UNITS) $(SCRIPTS)
+
+mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
+	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
+
+# ---- the rest -----------------------------------------------------------------------------------------------------------
+.PHONY: help clean sanitize format
+sanitize: ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
+ifeq ($(DEVICE),cuda)
+	@$(MAKE) --no-print-directory DEVICE=cuda $(GRIDS)
+	@for stage in $(STAGES); do for tool in memcheck racecheck synccheck initcheck; do \
+		echo "$$tool $$stage"; compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $(OUT)/tests/$$tool.log $(OUT)/tests/grid_$$stage --quick >/dev/null \
+		  && tail -n 1 $(OUT)/tests/$$tool.log || { cat $(OUT)/tests/$$tool.log; exit 1; }; done; done
+else
+	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined sanitize-cpu
+endif
+sanitize-cpu: $(UNITS) $(GRIDS)
+	TEST_DEVICE=cpu prove --jobs $(JOBS) --exec '' $(UNITS)
+	@for grid in $(GRIDS); do $$grid --quick || exit 1; done
+
+format: ## clang-format over the sources
+	clang-format -i $(wildcard common/*.[ch] common/*.cu common/*/*.[ch] common/*/*.cuh 0?_*/*.c 0?_*/*.cu 0?_*/*.cuh tests/*.[ch] tests/*.cu)
+
+clean: ## remove what was built
+	rm -rf build $(foreach s,$(STAGES),$s/$s)
+
+help: ## this list
+	@echo "make <stage>     build one stage; then run it: ./<stage>/<stage> --help"
+	@echo "                 stages: $(STAGES)"
+	@echo "make all         build every stage"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read t d; do printf 'make %-11s %s\n' "$$t" "$$d"; done
+	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
+
+-include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')

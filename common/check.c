@@ -1,0 +1,178 @@
+/* check.c - see check.h. */
+#include "check.h"
+
+#include "numeric.h"
+#include "parallel.h"
+
+#include <float.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+Comparison comparison_start(const char *tensor) { return (Comparison){.ok = 1, .tensor = tensor, .severity = -1}; }
+
+/* The larger of two errors, where NaN is larger than everything. */
+static double worse(double a, double b) { return a > b || a != a ? a : b; }
+
+void compare_row(Comparison *c, int batch, int head, int row, const double *got, const double *want, int columns,
+                 double allowed) {
+    for (int column = 0; column < columns || column == 0; column++) {
+        double g = got[column], w = want[column];
+        double error = g == w ? 0 : fabs(g - w); /* the first case also covers two equal infinities */
+        c->max_error = worse(error, c->max_error);
+        if (!(error <= allowed && allowed <= DBL_MAX)) { /* an allowance that is not finite allows nothing */
+            c->ok = 0;
+            c->bad++;
+        }
+        /* DBL_MAX for a finite error where none is allowed: less than what NaN and Inf get. */
+        double severity = !(error <= DBL_MAX && allowed <= DBL_MAX) ? INFINITY
+                          : error == 0                                      ? 0
+                          : allowed > 0                                     ? error / allowed
+                                                                            : DBL_MAX;
+        if (severity > c->severity) {
+            c->severity = severity;
+            c->batch = batch, c->head = head, c->row = row, c->column = columns == 0 ? -1 : column;
+            c->got = g, c->want = w, c->error = error, c->allowed = allowed;
+        }
+    }
+}
+
+/* Whether a's worst element comes before b's in memory. */
+static int comes_first(const Comparison *a, const Comparison *b) {
+    if (a->batch != b->batch)
+        return a->batch < b->batch;
+    if (a->head != b->head)
+        return a->head < b->head;
+    return a->row != b->row ? a->row < b->row : a->column < b->column;
+}
+
+void comparison_merge(Comparison *c, const Comparison *other) {
+    Comparison worst = *c;
+    if (other->severity > c->severity || (other->severity == c->severity && comes_first(other, c)))
+        worst = *other;
+    worst.ok = c->ok && other->ok;
+    worst.bad = c->bad + other->bad;
+    worst.max_error = worse(c->max_error, other->max_error);
+    *c = worst;
+}
+
+/* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
+ *
+ * 4u          P is rounded to the dtype before it meets V, and O once more at the end: each by at most u = dtype_epsilon,
+ *             relative, and in both of the two compared. The errors of the P_j have random signs, so they add up as the
+ *             terms of O themselves do, and O's own size is the measure: the largest |want| of the row, because a single
+ *             element may be near 0 by accident.
+ * 2^-20 (1 + |LSE|)
+ *             S is summed in fp32. Its absolute error grows with its size, e^S turns an absolute error into a relative
+ *             one of P, and the scores that matter are those near the maximum, which |LSE| bounds. 2^-20 is 16 units of
+ *             fp32's roundoff: for the order of summation, and for exp2's argument and result.
+ * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
+ *
+ * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
+ * an allowance that is not finite, and compare_row takes that as no allowance at all. */
+double output_allowance(Dtype dtype, const double *want_row, int columns, double lse) {
+    if (lse == -INFINITY)
+        return 0;
+    double largest = 0;
+    for (int column = 0; column < columns; column++)
+        largest = worse(fabs(want_row[column]), largest);
+    double smallest_step = dtype == DTYPE_FP16 ? 0x1p-24 : dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
+    return (4 * dtype_epsilon(dtype) + 0x1p-20 * (1 + fabs(lse))) * largest + smallest_step;
+}
+
+/* LSE is fp32 throughout and nothing of it is rounded to the dtype, so only the summation of S and of the row sum shows.
+ * 2^-17 is 128 units of fp32's roundoff: room for a fast exponential of 2^-22 and sums of some thousands of terms. */
+double lse_allowance(double want) { return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)); }
+
+/* What the whole-tensor loops share. Either reference may be there: in the dtype and float, or in double. */
+typedef struct {
+    const Problem *p;
+    const void *got, *want;
+    const float *want_lse;
+    const double *want_double, *want_lse_double;
+    Comparison result;
+    pthread_mutex_t lock; /* of result */
+} Job;
+
+static double reference_lse(const Job *job, size_t row) {
+    return job->want_lse_double ? job->want_lse_double[row] : (double)job->want_lse[row];
+}
+
+static void merge_result(Job *job, const Comparison *part) {
+    pthread_mutex_lock(&job->lock);
+    comparison_merge(&job->result, part);
+    pthread_mutex_unlock(&job->lock);
+}
+
+static int batch_of(const Problem *p, size_t row) { return (int)(row / p->seqlen_q / p->heads); }
+static int head_of(const Problem *p, size_t row) { return (int)(row / p->seqlen_q % p->heads); }
+static int row_of(const Problem *p, size_t row) { return (int)(row % p->seqlen_q); }
+
+static void compare_output_rows(size_t begin, size_t end, void *context) {
+    Job *job = context;
+    const Problem *p = job->p;
+    int d = p->head_dim;
+    double *got = host_alloc((size_t)d, sizeof *got), *want = host_alloc((size_t)d, sizeof *want);
+    Comparison part = comparison_start(job->result.tensor);
+    for (size_t row = begin; row < end; row++) {
+        for (int column = 0; column < d; column++) {
+            size_t i = row * d + column;
+            got[column] = dtype_to_double(p->dtype, job->got, i);
+            want[column] = job->want_double ? job->want_double[i] : dtype_to_double(p->dtype, job->want, i);
+        }
+        double allowed = output_allowance(p->dtype, want, d, reference_lse(job, row));
+        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), got, want, d, allowed);
+    }
+    merge_result(job, &part);
+    free(got);
+    free(want);
+}
+
+static void compare_lse_rows(size_t begin, size_t end, void *context) {
+    Job *job = context;
+    const Problem *p = job->p;
+    Comparison part = comparison_start(job->result.tensor);
+    for (size_t row = begin; row < end; row++) {
+        double got = ((const float *)job->got)[row], want = reference_lse(job, row);
+        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0, lse_allowance(want));
+    }
+    merge_result(job, &part);
+}
+
+static Comparison run(Job *job, const char *tensor, void (*body)(size_t, size_t, void *)) {
+    job->result = comparison_start(tensor);
+    pthread_mutex_init(&job->lock, NULL);
+    parallel_for(row_count(job->p), body, job);
+    pthread_mutex_destroy(&job->lock);
+    return job->result;
+}
+
+Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse) {
+    Job job = {.p = p, .got = got, .want = want, .want_lse = want_lse};
+    return run(&job, "O", compare_output_rows);
+}
+
+Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse) {
+    Job job = {.p = p, .got = got, .want_double = want, .want_lse_double = want_lse};
+    return run(&job, "O", compare_output_rows);
+}
+
+Comparison compare_lse(const Problem *p, const float *got, const float *want) {
+    Job job = {.p = p, .got = got, .want_lse = want};
+    return run(&job, "LSE", compare_lse_rows);
+}
+
+Comparison compare_lse_double(const Problem *p, const float *got, const double *want) {
+    Job job = {.p = p, .got = got, .want_lse_double = want};
+    return run(&job, "LSE", compare_lse_rows);
+}
+
+/* Without the sign that a NaN may carry: poison would print as "-nan". */
+static double printable(double value) { return value == value ? value : (double)NAN; }
+
+void comparison_print(FILE *file, const Comparison *c) {
+    fprintf(file, "%s[batch %d, head %d, row %d", c->tensor, c->batch, c->head, c->row);
+    if (c->column >= 0)
+        fprintf(file, ", column %d", c->column);
+    fprintf(file, "] = %.6g, want %.6g, error %.3g, allowed %.3g (%zu element%s out of bounds)\n", printable(c->got),
+            printable(c->want), c->error, c->allowed, c->bad, c->bad == 1 ? "" : "s");
+}

@@ -1,0 +1,160 @@
+/* numeric.h - the small floating point formats on the host: fp16, bf16, and the two fp8 formats e4m3 and e5m2.
+ *
+ *     uint16_t code = float_to_fp16(0.1f);     rounds to nearest, ties to even, as the GPU does
+ *     float value = fp16_to_float(code);       exact
+ *
+ * format   exponent, mantissa bits   bias   largest   smallest normal   beyond the largest   u (unit roundoff)
+ * fp16                5, 10            15     65504            2^-14    infinity             2^-11
+ * bf16                8, 7            127    3.39e38          2^-126    infinity             2^-8
+ * e4m3                4, 3              7       448            2^-6     the largest          2^-4
+ * e5m2                5, 2             15     57344            2^-14    the largest          2^-3
+ *
+ * fp8 saturates because the GPU's conversion (cvt.rn.satfinite) does. e4m3 is the OCP format "e4m3fn": it has no infinity,
+ * and 0x7f and 0xff are its only NaNs. A NaN becomes the GPU's one NaN in every format: all bits set but the sign.
+ *
+ * Plain bit operations, no tables and no branches that depend on earlier elements: a compiler can vectorise a loop of these.
+ * Valid C11 and C++17. Do not compile it with -ffast-math: the NaN tests and the subnormals would go.
+ */
+#ifndef FA_NUMERIC_H
+#define FA_NUMERIC_H
+
+#include "problem.h"
+
+#include <string.h>
+
+static inline uint32_t float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+static inline float bits_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* A power of two as a float; its exponent field holds exponent + 127. Normal range only, -126 .. 127. */
+static inline float power_of_two(int exponent) { return bits_float((uint32_t)(exponent + 127) << 23); }
+
+/* Rounds |value|, not NaN, to a format and returns its code without the sign. The exponent is unbounded above: a code
+ * greater than the format's largest means overflow, and the caller decides what that becomes.
+ *
+ * A float and a small float look alike, [exponent][mantissa], and both grow with the number they stand for. So the normal
+ * case drops mantissa bits and shifts the exponent from one bias to the other; a carry out of the mantissa raises the
+ * exponent by one, which is just what rounding up to the next power of two must do. */
+static inline uint32_t round_to_format(float value, int mantissa_bits, int bias) {
+    const int dropped = 23 - mantissa_bits;
+    uint32_t bits = float_bits(value) & 0x7fffffff;
+
+    /* Just under half of the last kept bit, plus that bit itself: a tie goes up only from an odd code. */
+    uint32_t rounded = bits + ((1u << (dropped - 1)) - 1) + ((bits >> dropped) & 1);
+    uint32_t normal = (rounded >> dropped) - ((uint32_t)(127 - bias) << mantissa_bits);
+
+    /* Below the smallest normal, 2^(1 - bias), codes count steps of 2^(1 - bias - mantissa_bits). Adding the power of two
+     * whose own last bit is one such step lets the adder do the rounding; the mantissa of the sum is then the code. */
+    float anchor = power_of_two(1 - bias + dropped);
+    uint32_t subnormal = float_bits(bits_float(bits) + anchor) - float_bits(anchor);
+
+    return bits < ((uint32_t)(128 - bias) << 23) ? subnormal : normal;
+}
+
+/* The value of a finite code without its sign. The same shift backwards: the code's bits are placed in a float, and one
+ * exact multiplication moves the bias and turns the float's subnormals into the format's. */
+static inline float format_to_float(uint32_t code, int mantissa_bits, int bias) {
+    return bits_float(code << (23 - mantissa_bits)) * power_of_two(127 - bias);
+}
+
+/* ---- fp16 ---- */
+
+static inline uint16_t float_to_fp16(float value) {
+    uint32_t sign = (float_bits(value) >> 16) & 0x8000;
+    uint32_t code = round_to_format(value, 10, 15);
+    code = sign | (code < 0x7c00 ? code : 0x7c00); /* 0x7c00 is infinity */
+    return (uint16_t)(value == value ? code : 0x7fff);
+}
+static inline float fp16_to_float(uint16_t code) {
+    uint32_t magnitude = code & 0x7fff;
+    uint32_t finite = float_bits(format_to_float(magnitude, 10, 15));
+    uint32_t special = 0x7f800000 | (magnitude << 13); /* infinity, or NaN with its payload */
+    return bits_float((magnitude < 0x7c00 ? finite : special) | (uint32_t)(code & 0x8000) << 16);
+}
+
+/* ---- bf16: the upper half of a float ---- */
+
+static inline uint16_t float_to_bf16(float value) {
+    uint32_t bits = float_bits(value);
+    uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16; /* ties to even; a carry ends in infinity by itself */
+    return (uint16_t)(value == value ? rounded : 0x7fff);
+}
+static inline float bf16_to_float(uint16_t code) { return bits_float((uint32_t)code << 16); }
+
+/* ---- fp8 ---- */
+
+static inline uint8_t float_to_e4m3(float value) {
+    uint32_t sign = (float_bits(value) >> 24) & 0x80;
+    uint32_t code = round_to_format(value, 3, 7);
+    code = sign | (code < 0x7e ? code : 0x7e); /* 0x7e is 448 */
+    return (uint8_t)(value == value ? code : 0x7f);
+}
+static inline float e4m3_to_float(uint8_t code) {
+    uint32_t magnitude = code & 0x7f;
+    uint32_t bits = float_bits(format_to_float(magnitude, 3, 7));
+    return bits_float((magnitude < 0x7f ? bits : 0x7fc00000) | (uint32_t)(code & 0x80) << 24);
+}
+
+static inline uint8_t float_to_e5m2(float value) {
+    uint32_t sign = (float_bits(value) >> 24) & 0x80;
+    uint32_t code = round_to_format(value, 2, 15);
+    code = sign | (code < 0x7b ? code : 0x7b); /* 0x7b is 57344; 0x7c, infinity, is never produced */
+    return (uint8_t)(value == value ? code : 0x7f);
+}
+static inline float e5m2_to_float(uint8_t code) { return fp16_to_float((uint16_t)(code << 8)); /* the upper half of an fp16 */ }
+
+/* ---- double, rounded once ---- */
+
+/* Rounding a double to float and then to fp16 can go wrong: the first step may land exactly on a tie. "Rounding to odd"
+ * avoids that: of the two floats around an inexact value take the one whose last bit is 1. That bit then says "not quite
+ * this", no tie can appear, and the second rounding is right (it needs two bits to spare; fp16 and bf16 leave 13 and 16). */
+static inline float double_to_float_odd(double value) {
+    float nearest = (float)value;
+    uint32_t bits = float_bits(nearest);
+    if (nearest == value || value != value || (bits & 1))
+        return nearest;
+    return bits_float(fabs((double)nearest) < fabs(value) ? bits + 1 : bits - 1); /* the odd neighbour, on value's side */
+}
+static inline uint16_t double_to_fp16(double value) { return float_to_fp16(double_to_float_odd(value)); }
+static inline uint16_t double_to_bf16(double value) { return float_to_bf16(double_to_float_odd(value)); }
+
+/* ---- a tensor's element, whatever its dtype ---- */
+
+static inline double dtype_to_double(Dtype dtype, const void *base, size_t index) {
+    switch (dtype) {
+    case DTYPE_FP16:
+        return fp16_to_float(((const uint16_t *)base)[index]);
+    case DTYPE_BF16:
+        return bf16_to_float(((const uint16_t *)base)[index]);
+    default:
+        return ((const float *)base)[index];
+    }
+}
+
+/* Rounds `value` to the dtype, once, and stores it. */
+static inline void dtype_store(Dtype dtype, void *base, size_t index, double value) {
+    switch (dtype) {
+    case DTYPE_FP16:
+        ((uint16_t *)base)[index] = double_to_fp16(value);
+        break;
+    case DTYPE_BF16:
+        ((uint16_t *)base)[index] = double_to_bf16(value);
+        break;
+    default:
+        ((float *)base)[index] = (float)value;
+    }
+}
+
+/* The unit roundoff u: rounding a value to the dtype changes it by at most u times its size (normal range). */
+static inline double dtype_epsilon(Dtype dtype) {
+    return dtype == DTYPE_FP16 ? 0x1p-11 : dtype == DTYPE_BF16 ? 0x1p-8 : 0x1p-24;
+}
+
+#endif

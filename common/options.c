@@ -1,0 +1,257 @@
+/* options.c - see options.h. */
+#define _GNU_SOURCE /* getopt_long */
+#include "options.h"
+
+#include "parallel.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Batch and heads may become a grid's y and z, which end at 65535. Row numbers are ints, and kernels round them up to
+ * whole tiles: half the range of int leaves room for that. */
+#define MAX_BATCH 65535
+#define MAX_HEADS 65535
+#define MAX_SEQLEN (1 << 30)
+#define MAX_HEAD_DIM 256
+#define MAX_SCALE 1e6
+#define MAX_ITERS 1000000
+
+void cannot_run(const Stage *stage, const char *text, ...) {
+    va_list arguments;
+    va_start(arguments, text);
+    fprintf(stderr, "%s: ", stage->name);
+    vfprintf(stderr, text, arguments);
+    fprintf(stderr, "\n");
+    va_end(arguments);
+    exit(2);
+}
+
+/* ---- one value ---- */
+
+/* A whole number in plain digits, nothing before or after it. Returns 0 if `text` is not one or passes `max`. */
+static int parse_whole(const char *text, uint64_t max, uint64_t *value) {
+    char *end;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return isdigit((unsigned char)*text) && *end == '\0' && errno == 0 && *value <= max;
+}
+
+static int int_option(const Stage *stage, const char *option, const char *text, int max) {
+    uint64_t value;
+    if (!parse_whole(text, (uint64_t)max, &value) || value == 0)
+        cannot_run(stage, "--%s %s: choose a whole number from 1 to %d", option, text, max);
+    return (int)value;
+}
+
+static float scale_option(const Stage *stage, const char *text) {
+    char *end;
+    float value = strtof(text, &end);
+    int starts_well = isdigit((unsigned char)*text) || *text == '.';
+    if (!starts_well || *end != '\0' || !(value > 0 && value <= MAX_SCALE))
+        cannot_run(stage, "--scale %s: choose a number above 0, up to 1e6", text);
+    return value;
+}
+
+static Dtype dtype_option(const Stage *stage, const char *text) {
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        if (strcmp(text, dtype_name((Dtype)dtype)) == 0)
+            return (Dtype)dtype;
+    cannot_run(stage, "--dtype %s: choose fp16, bf16 or fp32", text);
+}
+
+/* "a,b,c": fills in key_lengths and key_length_count. */
+static void lengths_option(Options *o, const Stage *stage, const char *text) {
+    free(o->key_lengths);
+    o->key_lengths = host_alloc(strlen(text) / 2 + 1, sizeof *o->key_lengths);
+    o->key_length_count = 0;
+    char *list = host_alloc(strlen(text) + 1, 1);
+    strcpy(list, text);
+    for (char *item = list, *next; item; item = next) {
+        next = strchr(item, ',');
+        if (next)
+            *next++ = '\0';
+        uint64_t length;
+        if (!parse_whole(item, MAX_SEQLEN, &length))
+            cannot_run(stage, "--lengths %s: choose key lengths from 0 to --seqlen-k, like 17,0,256", text);
+        o->key_lengths[o->key_length_count++] = (int)length;
+    }
+    free(list);
+}
+
+/* "mma", "01_tiled/mma", or "00_naive". */
+static const Variant *variant_option(const Stage *stage, const char *text) {
+    size_t prefix = strlen(stage->name);
+    const char *name = strncmp(text, stage->name, prefix) == 0 && text[prefix] == '/' ? text + prefix + 1 : text;
+    char choices[256] = "";
+    for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++) {
+        if (strcmp(name, v->name) == 0)
+            return v;
+        size_t used = strlen(choices);
+        snprintf(choices + used, sizeof choices - used, "%s%s", used ? ", " : "", v->name);
+    }
+    if (strcmp(text, naive_variant.name) == 0)
+        return &naive_variant;
+    cannot_run(stage, "--variant %s: choose %s%s%s", text, choices, *choices ? " or " : "", naive_variant.name);
+}
+
+/* ---- the command line ---- */
+
+enum {
+    BATCH = 1, HEADS, KV_HEADS, SEQLEN, SEQLEN_K, HEAD_DIM, /* the shape, which --load replaces */
+    DTYPE, CAUSAL, LENGTHS, SCALE, VARIANT, ITERS, SEED, LOAD, SAVE, CSV, JSON, NO_VALIDATE, HELP
+};
+
+static const struct option OPTIONS[] = {
+    {"batch", required_argument, NULL, BATCH},       {"heads", required_argument, NULL, HEADS},
+    {"kv-heads", required_argument, NULL, KV_HEADS}, {"seqlen", required_argument, NULL, SEQLEN},
+    {"seqlen-k", required_argument, NULL, SEQLEN_K}, {"head-dim", required_argument, NULL, HEAD_DIM},
+    {"dtype", required_argument, NULL, DTYPE},       {"causal", no_argument, NULL, CAUSAL},
+    {"lengths", required_argument, NULL, LENGTHS},   {"scale", required_argument, NULL, SCALE},
+    {"variant", required_argument, NULL, VARIANT},   {"iters", required_argument, NULL, ITERS},
+    {"seed", required_argument, NULL, SEED},         {"load", required_argument, NULL, LOAD},
+    {"save", required_argument, NULL, SAVE},         {"csv", no_argument, NULL, CSV},
+    {"json", no_argument, NULL, JSON},               {"no-validate", no_argument, NULL, NO_VALIDATE},
+    {"help", no_argument, NULL, HELP},               {NULL, 0, NULL, 0},
+};
+
+static const char *option_name(int code) {
+    for (const struct option *option = OPTIONS; option->name; option++)
+        if (option->val == code)
+            return option->name;
+    return "?";
+}
+
+static void print_help(const Stage *stage) {
+    printf("%s - %s\n\n"
+           "usage: %s [options]\n\n"
+           "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
+           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here.\n\n",
+           stage->name, stage->idea, stage->name);
+    printf("the problem                                                            GPU, CPU if not given\n"
+           "  --batch N      batch entries                                         4, 1\n"
+           "  --heads N      query heads                                           16, 2\n"
+           "  --kv-heads N   key/value heads; must divide --heads                  as --heads\n"
+           "  --seqlen N     queries a head, and keys unless --seqlen-k            4096, 256\n"
+           "  --seqlen-k N   keys a head                                           as --seqlen\n"
+           "  --head-dim N   a multiple of 8 up to 256                             128, 64\n"
+           "  --dtype T      fp16, bf16 or fp32                                    fp16\n"
+           "  --causal       a query sees keys up to its own place, the last query sees all of them\n"
+           "  --lengths L    keys that exist in each batch entry: 17,0,256         all\n"
+           "  --scale X      multiplies Q K^T                                      1/sqrt(head dim)\n"
+           "  --seed N       of the random inputs, which are N(0,1)                0\n"
+           "  --load DIR     q.npy, k.npy, v.npy instead: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64\n");
+    printf("the run\n"
+           "  --variant V    one of those below                                    all\n"
+           "  --iters N      timed runs, cold L2; latency is their median          about 100 ms, 5 to 100 runs\n"
+           "  --no-validate  time only\n"
+           "  --save DIR     o.npy and lse.npy of the one --variant\n"
+           "  --csv, --json  the rows for machines, JSON one object a line\n"
+           "  --help\n\n"
+           "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
+           "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n\n"
+           "variants\n");
+    for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
+        printf("  %-14s %s\n", v->name, v->idea);
+    printf("  %-14s %s\n", naive_variant.name, naive_variant.idea);
+}
+
+Options options_parse(const Stage *stage, int argc, char **argv) {
+    Options o = {.validate = 1};
+    Problem *p = &o.problem;
+    optind = 1;
+    opterr = 0; /* the messages are ours */
+    for (int code; (code = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+        const char *name = option_name(code);
+        if (code <= HEAD_DIM)
+            o.shape_given = name;
+        switch (code) {
+        case BATCH: p->batch = int_option(stage, name, optarg, MAX_BATCH); break;
+        case HEADS: p->heads = int_option(stage, name, optarg, MAX_HEADS); break;
+        case KV_HEADS: p->kv_heads = int_option(stage, name, optarg, MAX_HEADS); break;
+        case SEQLEN: p->seqlen_q = int_option(stage, name, optarg, MAX_SEQLEN); break;
+        case SEQLEN_K: p->seqlen_k = int_option(stage, name, optarg, MAX_SEQLEN); break;
+        case HEAD_DIM: p->head_dim = int_option(stage, name, optarg, MAX_HEAD_DIM); break;
+        case DTYPE: p->dtype = dtype_option(stage, optarg), o.dtype_given = 1; break;
+        case CAUSAL: p->causal = 1; break;
+        case LENGTHS: lengths_option(&o, stage, optarg); break;
+        case SCALE: p->scale = scale_option(stage, optarg); break;
+        case VARIANT: o.variant = variant_option(stage, optarg); break;
+        case ITERS: o.iters = int_option(stage, name, optarg, MAX_ITERS); break;
+        case SEED:
+            if (!parse_whole(optarg, UINT64_MAX, &o.seed))
+                cannot_run(stage, "--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
+            break;
+        case LOAD: o.load = optarg; break;
+        case SAVE: o.save = optarg; break;
+        case CSV:
+        case JSON:
+            if (o.format != FORMAT_TABLE && o.format != (code == CSV ? FORMAT_CSV : FORMAT_JSON))
+                cannot_run(stage, "--csv and --json: choose one");
+            o.format = code == CSV ? FORMAT_CSV : FORMAT_JSON;
+            break;
+        case NO_VALIDATE: o.validate = 0; break;
+        case HELP: print_help(stage); exit(0);
+        case ':': cannot_run(stage, "--%s: its value is missing", option_name(optopt));
+        default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
+            if (optopt > HELP)
+                cannot_run(stage, "-%c: no such option, --help lists them", optopt);
+            cannot_run(stage, "%s: %s", argv[optind - 1], optopt ? "takes no value" : "no such option, --help lists them");
+        }
+    }
+    if (optind < argc)
+        cannot_run(stage, "%s: not an option, --help lists them", argv[optind]);
+    if (o.load && o.shape_given)
+        cannot_run(stage, "--%s and --load: choose one, the shape comes from the files", o.shape_given);
+
+    if (!stage->variants[0].name)
+        o.variant = &naive_variant; /* 00_naive: there is only one */
+    if (o.save && !o.variant)
+        cannot_run(stage, "--save %s: name the one to save with --variant", o.save);
+    return o;
+}
+
+/* ---- what the options say together ---- */
+
+void options_complete(Options *o, const Stage *stage, int is_cpu) {
+    Problem *p = &o->problem;
+    p->batch = p->batch ? p->batch : is_cpu ? 1 : 4;
+    p->heads = p->heads ? p->heads : is_cpu ? 2 : 16;
+    p->kv_heads = p->kv_heads ? p->kv_heads : p->heads;
+    p->seqlen_q = p->seqlen_q ? p->seqlen_q : is_cpu ? 256 : 4096;
+    p->seqlen_k = p->seqlen_k ? p->seqlen_k : p->seqlen_q;
+    p->head_dim = p->head_dim ? p->head_dim : is_cpu ? 64 : 128;
+    p->scale = p->scale > 0 ? p->scale : 1 / sqrtf((float)p->head_dim);
+
+    const char *source = o->load ? "--load" : "--head-dim";
+    if (p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM)
+        cannot_run(stage, "%s: head dim %d, choose a multiple of 8 up to %d", source, p->head_dim, MAX_HEAD_DIM);
+    if (p->heads % p->kv_heads)
+        cannot_run(stage, "%s %d: choose a divisor of %d, the number of query heads", o->load ? "--load: key/value heads" : "--kv-heads",
+                   p->kv_heads, p->heads);
+
+    /* 2^58 elements of any tensor, S included, keep every size in bytes inside 64 bits. */
+    double rows = (double)p->batch * p->heads * p->seqlen_q, keys = (double)p->batch * p->kv_heads * p->seqlen_k;
+    if (rows * p->head_dim > 0x1p58 || keys * p->head_dim > 0x1p58 || rows * p->seqlen_k > 0x1p58)
+        cannot_run(stage, "--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
+                   p->batch, p->heads, p->seqlen_q, p->seqlen_k);
+
+    if (!o->key_lengths)
+        return;
+    if (o->key_length_count != 1 && o->key_length_count != p->batch)
+        cannot_run(stage, "--lengths: %d given, choose one for all batch entries or one for each of the %d", o->key_length_count,
+                   p->batch);
+    int *lengths = host_alloc((size_t)p->batch, sizeof *lengths);
+    for (int b = 0; b < p->batch; b++) {
+        lengths[b] = o->key_lengths[o->key_length_count == 1 ? 0 : b];
+        if (lengths[b] > p->seqlen_k)
+            cannot_run(stage, "--lengths: %d, choose key lengths from 0 to %d, the number of keys", lengths[b], p->seqlen_k);
+    }
+    free(o->key_lengths);
+    o->key_lengths = lengths;
+}

@@ -1,0 +1,40 @@
+/* options.h - the command line every stage shares.
+ *
+ *     Options options = options_parse(&stage, argc, argv);
+ *     options_complete(&options, &stage, is_cpu);
+ *
+ * A mistake ends the program with one line on stderr, which names the option and what it takes, and exit code 2.
+ */
+#ifndef FA_OPTIONS_H
+#define FA_OPTIONS_H
+
+#include "problem.h"
+#include "stage.h"
+
+typedef enum { FORMAT_TABLE, FORMAT_CSV, FORMAT_JSON } Format;
+
+typedef struct {
+    Problem problem;        /* what was not given is 0 (dtype: see dtype_given) until options_complete fills it in */
+    int dtype_given;
+    const char *shape_given; /* a shape option from the command line, as text for a message; NULL if there was none */
+    int *key_lengths;       /* [batch]; NULL: every entry has all seqlen_k keys */
+    int key_length_count;   /* as given: one for all entries, or one for each */
+    const Variant *variant; /* &naive_variant or one of the stage's; NULL: all */
+    int iters;              /* timed runs; 0: the harness chooses */
+    uint64_t seed;
+    const char *load, *save; /* folders, or NULL */
+    Format format;
+    int validate;
+} Options;
+
+/* Reads the command line. --help prints to stdout and exits with code 0. */
+Options options_parse(const Stage *stage, int argc, char **argv);
+
+/* Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say
+ * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
+void options_complete(Options *options, const Stage *stage, int is_cpu);
+
+/* Prints "01_tiled: " and the text as one line on stderr, and exits with code 2. */
+__attribute__((format(printf, 2, 3), noreturn)) void cannot_run(const Stage *stage, const char *text, ...);
+
+#endif

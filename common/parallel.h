@@ -1,0 +1,33 @@
+/* parallel.h - splits a loop over the host's cores, and host memory that is there or ends the program.
+ *
+ *     static void square(size_t begin, size_t end, void *context) {
+ *         double *values = context;
+ *         for (size_t i = begin; i < end; i++)
+ *             values[i] *= values[i];
+ *     }
+ *     parallel_for(count, square, values);
+ */
+#ifndef FA_PARALLEL_H
+#define FA_PARALLEL_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Calls `body` on pieces [begin, end) that cover 0 .. count - 1 exactly once, from several threads at a time, and returns
+ * when all are done. Pieces are handed out as threads become free, so rows of unequal cost (causal) still balance; which
+ * thread gets which piece varies, so write results by index and they are the same for any number of threads. */
+void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *context), void *context);
+
+/* All online cores, or the environment's HOST_THREADS, 1 to 1024. Another value there ends the program with exit code 2. */
+int host_threads(void);
+
+/* Memory for count elements of `size` bytes, zeroed. Ends the program with one line and exit code 2 if it is not there. */
+void *host_alloc(size_t count, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,241 @@
+/* grid.c - every variant of one stage against the fp64 oracle, over shapes, masks, head groups, key lengths and inputs.
+ *
+ *     build/cpu/tests/grid_01_tiled [--quick] [--variant NAME] [--verbose]
+ *
+ * Linked once a stage against that stage's table (its main.c with main renamed). A test point is one variant in one dtype,
+ * head dim and mask; inside, all pairs of the lengths below, while heads, batch, key lengths and the kind of input rotate.
+ * --quick keeps every fourth pair, for sanitizers and mutation tests.
+ *
+ * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
+ * 00_naive's in the same dtype; if LSE agrees on its own; and if no guard strip behind a tensor was written to.
+ */
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../common/check.h"
+#include "../common/device.h"
+#include "../common/numeric.h"
+#include "../common/oracle.h"
+#include "../common/random.h"
+#include "../common/stage.h"
+#include "tap.h"
+
+extern const Stage stage;
+
+static const int LENGTHS[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 509};
+enum { LENGTH_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
+
+/* Inputs that break something plain N(0,1) leaves whole. */
+typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_MEAN, INPUT_COUNT } InputKind;
+static const char *INPUT_NAMES[] = {"normal", "peaked", "outlier", "equal", "very negative", "one-hot", "V mean 0.5"};
+
+/* One case: the problem, its inputs on host and device, and what is right. */
+typedef struct {
+    Problem p;
+    InputKind kind;
+    int *lengths; /* host; NULL: all keys exist */
+    Tensors t;    /* device */
+    void *host_o;
+    float *host_lse;
+    double *o, *lse;    /* the oracle's */
+    double naive_error; /* 00_naive's worst error of O on this case */
+} Case;
+
+static void *allocate(size_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory) {
+        fprintf(stderr, "grid: out of memory\n");
+        exit(2);
+    }
+    return memory;
+}
+
+static void *device_allocate(size_t bytes, const char *purpose) {
+    void *memory = device_alloc(bytes, purpose);
+    if (!memory) {
+        fprintf(stderr, "grid: no device memory for %s\n", purpose);
+        exit(2);
+    }
+    return memory;
+}
+
+/* Draws q, k, v of the case's kind, rounds them to the dtype, and hands back what was rounded, as doubles. */
+static void draw(const Case *c, unsigned seed, double *q, double *k, double *v, void *device[3]) {
+    const Problem *p = &c->p;
+    size_t counts[3] = {query_elements(p), key_elements(p), key_elements(p)};
+    double *values[3] = {q, k, v};
+    for (int tensor = 0; tensor < 3; tensor++) {
+        void *host = allocate(counts[tensor] * dtype_bytes(p->dtype));
+        double mean = tensor == 2 ? (c->kind == V_MEAN ? 0.5 : 0) : c->kind == VERY_NEGATIVE ? (tensor == 0 ? 4 : -4) : 0;
+        double std = c->kind == VERY_NEGATIVE && tensor < 2 ? 0.25 : 1;
+        random_normal(p->dtype, host, counts[tensor], seed, tensor, mean, std);
+        for (size_t i = 0; i < counts[tensor]; i++) {
+            size_t row = i / p->head_dim;
+            int d = i % p->head_dim;
+            if (c->kind == EQUAL && tensor == 0)
+                dtype_store(p->dtype, host, i, 0);
+            if (c->kind == OUTLIER && tensor < 2 && d == (int)(row * 7 % p->head_dim))
+                dtype_store(p->dtype, host, i, 100);
+            if (c->kind == ONE_HOT && tensor < 2) /* scores 0 and, where row and column hit the same d, +-100 */
+                dtype_store(p->dtype, host, i,
+                            d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim)));
+            values[tensor][i] = dtype_to_double(p->dtype, host, i);
+        }
+        device[tensor] = device_allocate(counts[tensor] * dtype_bytes(p->dtype), tensor == 0 ? "Q" : tensor == 1 ? "K" : "V");
+        device_write(device[tensor], host, counts[tensor] * dtype_bytes(p->dtype));
+        free(host);
+    }
+}
+
+static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed) {
+    Case c = {.p = p, .kind = kind};
+    if (with_lengths) { /* full, 0, 1, odd, ... over the batch */
+        int choices[] = {p.seqlen_k, 0, 1, (p.seqlen_k / 2) | 1, p.seqlen_k - 1};
+        c.lengths = allocate(p.batch * sizeof(int));
+        for (int b = 0; b < p.batch; b++) {
+            c.lengths[b] = choices[(seed + b) % 5];
+            if (c.lengths[b] > p.seqlen_k)
+                c.lengths[b] = p.seqlen_k;
+        }
+        c.t.key_lengths = device_allocate(p.batch * sizeof(int), "key lengths");
+        device_write((void *)c.t.key_lengths, c.lengths, p.batch * sizeof(int));
+    }
+    size_t queries = query_elements(&p), keys = key_elements(&p), rows = row_count(&p);
+    double *q = allocate(queries * sizeof *q), *k = allocate(keys * sizeof *k), *v = allocate(keys * sizeof *v);
+    void *device[3];
+    draw(&c, seed, q, k, v, device);
+    c.t.q = device[0], c.t.k = device[1], c.t.v = device[2];
+    c.t.o = device_allocate(queries * dtype_bytes(p.dtype), "O");
+    c.t.lse = device_allocate(rows * sizeof(float), "LSE");
+    c.host_o = allocate(queries * dtype_bytes(p.dtype));
+    c.host_lse = allocate(rows * sizeof(float));
+    c.o = allocate(queries * sizeof(double));
+    c.lse = allocate(rows * sizeof(double));
+    oracle_forward(&p, c.lengths, q, k, v, c.o, c.lse);
+    free(q), free(k), free(v);
+    return c;
+}
+
+static void free_case(Case *c) {
+    void *device[] = {(void *)c->t.q, (void *)c->t.k, (void *)c->t.v, c->t.o, c->t.lse, (void *)c->t.key_lengths};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        device_free(device[i]);
+    free(c->host_o), free(c->host_lse), free(c->o), free(c->lse), free(c->lengths);
+}
+
+static void print_case(const Case *c) {
+    const Problem *p = &c->p;
+    diag("batch %d, heads %d/%d, seqlen %d x %d, head_dim %d, %s, %s, %s inputs%s", p->batch, p->heads, p->kv_heads, p->seqlen_q,
+         p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full", INPUT_NAMES[c->kind],
+         c->lengths ? ", key lengths:" : "");
+    for (int b = 0; c->lengths && b < p->batch; b++)
+        diag("  %d", c->lengths[b]);
+}
+
+/* Runs one variant on one case. Returns whether all of it is right; explains on stderr if not. */
+static int run_variant(const Variant *variant, Case *c) {
+    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
+    int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
+    for (int i = 0; i < buffers; i++)
+        workspace[i].pointer = device_allocate(workspace[i].bytes, workspace[i].purpose); /* arrives poisoned */
+    size_t o_bytes = query_elements(&c->p) * dtype_bytes(c->p.dtype), lse_bytes = row_count(&c->p) * sizeof(float);
+    device_poison(c->t.o, o_bytes);
+    device_poison(c->t.lse, lse_bytes);
+    variant->launch(&c->p, &c->t, workspace);
+    device_synchronize();
+    const char *damaged = device_damaged();
+    device_read(c->host_o, c->t.o, o_bytes);
+    device_read(c->host_lse, c->t.lse, lse_bytes);
+    for (int i = 0; i < buffers; i++)
+        device_free(workspace[i].pointer);
+
+    Comparison o = compare_output_double(&c->p, c->host_o, c->o, c->lse);
+    Comparison lse = compare_lse_double(&c->p, c->host_lse, c->lse);
+    int good = o.ok && lse.ok && !damaged;
+    if (variant == &naive_variant)
+        c->naive_error = o.max_error;
+    double want = 0;
+    for (size_t i = 0; i < query_elements(&c->p); i++)
+        want = fmax(want, fabs(c->o[i]));
+    double allowed = 2 * c->naive_error + dtype_epsilon(c->p.dtype) * want; /* the floor: one rounding of the largest output */
+    int as_good_as_naive = o.max_error <= allowed;
+    if (good && as_good_as_naive)
+        return 1;
+    print_case(c);
+    if (damaged)
+        diag("wrote past the end of %s", damaged);
+    if (!as_good_as_naive)
+        diag("worst error %g, but 00_naive's is %g", o.max_error, c->naive_error);
+    if (!o.ok)
+        comparison_print(stderr, &o);
+    if (!lse.ok)
+        comparison_print(stderr, &lse);
+    return 0;
+}
+
+/* The `index`-th case of a dtype, head dim and mask: which heads, batch, lengths and inputs go with this pair of lengths. */
+static Case case_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, Dtype dtype, int causal) {
+    static const int heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {4, 1}, {2, 2}};
+    int large = (long)seqlen_q * seqlen_k > 130 * 130; /* large ones keep to one head or a pair, for time */
+    const int *h = heads[large ? index % 2 : index % 5];
+    InputKind kind = index % INPUT_COUNT;
+    Problem p = {.batch = large ? 1 : index % 3 == 0 ? 3 : 1, .heads = h[0], .kv_heads = h[1], .seqlen_q = seqlen_q,
+                 .seqlen_k = seqlen_k, .head_dim = head_dim, .dtype = dtype, .causal = causal,
+                 .scale = (kind == PEAKED ? 6 : 1) / sqrt(head_dim)};
+    return make_case(p, kind, index % 4 < 2, index);
+}
+
+int main(int argc, char **argv) {
+    static const struct option options[] = {
+        {"quick", 0, 0, 'q'}, {"variant", 1, 0, 'v'}, {"verbose", 0, 0, 'w'}, {0, 0, 0, 0}};
+    int quick = 0, verbose = 0, option;
+    const char *only = NULL;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option == 'q')
+            quick = 1;
+        else if (option == 'v')
+            only = optarg;
+        else if (option == 'w')
+            verbose = 1;
+        else
+            return 2;
+    }
+
+    const Variant *variants[MAX_VARIANTS + 1] = {&naive_variant};
+    int count = 1;
+    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++)
+        if (!only || strcmp(only, stage.variants[i].name) == 0)
+            variants[count++] = &stage.variants[i];
+    int first = strcmp(stage.name, "00_naive") == 0 ? 0 : 1; /* the naive kernel is examined in its own stage only */
+
+    static const int head_dims[] = {64, 128, 8, 32, 40, 96, 256};
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        for (size_t d = 0; d < sizeof head_dims / sizeof *head_dims; d++)
+            for (int causal = 0; causal < 2; causal++) {
+                int cases[MAX_VARIANTS + 1] = {0}, wrong[MAX_VARIANTS + 1] = {0};
+                for (int index = 0; index < LENGTH_COUNT * LENGTH_COUNT; index++) {
+                    /* quick, and head dims beside 64 and 128: every fourth pair, another fourth for each mask */
+                    if ((quick || d >= 2) && (index + causal + (int)d) % 4)
+                        continue;
+                    Problem p = {.head_dim = head_dims[d], .dtype = dtype};
+                    int takers = 0;
+                    for (int i = first; i < count; i++)
+                        takers += !variant_refuses(variants[i], &p);
+                    if (!takers)
+                        continue;
+                    Case c = case_of_shape(index + 3 * causal + 5 * d, LENGTHS[index / LENGTH_COUNT], LENGTHS[index % LENGTH_COUNT],
+                                           head_dims[d], dtype, causal);
+                    for (int i = 0; i < count; i++)
+                        if (!variant_refuses(variants[i], &p)) {
+                            cases[i]++;
+                            wrong[i] += (wrong[i] < 3 || verbose) && !run_variant(variants[i], &c); /* three examples are enough */
+                        }
+                    free_case(&c);
+                }
+                for (int i = first; i < count; i++)
+                    if (cases[i])
+                        ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, variants[i]->name, dtype_name(dtype), head_dims[d],
+                           causal ? "causal" : "full", cases[i]);
+            }
+    return tap_done();
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env perl
+# mutations.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
+#
+#     make mutations
+#
+# Each mutation is [stage, variant, file, what the line says, what it shall say, the mistake]. A mutation whose line is no longer
+# in the file fails, so that this list cannot rot. Only the copy under build/ is ever changed.
+use strict;
+use warnings;
+use Test::More;
+use File::Temp qw(tempdir);
+use Cwd qw(getcwd);
+
+my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
+my $problem = 'common/problem.h';
+my @mutations = (
+    ['00_naive', '', $naive, 'visible ? p.scale * dot', 'visible ? dot', 'scale dropped'],
+    ['00_naive', '', $naive, 'float shift = m == -INFINITY ? 0 : m;', 'float shift = 0;', 'max not subtracted'],
+    ['00_naive', '', $naive, 'float shift = m == -INFINITY ? 0 : m;', 'float shift = m;', 'row without keys becomes NaN'],
+    ['00_naive', '', $naive, 't.lse[flat_row] = shift + logf(l);', 't.lse[flat_row] = logf(l);', 'LSE without the max'],
+    ['00_naive', '', $naive, 't.lse[flat_row] = shift + logf(l);', 't.lse[flat_row] = shift + log2f(l);', 'LSE in base 2'],
+    ['00_naive', '', $naive, 'element >= query_elements(&p)', 'false', 'tail elements written past the end'],
+    ['00_naive', '', $naive, 'column < visible_keys(', 'column <= visible_keys(', 'mask off by one'],
+    ['00_naive', '', $problem, 'row + (key_length - p->seqlen_q) + 1', 'row + (key_length - p->seqlen_q)', 'causal mask off by one'],
+    ['00_naive', '', $problem, 'row + (key_length - p->seqlen_q) + 1', 'row + 1', 'causal aligned top left'],
+    ['00_naive', '', $problem, 'return head / (p->heads / p->kv_heads)', 'return head % p->kv_heads', 'wrong K/V head for a group'],
+    ['00_naive', '', $problem, '((size_t)batch * p->heads + head) *', '((size_t)head * p->batch + batch) *', 'batch and head strides swapped'],
+    ['00_naive', '', $problem, 'key_lengths ? key_lengths[batch]', '0 ? key_lengths[batch]', 'key lengths ignored'],
+    ['01_tiled', 'fma', $fma, 'column < visible ? p.scale', 'true ? p.scale', 'nothing masked'],
+    ['01_tiled', 'fma', $fma, 'row_exists ? to_float', 'true ? to_float', 'rows read past the end'],
+    ['01_tiled', 'fma', $fma, 'if (row < p.seqlen_q && d < p.head_dim)', 'if (d < p.head_dim)', 'tail rows written past the end'],
+    ['01_tiled', 'fma', $fma, "multiply_slice(shared, c);\n        __syncthreads();", "multiply_slice(shared, c);", 'barrier after use removed'],
+    ['01_tiled', 'fma', $fma, '__syncthreads(); /* the slice is there */', '', 'barrier before use removed'],
+    ['01_tiled', 'mma', $tiled, 'float scale = l > 0 ? 1 / l : 0;', 'float scale = 1 / l;', 'row without keys divided by 0'],
+    ['01_tiled', 'mma', $tiled, 'for (int offset = 16; offset > 0', 'for (int offset = 8; offset > 0', 'half a warp left out of the max'],
+    ['01_tiled', 'mma', $mma, 'column + 1 < visible', 'column < visible', 'mask off by one in the second of a pair'],
+    ['01_tiled', 'mma', $mma, "if (row >= p.seqlen_q)\n            continue;\n#pragma unroll\n        for (int n = 0; n < D / 8", "#pragma unroll\n        for (int n = 0; n < D / 8", 'tail rows written past the end'],
+    ['01_tiled', 'mma', $mma, 'cp_async_wait<0>();', '', 'no wait for the copies'],
+    ['01_tiled', 'mma', $mma, 'first_key < keys; first_key += Bc', 'first_key < keys - Bc; first_key += Bc', 'last key tile skipped'],
+    ['01_tiled', 'mma', $mma, 'float o[D / 8][4] = {};', 'float o[D / 8][4];', 'accumulators not initialised'],
+    ['01_tiled', 'mma', 'common/gpu/tile.cuh', 'chunk ^ (row & 7)', '(chunk ^ row) & 7', 'swizzle that drops the upper half of a row'],
+);
+
+my $root = getcwd;
+my $build = $ENV{TEST_BUILD} || 'build/cpu';
+my $copy = tempdir(CLEANUP => 1);
+# Headers and objects travel with their times, so that make compiles only what a mutation touched.
+system("cp -a Makefile common tests notes 0?_* '$copy' && mkdir -p '$copy/build' && cp -a '$build' '$copy/build/'") == 0
+    or BAIL_OUT("cannot copy the tree to $copy");
+chdir $copy or BAIL_OUT("cannot enter $copy");
+
+my $only = $ENV{MUTATION};    # a number: just this one
+for my $number (0 .. $#mutations) {
+    next if defined $only && $only != $number;
+    my ($stage, $variant, $file, $from, $to, $mistake) = @{$mutations[$number]};
+    my $name = "$stage" . ($variant ? "/$variant" : '') . ": $mistake";
+    my $source = read_file($file);
+    my $at = index($source, $from);
+    if ($at < 0) {
+        fail("$name (mutation $number: the line is no longer in $file)");
+        next;
+    }
+    my @times = (stat $file)[8, 9];
+    my $mutated = $source;
+    while ($at >= 0) {    # everywhere in the file
+        substr($mutated, $at, length $from) = $to;
+        $at = index($mutated, $from, $at + length $to);
+    }
+    write_file($file, $mutated);
+
+    my $grid = "$build/tests/grid_$stage";
+    my $log = `make --no-print-directory -j2 DEVICE=cpu WARN=-w $grid 2>&1`;
+    if ($? != 0) {
+        fail("$name (mutation $number does not compile)");
+        diag($log);
+    } else {
+        my $option = $variant ? "--variant $variant" : '';
+        # a thread order other than the usual one exposes barriers that are missing
+        my $caught = grep { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
+        ok($caught, $name);
+    }
+    # Back to the original, times included: what was compiled from the mutated file must not be taken for the original's.
+    write_file($file, $source);
+    utime $times[0], $times[1], $file;
+    system("rm -rf '$build' && cp -a '$root/$build' '$build'");
+}
+chdir $root;
+done_testing;
+
+sub read_file { open my $in, '<', $_[0] or die "$_[0]: $!"; local $/; return <$in> }
+sub write_file { open my $out, '>', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
