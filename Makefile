@@ -37,7 +37,7 @@ gencode = -gencode arch=$(if $(filter compute_%,$1),$1$(,)code=$1,compute_$1$(,)
 , := ,
 
 WARN   := -Wall -Wextra -Werror
-CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN) -pthread
+CFLAGS := -std=c11 -O2 -g $(WARN) -pthread
 ifeq ($(DEVICE),cuda)
   OUT       := build/cuda-$(subst $(space),-,$(strip $(ARCH)))
   KERNEL_CC  = $(NVCC) -std=c++17 -O3 -lineinfo $(foreach a,$(ARCH),$(call gencode,$a)) -Xcompiler -Wall

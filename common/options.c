@@ -85,19 +85,19 @@ static void lengths_option(Options *o, const Stage *stage, const char *text) {
 }
 
 /* "mma", "01_tiled/mma", or "00_naive". */
-static const Variant *variant_option(const Stage *stage, const char *text) {
+static const char *variant_option(const Stage *stage, const char *text) {
     size_t prefix = strlen(stage->name);
     const char *name = strncmp(text, stage->name, prefix) == 0 && text[prefix] == '/' ? text + prefix + 1 : text;
     char choices[256] = "";
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++) {
         if (strcmp(name, v->name) == 0)
-            return v;
+            return v->name;
         size_t used = strlen(choices);
         snprintf(choices + used, sizeof choices - used, "%s%s", used ? ", " : "", v->name);
     }
-    if (strcmp(text, naive_variant.name) == 0)
-        return &naive_variant;
-    cannot_run(stage, "--variant %s: choose %s%s%s", text, choices, *choices ? " or " : "", naive_variant.name);
+    if (strcmp(text, NAIVE) == 0)
+        return NAIVE;
+    cannot_run(stage, "--variant %s: choose %s%s" NAIVE, text, choices, *choices ? " or " : "");
 }
 
 /* ---- the command line ---- */
@@ -158,7 +158,7 @@ static void print_help(const Stage *stage) {
            "variants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);
-    printf("  %-14s %s\n", naive_variant.name, naive_variant.idea);
+    printf("  %-14s %s\n", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
 }
 
 Options options_parse(const Stage *stage, int argc, char **argv) {
@@ -210,7 +210,7 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         cannot_run(stage, "--%s and --load: choose one, the shape comes from the files", o.shape_given);
 
     if (!stage->variants[0].name)
-        o.variant = &naive_variant; /* 00_naive: there is only one */
+        o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)
         cannot_run(stage, "--save %s: name the one to save with --variant", o.save);
     return o;

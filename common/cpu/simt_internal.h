@@ -1,0 +1,100 @@
+/* simt_internal.h - what the three files of the machine share: simt.c (fibers, and how they wait), simt_launch.c (workers,
+ * blocks) and simt_report.c (messages). Nobody else includes it.
+ *
+ *     worker      one core: a POSIX thread, its fibers, its shared memory. Worker 0 is the thread that launches
+ *     fiber       one CUDA thread of the block at hand. Made once, then used for every block that the worker ever runs
+ *     scheduler   the worker's own context, from which a block's first thread is started and to which its last one returns
+ */
+#ifndef FA_SIMT_INTERNAL_H
+#define FA_SIMT_INTERNAL_H
+
+#undef _FORTIFY_SOURCE /* its longjmp refuses to leave for another stack, which is all a fiber does */
+#ifdef __APPLE__
+#define _XOPEN_SOURCE 700
+#define _DARWIN_C_SOURCE
+#else
+#define _GNU_SOURCE
+#endif
+#include "simt.h"
+
+#include <setjmp.h>
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define ADDRESS_SANITIZER 1
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#else
+#define ADDRESS_SANITIZER 0
+#endif
+
+/* What a thread waits for. Two threads wait together if all of it is equal. */
+typedef struct {
+    const char *what, *file;
+    int line;
+    unsigned mask; /* of a collective */
+} Place;
+
+typedef struct {
+    void *to;
+    unsigned char bytes[16];
+    int group;
+} Copy;
+
+typedef struct {
+    jmp_buf context; /* where it goes on */
+    SimtIndex index; /* its threadIdx */
+    int number;      /* the same as one number, x fastest; lane = number % 32, warp = number / 32 */
+    int returned;    /* from the kernel */
+    Place place;     /* where it waits, unless it is ready */
+    Copy *copies;    /* issued and not landed, oldest first */
+    int copy_count, copy_capacity;
+    int group; /* of the next copy: how many groups this thread has committed */
+    char *stack;
+    size_t stack_bytes;
+    void *fake_stack; /* the address sanitizer's */
+} Fiber;
+
+typedef struct {
+    unsigned exists;  /* its lanes: all 32, but for the last warp of an odd block */
+    unsigned ready;   /* those that could run */
+    unsigned arrived; /* those that wait in a collective */
+    void *operands[SIMT_WARP];
+} Warp;
+
+typedef struct {
+    int number; /* 0: the launching thread */
+    Fiber fibers[SIMT_MAX_BLOCK];
+    int fiber_count; /* made so far */
+    Fiber scheduler, *current;
+    char *shared;
+
+    /* the block at hand */
+    int threads, returned;
+    Warp warps[MAX_WARPS];
+    unsigned warps_ready; /* those with a lane that could run */
+    Place barrier;        /* where the first thread to arrive waits */
+    int barrier_arrived, barrier_predicates, barrier_result;
+    uint32_t random;
+} Worker;
+
+/* The launch at hand, the worker that runs on this POSIX thread, and CPU_DEVICE_ORDER. */
+extern const SimtLaunch *simt_job;
+extern __thread Worker *simt_self;
+typedef enum { FORWARD, REVERSE, SHUFFLE } Order;
+extern Order simt_order;
+
+/* simt.c: gives the worker one more fiber; marks lanes of a warp as able to run; runs fibers until nobody can run. */
+void simt_make_fiber(Worker *w);
+void simt_set_ready(Worker *w, int warp, unsigned lanes);
+void simt_run_ready(Worker *w);
+
+/* simt_report.c: are the two the same wait? Nobody can run and not all have returned: says who waits where, and ends the
+ * program, exit code 1. One line and the end of the program, outside of kernels. */
+int simt_same_place(const Place *a, const Place *b);
+__attribute__((noreturn)) void simt_report_stuck(const Worker *w);
+__attribute__((noreturn, format(printf, 2, 3))) void simt_give_up(int code, const char *format, ...);
+
+#endif

@@ -1,0 +1,179 @@
+/* simt_launch.c - how the machine of simt.h spreads the blocks of a grid over the cores. */
+#include "simt_internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SHARED_TAIL = 4096 }; /* bytes behind the shared memory, for the address sanitizer to guard */
+
+const SimtLaunch *simt_job;
+Order simt_order;
+
+static Worker **workers;
+static int worker_count;
+
+/* The launch at hand. Workers 1.. sleep until `launches` grows. */
+static atomic_size_t next_block;
+static size_t block_count;
+static int job_workers, job_running;
+static unsigned launches;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t job_begins = PTHREAD_COND_INITIALIZER, job_ends = PTHREAD_COND_INITIALIZER;
+
+static void run_block(Worker *w, size_t block) {
+    blockIdx.x = block % simt_job->grid.x;
+    blockIdx.y = block / simt_job->grid.x % simt_job->grid.y;
+    blockIdx.z = block / simt_job->grid.x / simt_job->grid.y;
+    memset(w->shared, 0xff, simt_job->shared_bytes);
+    w->returned = 0;
+    w->barrier_arrived = w->barrier_predicates = 0;
+    w->random = (uint32_t)block * 2654435761u | 1; /* its own simt_order for every block, the same in every run */
+
+    for (int i = 0; i < w->threads; i++) {
+        Fiber *fiber = &w->fibers[i];
+        fiber->returned = fiber->copy_count = fiber->group = 0;
+    }
+    for (int warp = 0; warp * SIMT_WARP < w->threads; warp++) {
+        int lanes = w->threads - warp * SIMT_WARP;
+        w->warps[warp].exists = lanes < SIMT_WARP ? (1u << lanes) - 1 : SIMT_FULL_WARP;
+        w->warps[warp].arrived = 0;
+        simt_set_ready(w, warp, w->warps[warp].exists);
+    }
+    switch_to(next_fiber(w)); /* comes back when nobody is ready */
+    if (w->returned < w->threads)
+        simt_report_stuck(w);
+}
+
+/* A worker's part of the launch at hand. */
+static void run_blocks(Worker *w) {
+    gridDim = simt_job->grid;
+    blockDim = simt_job->block;
+    w->threads = simt_job->block.x * simt_job->block.y * simt_job->block.z;
+    while (w->fiber_count < w->threads)
+        simt_make_fiber(w);
+    for (int i = 0; i < w->threads; i++)
+        w->fibers[i].index = (SimtIndex){i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+#if ADDRESS_SANITIZER
+    __asan_unpoison_memory_region(w->shared, simt_job->shared_bytes);
+    __asan_poison_memory_region(w->shared + simt_job->shared_bytes, SIMT_SHARED_LIMIT + SHARED_TAIL - simt_job->shared_bytes);
+#endif
+    for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;)
+        run_block(w, block);
+}
+
+static Worker *make_worker(int number) {
+    Worker *w = calloc(1, sizeof *w);
+    if (!w || posix_memalign((void **)&w->shared, 128, SIMT_SHARED_LIMIT + SHARED_TAIL) != 0)
+        simt_give_up(2, "CPU device: out of memory");
+    w->number = number;
+    w->current = &w->scheduler;
+    return w;
+}
+
+static void *worker_main(void *argument) {
+    Worker *w = simt_self = argument;
+    unsigned seen = 0;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (launches == seen)
+            pthread_cond_wait(&job_begins, &lock);
+        seen = launches;
+        if (w->number >= job_workers)
+            continue; /* not needed this time */
+        pthread_mutex_unlock(&lock);
+        run_blocks(w);
+        pthread_mutex_lock(&lock);
+        if (--job_running == 0)
+            pthread_cond_signal(&job_ends);
+    }
+    return NULL;
+}
+
+static void start_workers(void) {
+    const char *name = getenv("CPU_DEVICE_ORDER");
+    if (!name || !strcmp(name, "forward"))
+        simt_order = FORWARD;
+    else if (!strcmp(name, "reverse"))
+        simt_order = REVERSE;
+    else if (!strcmp(name, "shuffle"))
+        simt_order = SHUFFLE;
+    else
+        simt_give_up(2, "CPU_DEVICE_ORDER=%s: choose forward, reverse or shuffle", name);
+
+    const char *number = getenv("CPU_DEVICE_THREADS");
+    if (number) {
+        char *end;
+        long value = strtol(number, &end, 10);
+        if (end == number || *end || value < 1 || value > 1024)
+            simt_give_up(2, "CPU_DEVICE_THREADS=%s: choose 1 to 1024", number);
+        worker_count = (int)value;
+    } else {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        worker_count = cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
+    }
+
+    workers = calloc(worker_count, sizeof *workers);
+    if (!workers)
+        simt_give_up(2, "CPU device: out of memory");
+    for (int i = 0; i < worker_count; i++)
+        workers[i] = make_worker(i);
+    simt_self = workers[0];
+    for (int i = 1; i < worker_count; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, worker_main, workers[i]) != 0)
+            simt_give_up(2, "CPU device: cannot start %d threads; set CPU_DEVICE_THREADS lower", worker_count);
+        pthread_detach(thread);
+    }
+}
+
+int simt_workers(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_workers);
+    return worker_count;
+}
+
+/* What every GPU refuses, refused here too. */
+static void check_launch(const SimtLaunch *l) {
+    const SimtIndex *grid = &l->grid, *block = &l->block;
+    size_t threads = (size_t)block->x * block->y * block->z;
+    if (threads == 0 || threads > SIMT_MAX_BLOCK)
+        simt_give_up(1, "kernel %s: a block of %ux%ux%u threads; it must have 1 to %d (%s:%d)", l->kernel, block->x, block->y,
+                block->z, SIMT_MAX_BLOCK, l->file, l->line);
+    if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 65535 || grid->z > 65535)
+        simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647, 65535, 65535 (%s:%d)", l->kernel, grid->x,
+                grid->y, grid->z, l->file, l->line);
+    if (l->shared_bytes > SIMT_SHARED_LIMIT)
+        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %d (%s:%d)", l->kernel, l->shared_bytes,
+                SIMT_SHARED_LIMIT, l->file, l->line);
+}
+
+void simt_launch(const SimtLaunch *launch) {
+    check_launch(launch);
+    int available = simt_workers();
+
+    /* Stacks are mappings, two a fiber, and Linux allows a process some 65000: with large blocks, fewer workers. */
+    int threads = launch->block.x * launch->block.y * launch->block.z;
+    int most = 24576 / threads;
+
+    pthread_mutex_lock(&lock);
+    simt_job = launch;
+    block_count = (size_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    atomic_store(&next_block, 0);
+    job_workers = available < most ? available : most;
+    if ((size_t)job_workers > block_count)
+        job_workers = (int)block_count;
+    job_running = job_workers - 1;
+    launches++;
+    pthread_cond_broadcast(&job_begins);
+    pthread_mutex_unlock(&lock);
+
+    run_blocks(workers[0]);
+
+    pthread_mutex_lock(&lock);
+    while (job_running > 0)
+        pthread_cond_wait(&job_ends, &lock);
+    pthread_mutex_unlock(&lock);
+}

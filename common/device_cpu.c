@@ -1,0 +1,125 @@
+/* device_cpu.c - device.h on this computer: device memory is ordinary memory, kernels run on the cores (cpu/simt.h). */
+#ifndef __APPLE__
+#define _GNU_SOURCE
+#endif
+#include "device.h"
+#include "cpu/simt.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    ALIGNMENT = 256, /* what cudaMalloc gives */
+    GUARD_BYTES = 256,
+    GUARD_VALUE = 0xa5,
+};
+
+typedef struct Allocation {
+    struct Allocation *next;
+    unsigned char *pointer;
+    size_t bytes;
+    char purpose[64];
+} Allocation;
+
+static Allocation *allocations;
+static size_t allocated;
+
+/* The processor's name as Linux tells it. */
+static void find_name(char *name, size_t size) {
+    snprintf(name, size, "CPU");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file)
+        return;
+    char text[256];
+    while (fgets(text, sizeof text, file)) {
+        const char *colon = strchr(text, ':');
+        if (strncmp(text, "model name", 10) != 0 || !colon || colon[1] != ' ')
+            continue;
+        snprintf(name, size, "%s", colon + 2);
+        name[strcspn(name, "\n")] = 0;
+        break;
+    }
+    fclose(file);
+}
+
+const DeviceProperties *device_properties(void) {
+    static DeviceProperties properties;
+    if (properties.sm_count == 0) {
+        find_name(properties.name, sizeof properties.name);
+        properties.is_cpu = 1;
+        properties.capability = 80; /* what instructions_cpu.h has twins for */
+        properties.sm_count = simt_workers();
+        properties.shared_bytes = SIMT_SHARED_LIMIT;
+        snprintf(properties.platform, sizeof properties.platform, "CPU device · %d core%s", properties.sm_count,
+                 properties.sm_count == 1 ? "" : "s");
+    }
+    return &properties;
+}
+
+/* What kernels may fill: three quarters of the physical memory. The rest is for the system and for the host's own copies. */
+static size_t memory_limit(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 4 * 3; }
+
+void *device_alloc(size_t bytes, const char *purpose) {
+    size_t limit = memory_limit();
+    if (bytes > limit || limit - bytes < allocated)
+        return NULL;
+    Allocation *a = malloc(sizeof *a);
+    void *pointer;
+    if (!a || posix_memalign(&pointer, ALIGNMENT, bytes + GUARD_BYTES) != 0) {
+        free(a);
+        return NULL;
+    }
+    *a = (Allocation){allocations, pointer, bytes, ""};
+    snprintf(a->purpose, sizeof a->purpose, "%s", purpose);
+    memset(a->pointer, 0xff, bytes);
+    memset(a->pointer + bytes, GUARD_VALUE, GUARD_BYTES);
+    allocations = a;
+    allocated += bytes;
+    return pointer;
+}
+
+void device_free(void *pointer) {
+    for (Allocation **link = &allocations; *link; link = &(*link)->next) {
+        Allocation *a = *link;
+        if (a->pointer != pointer)
+            continue;
+        *link = a->next;
+        allocated -= a->bytes;
+        free(a->pointer);
+        free(a);
+        return;
+    }
+}
+
+size_t device_allocated(void) { return allocated; }
+
+const char *device_damaged(void) {
+    for (const Allocation *a = allocations; a; a = a->next)
+        for (int i = 0; i < GUARD_BYTES; i++)
+            if (a->pointer[a->bytes + i] != GUARD_VALUE)
+                return a->purpose;
+    return NULL;
+}
+
+void device_write(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
+void device_read(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
+void device_poison(void *device, size_t bytes) { memset(device, 0xff, bytes); }
+
+void device_synchronize(void) {} /* a launch returns when the grid has run */
+
+/* Caches are left as they are: `work` is long compared with filling them. */
+double device_time_ms(void (*work)(void *), void *context) {
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    work(context);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (end.tv_sec - begin.tv_sec) * 1e3 + (end.tv_nsec - begin.tv_nsec) * 1e-6;
+}
+
+void device_check_launch(const char *kernel, const char *file, int line) {
+    (void)kernel, (void)file, (void)line; /* simt_launch has ended the program if anything was wrong */
+}
