@@ -89,6 +89,7 @@ typedef struct {
     const void *got, *want;
     const float *want_lse;
     const double *want_double, *want_lse_double;
+    const char *tensor;
     Comparison result;
     pthread_mutex_t lock; /* of result */
 } Job;
@@ -112,7 +113,7 @@ static void compare_output_rows(size_t begin, size_t end, void *context) {
     const Problem *p = job->p;
     int d = p->head_dim;
     double *got = host_alloc((size_t)d, sizeof *got), *want = host_alloc((size_t)d, sizeof *want);
-    Comparison part = comparison_start(job->result.tensor);
+    Comparison part = comparison_start(job->tensor);
     for (size_t row = begin; row < end; row++) {
         for (int column = 0; column < d; column++) {
             size_t i = row * d + column;
@@ -130,7 +131,7 @@ static void compare_output_rows(size_t begin, size_t end, void *context) {
 static void compare_lse_rows(size_t begin, size_t end, void *context) {
     Job *job = context;
     const Problem *p = job->p;
-    Comparison part = comparison_start(job->result.tensor);
+    Comparison part = comparison_start(job->tensor);
     for (size_t row = begin; row < end; row++) {
         double got = ((const float *)job->got)[row], want = reference_lse(job, row);
         compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0, lse_allowance(want));
@@ -139,6 +140,7 @@ static void compare_lse_rows(size_t begin, size_t end, void *context) {
 }
 
 static Comparison run(Job *job, const char *tensor, void (*body)(size_t, size_t, void *)) {
+    job->tensor = tensor;
     job->result = comparison_start(tensor);
     pthread_mutex_init(&job->lock, NULL);
     parallel_for(row_count(job->p), body, job);

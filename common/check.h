@@ -26,7 +26,7 @@ typedef struct {
     double got, want, error, allowed; /* of the worst element */
     double max_error;                 /* over all elements; NaN as soon as one error is NaN */
     size_t bad;                       /* elements out of bounds */
-    double severity;                  /* error / allowed of the worst element; -1 before the first, infinity for NaN and Inf */
+    double severity; /* error / allowed of the worst element; -1 before the first, infinity for NaN and Inf */
 } Comparison;
 
 /* A comparison that has seen nothing yet. */

@@ -108,7 +108,8 @@ static inline uint8_t float_to_e5m2(float value) {
     code = sign | (code < 0x7b ? code : 0x7b); /* 0x7b is 57344; 0x7c, infinity, is never produced */
     return (uint8_t)(value == value ? code : 0x7f);
 }
-static inline float e5m2_to_float(uint8_t code) { return fp16_to_float((uint16_t)(code << 8)); /* the upper half of an fp16 */ }
+/* The upper half of an fp16. */
+static inline float e5m2_to_float(uint8_t code) { return fp16_to_float((uint16_t)(code << 8)); }
 
 /* ---- double, rounded once ---- */
 

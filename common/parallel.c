@@ -46,7 +46,8 @@ int host_threads(void) {
 
 void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *context), void *context) {
     int threads = host_threads();
-    Loop loop = {.count = count, .piece = count / ((size_t)threads * PIECES_PER_THREAD) + 1, .body = body, .context = context};
+    Loop loop = {.count = count, .body = body, .context = context};
+    loop.piece = count / ((size_t)threads * PIECES_PER_THREAD) + 1;
     atomic_init(&loop.next, 0);
 
     /* The caller works too. Where the system refuses a thread, the others do its share. */
