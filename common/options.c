@@ -13,12 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Batch and heads may become a grid's y and z, which end at 65535. Row numbers are ints, and kernels round them up to
- * whole tiles: half the range of int leaves room for that. */
-#define MAX_BATCH 65535
-#define MAX_HEADS 65535
-#define MAX_SEQLEN (1 << 30)
-#define MAX_HEAD_DIM 256
 #define MAX_SCALE 1e6
 #define MAX_ITERS 1000000
 
@@ -102,23 +96,52 @@ static const char *variant_option(const Stage *stage, const char *text) {
 
 /* ---- the command line ---- */
 
+/* clang-format off: two tables that read better packed */
 enum {
-    BATCH = 1, HEADS, KV_HEADS, SEQLEN, SEQLEN_K, HEAD_DIM, /* the shape, which --load replaces */
-    DTYPE, CAUSAL, LENGTHS, SCALE, VARIANT, ITERS, SEED, LOAD, SAVE, CSV, JSON, NO_VALIDATE, HELP
+    BATCH = 1,
+    HEADS,
+    KV_HEADS,
+    SEQLEN,
+    SEQLEN_K,
+    HEAD_DIM, /* the shape, which --load replaces */
+    DTYPE,
+    CAUSAL,
+    LENGTHS,
+    SCALE,
+    VARIANT,
+    ITERS,
+    SEED,
+    LOAD,
+    SAVE,
+    CSV,
+    JSON,
+    NO_VALIDATE,
+    HELP
 };
 
 static const struct option OPTIONS[] = {
-    {"batch", required_argument, NULL, BATCH},       {"heads", required_argument, NULL, HEADS},
-    {"kv-heads", required_argument, NULL, KV_HEADS}, {"seqlen", required_argument, NULL, SEQLEN},
-    {"seqlen-k", required_argument, NULL, SEQLEN_K}, {"head-dim", required_argument, NULL, HEAD_DIM},
-    {"dtype", required_argument, NULL, DTYPE},       {"causal", no_argument, NULL, CAUSAL},
-    {"lengths", required_argument, NULL, LENGTHS},   {"scale", required_argument, NULL, SCALE},
-    {"variant", required_argument, NULL, VARIANT},   {"iters", required_argument, NULL, ITERS},
-    {"seed", required_argument, NULL, SEED},         {"load", required_argument, NULL, LOAD},
-    {"save", required_argument, NULL, SAVE},         {"csv", no_argument, NULL, CSV},
-    {"json", no_argument, NULL, JSON},               {"no-validate", no_argument, NULL, NO_VALIDATE},
-    {"help", no_argument, NULL, HELP},               {NULL, 0, NULL, 0},
+    {"batch", required_argument, NULL, BATCH},
+    {"heads", required_argument, NULL, HEADS},
+    {"kv-heads", required_argument, NULL, KV_HEADS},
+    {"seqlen", required_argument, NULL, SEQLEN},
+    {"seqlen-k", required_argument, NULL, SEQLEN_K},
+    {"head-dim", required_argument, NULL, HEAD_DIM},
+    {"dtype", required_argument, NULL, DTYPE},
+    {"causal", no_argument, NULL, CAUSAL},
+    {"lengths", required_argument, NULL, LENGTHS},
+    {"scale", required_argument, NULL, SCALE},
+    {"variant", required_argument, NULL, VARIANT},
+    {"iters", required_argument, NULL, ITERS},
+    {"seed", required_argument, NULL, SEED},
+    {"load", required_argument, NULL, LOAD},
+    {"save", required_argument, NULL, SAVE},
+    {"csv", no_argument, NULL, CSV},
+    {"json", no_argument, NULL, JSON},
+    {"no-validate", no_argument, NULL, NO_VALIDATE},
+    {"help", no_argument, NULL, HELP},
+    {NULL, 0, NULL, 0},
 };
+/* clang-format on */
 
 static const char *option_name(int code) {
     for (const struct option *option = OPTIONS; option->name; option++)
@@ -171,33 +194,66 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         if (code <= HEAD_DIM)
             o.shape_given = name;
         switch (code) {
-        case BATCH: p->batch = int_option(stage, name, optarg, MAX_BATCH); break;
-        case HEADS: p->heads = int_option(stage, name, optarg, MAX_HEADS); break;
-        case KV_HEADS: p->kv_heads = int_option(stage, name, optarg, MAX_HEADS); break;
-        case SEQLEN: p->seqlen_q = int_option(stage, name, optarg, MAX_SEQLEN); break;
-        case SEQLEN_K: p->seqlen_k = int_option(stage, name, optarg, MAX_SEQLEN); break;
-        case HEAD_DIM: p->head_dim = int_option(stage, name, optarg, MAX_HEAD_DIM); break;
-        case DTYPE: p->dtype = dtype_option(stage, optarg), o.dtype_given = 1; break;
-        case CAUSAL: p->causal = 1; break;
-        case LENGTHS: lengths_option(&o, stage, optarg); break;
-        case SCALE: p->scale = scale_option(stage, optarg); break;
-        case VARIANT: o.variant = variant_option(stage, optarg); break;
-        case ITERS: o.iters = int_option(stage, name, optarg, MAX_ITERS); break;
+        case BATCH:
+            p->batch = int_option(stage, name, optarg, MAX_BATCH);
+            break;
+        case HEADS:
+            p->heads = int_option(stage, name, optarg, MAX_HEADS);
+            break;
+        case KV_HEADS:
+            p->kv_heads = int_option(stage, name, optarg, MAX_HEADS);
+            break;
+        case SEQLEN:
+            p->seqlen_q = int_option(stage, name, optarg, MAX_SEQLEN);
+            break;
+        case SEQLEN_K:
+            p->seqlen_k = int_option(stage, name, optarg, MAX_SEQLEN);
+            break;
+        case HEAD_DIM:
+            p->head_dim = int_option(stage, name, optarg, MAX_HEAD_DIM);
+            break;
+        case DTYPE:
+            p->dtype = dtype_option(stage, optarg);
+            break;
+        case CAUSAL:
+            p->causal = 1;
+            break;
+        case LENGTHS:
+            lengths_option(&o, stage, optarg);
+            break;
+        case SCALE:
+            p->scale = scale_option(stage, optarg);
+            break;
+        case VARIANT:
+            o.variant = variant_option(stage, optarg);
+            break;
+        case ITERS:
+            o.iters = int_option(stage, name, optarg, MAX_ITERS);
+            break;
         case SEED:
             if (!parse_whole(optarg, UINT64_MAX, &o.seed))
                 cannot_run(stage, "--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
             break;
-        case LOAD: o.load = optarg; break;
-        case SAVE: o.save = optarg; break;
+        case LOAD:
+        case SAVE:
+            if (!*optarg)
+                cannot_run(stage, "--%s: choose a folder", name);
+            *(code == LOAD ? &o.load : &o.save) = optarg;
+            break;
         case CSV:
         case JSON:
             if (o.format != FORMAT_TABLE && o.format != (code == CSV ? FORMAT_CSV : FORMAT_JSON))
                 cannot_run(stage, "--csv and --json: choose one");
             o.format = code == CSV ? FORMAT_CSV : FORMAT_JSON;
             break;
-        case NO_VALIDATE: o.validate = 0; break;
-        case HELP: print_help(stage); exit(0);
-        case ':': cannot_run(stage, "--%s: its value is missing", option_name(optopt));
+        case NO_VALIDATE:
+            o.validate = 0;
+            break;
+        case HELP:
+            print_help(stage);
+            exit(0);
+        case ':':
+            cannot_run(stage, "--%s: its value is missing", option_name(optopt));
         default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
             if (optopt > HELP)
                 cannot_run(stage, "-%c: no such option, --help lists them", optopt);
@@ -232,8 +288,8 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
     if (p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM)
         cannot_run(stage, "%s: head dim %d, choose a multiple of 8 up to %d", source, p->head_dim, MAX_HEAD_DIM);
     if (p->heads % p->kv_heads)
-        cannot_run(stage, "%s %d: choose a divisor of %d, the number of query heads", o->load ? "--load: key/value heads" : "--kv-heads",
-                   p->kv_heads, p->heads);
+        cannot_run(stage, "%s %d: choose a divisor of %d, the number of query heads",
+                   o->load ? "--load: key/value heads" : "--kv-heads", p->kv_heads, p->heads);
 
     /* 2^58 elements of any tensor, S included, keep every size in bytes inside 64 bits. */
     double rows = (double)p->batch * p->heads * p->seqlen_q, keys = (double)p->batch * p->kv_heads * p->seqlen_k;
@@ -244,8 +300,8 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
     if (!o->key_lengths)
         return;
     if (o->key_length_count != 1 && o->key_length_count != p->batch)
-        cannot_run(stage, "--lengths: %d given, choose one for all batch entries or one for each of the %d", o->key_length_count,
-                   p->batch);
+        cannot_run(stage, "--lengths: %d given, choose one for all batch entries or one for each of the %d",
+                   o->key_length_count, p->batch);
     int *lengths = host_alloc((size_t)p->batch, sizeof *lengths);
     for (int b = 0; b < p->batch; b++) {
         lengths[b] = o->key_lengths[o->key_length_count == 1 ? 0 : b];

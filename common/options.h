@@ -11,18 +11,24 @@
 #include "problem.h"
 #include "stage.h"
 
+/* Batch and heads may become a grid's y and z, which end at 65535. Rows are counted in ints, and kernels round them up to
+ * whole tiles: half the range of int leaves room for that. */
+#define MAX_BATCH 65535
+#define MAX_HEADS 65535
+#define MAX_SEQLEN (1 << 30)
+#define MAX_HEAD_DIM 256
+
 #define NAIVE "00_naive" /* the name under which every stage knows the reference */
 
 typedef enum { FORMAT_TABLE, FORMAT_CSV, FORMAT_JSON } Format;
 
 typedef struct {
-    Problem problem;        /* what was not given is 0 (dtype: see dtype_given) until options_complete fills it in */
-    int dtype_given;
+    Problem problem;         /* what was not given is 0 (fp16 is, too) until options_complete fills it in */
     const char *shape_given; /* a shape option from the command line, as text for a message; NULL if there was none */
-    int *key_lengths;       /* [batch]; NULL: every entry has all seqlen_k keys */
-    int key_length_count;   /* as given: one for all entries, or one for each */
-    const char *variant;    /* a name from the stage's table, or NAIVE; NULL: all */
-    int iters;              /* timed runs; 0: the harness chooses */
+    int *key_lengths;        /* [batch]; NULL: every entry has all seqlen_k keys */
+    int key_length_count;    /* as given: one for all entries, or one for each */
+    const char *variant;     /* a name from the stage's table, or NAIVE; NULL: all */
+    int iters;               /* timed runs; 0: the harness chooses */
     uint64_t seed;
     const char *load, *save; /* folders, or NULL */
     Format format;

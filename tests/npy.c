@@ -171,14 +171,14 @@ static void test_refusals(void) {
     hand_made(4, "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n", data, sizeof data);
     refused("version 4", "a version of the future");
     hand_made(2, "", "", 0);
-    truncate(path, 10);
+    ok(truncate(path, 10) == 0, "cut to 10 bytes");
     refused("ends within its header", "a file cut off in the header's length");
     hand_made(1, "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n", data, sizeof data);
-    truncate(path, 40);
+    ok(truncate(path, 40) == 0, "cut to 40 bytes");
     refused("ends within its header", "a file cut off in its header");
     hand_made(1, "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n", data, sizeof data - 1);
     refused("holds 47 bytes", "a file cut off in its data");
-    truncate(path, 0);
+    ok(truncate(path, 0) == 0, "cut to 0 bytes");
     refused("not a .npy file", "an empty file");
     FILE *file = fopen(path, "wb");
     fputs("\x89PNG\r\n and so on, a picture", file);

@@ -14,6 +14,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wpass-failed" /* #pragma unroll is for nvcc; here it may be ignored */
+#endif
+
 /* ---- what a function is: here everything is an ordinary function ---- */
 #define __global__
 #define __device__
@@ -32,15 +36,15 @@ struct dim3 {
     constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-#define VECTOR_2(Type, Name)                                            \
-    struct alignas(2 * sizeof(Type)) Name {                             \
-        Type x, y;                                                      \
-    };                                                                  \
+#define VECTOR_2(Type, Name)                                                                                                \
+    struct alignas(2 * sizeof(Type)) Name {                                                                                 \
+        Type x, y;                                                                                                          \
+    };                                                                                                                      \
     inline Name make_##Name(Type x, Type y) { return {x, y}; }
-#define VECTOR_4(Type, Name)                                            \
-    struct alignas(4 * sizeof(Type)) Name {                             \
-        Type x, y, z, w;                                                \
-    };                                                                  \
+#define VECTOR_4(Type, Name)                                                                                                \
+    struct alignas(4 * sizeof(Type)) Name {                                                                                 \
+        Type x, y, z, w;                                                                                                    \
+    };                                                                                                                      \
     inline Name make_##Name(Type x, Type y, Type z, Type w) { return {x, y, z, w}; }
 VECTOR_2(int, int2)
 VECTOR_2(unsigned, uint2)
@@ -114,7 +118,9 @@ template <typename T> inline T __ldg(const T *from) { return *from; }
 inline void __syncthreads(CALLER) { simt_barrier("__syncthreads", 0, file, line); }
 inline int __syncthreads_count(int predicate, CALLER) { return simt_barrier("__syncthreads_count", predicate, file, line); }
 inline int __syncthreads_or(int predicate, CALLER) { return simt_barrier("__syncthreads_or", predicate, file, line) != 0; }
-inline int __syncthreads_and(int predicate, CALLER) { return simt_barrier("__syncthreads_and", !predicate, file, line) == 0; }
+inline int __syncthreads_and(int predicate, CALLER) {
+    return simt_barrier("__syncthreads_and", !predicate, file, line) == 0;
+}
 inline void __syncwarp(unsigned mask = SIMT_FULL_WARP, CALLER) {
     simt_collective("__syncwarp", mask, nullptr, nullptr, file, line);
 }
@@ -180,7 +186,9 @@ inline unsigned vote(const char *what, unsigned mask, int predicate, const char 
     simt_collective(what, mask, &operands, compute_ballot, file, line);
     return operands.ballot;
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate, CALLER) { return vote("__ballot_sync", mask, predicate, file, line); }
+inline unsigned __ballot_sync(unsigned mask, int predicate, CALLER) {
+    return vote("__ballot_sync", mask, predicate, file, line);
+}
 inline int __any_sync(unsigned mask, int predicate, CALLER) { return vote("__any_sync", mask, predicate, file, line) != 0; }
 inline int __all_sync(unsigned mask, int predicate, CALLER) { return vote("__all_sync", mask, !predicate, file, line) == 0; }
 

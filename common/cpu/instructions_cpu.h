@@ -147,6 +147,12 @@ inline void cp_async_16(void *shared, const void *global, bool exists = true, CA
 inline void cp_async_commit() { simt_copy_commit(); }
 template <int pending> inline void cp_async_wait() { simt_copy_wait(pending); }
 
+/* ---- red.global.add.v4.f32 ---- */
+inline void atomic_add_4(float *to, float4 value, CALLER) {
+    simt_need_aligned("atomic_add_4", to, 16, file, line);
+    atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
+}
+
 /* ---- ex2.approx.ftz: results below the smallest normal float become 0 ---- */
 inline float exp2_approx(float x) {
     float y = exp2f(x);

@@ -1,8 +1,9 @@
 /* simt.c - how the machine of simt.h runs the threads of a block: fibers, and how they wait for each other.
  *
- * Switching from one fiber to another is a _setjmp (keep my registers) and a _longjmp (take yours): about 14 ns, since the
- * operating system has no part in it. makecontext gives a fiber its stack, once. Who may run is kept as bit masks: a bit a
- * lane in each warp, and a bit a warp for those that have such a lane, so that choosing takes two instructions.
+ * Switching from one fiber to another is a _setjmp (keep my registers) and a _longjmp (take yours): tens of nanoseconds,
+ * since the operating system has no part in it. makecontext gives a fiber its stack, once. Who may run is kept as bit
+ * masks: a bit a lane in each warp, and a bit a warp for those that have such a lane, so that choosing takes two
+ * instructions.
  */
 #include "simt_internal.h"
 
@@ -72,7 +73,7 @@ static Fiber *next_fiber(Worker *w) {
     return &w->fibers[warp * SIMT_WARP + choose(w, w->warps[warp].ready)];
 }
 
-static void simt_set_ready(Worker *w, int warp, unsigned lanes) {
+void simt_set_ready(Worker *w, int warp, unsigned lanes) {
     w->warps[warp].ready |= lanes;
     w->warps_ready |= 1u << warp;
 }
@@ -102,7 +103,7 @@ static void fiber_main(void) {
     }
 }
 
-static void simt_make_fiber(Worker *w) {
+void simt_make_fiber(Worker *w) {
     int number = w->fiber_count++;
     Fiber *fiber = &w->fibers[number];
     fiber->number = number;
@@ -110,8 +111,8 @@ static void simt_make_fiber(Worker *w) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE); /* the lowest page stays closed: a stack that overflows faults there */
     char *mapping = mmap(NULL, page + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED || mprotect(mapping + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0)
-        simt_give_up(2, "CPU device: no memory for the stacks of %d threads on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
-                worker_count);
+        simt_give_up(2, "CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
+                     simt_workers());
     /* All threads have their variables at the same depth. If all stacks began at page boundaries, these would compete for
      * the same few sets of the cache; so each stack begins one cache line lower than the one before. */
     fiber->stack = mapping + page;
@@ -129,6 +130,11 @@ static void simt_make_fiber(Worker *w) {
     if (_setjmp(w->scheduler.context) == 0)
         setcontext(&context);
     after_switch(&w->scheduler);
+}
+
+void simt_run_ready(Worker *w) {
+    if (w->warps_ready)
+        switch_to(next_fiber(w)); /* comes back when nobody is ready */
 }
 
 /* ---- waiting ---- */
@@ -241,4 +247,3 @@ void simt_copy_wait(int pending) {
     fiber->copy_count -= landed;
     memmove(fiber->copies, fiber->copies + landed, fiber->copy_count * sizeof *fiber->copies);
 }
-

@@ -34,8 +34,8 @@ extern "C" {
 
 enum {
     SIMT_WARP = 32,
-    SIMT_MAX_BLOCK = 1024,             /* threads a block, as on every GPU */
-    SIMT_SHARED_LIMIT = 227 * 1024,    /* bytes of shared memory a block, Hopper's figure: the largest, so every kernel runs */
+    SIMT_MAX_BLOCK = 1024,          /* threads a block, as on every GPU */
+    SIMT_SHARED_LIMIT = 227 * 1024, /* bytes of shared memory a block: Hopper's figure, so that every kernel can run */
 };
 #define SIMT_FULL_WARP 0xffffffffu
 
@@ -51,22 +51,27 @@ typedef struct {
     const char *kernel; /* its name and where it is launched, for messages */
     const char *file;
     int line;
-    SimtIndex grid, block;     /* blocks a grid, threads a block */
-    size_t shared_bytes;       /* shared memory a block */
+    SimtIndex grid, block;           /* blocks a grid, threads a block */
+    size_t shared_bytes;             /* shared memory a block */
     void (*thread)(void *arguments); /* the kernel, for one thread */
     void *arguments;
 } SimtLaunch;
 
-/* Runs the whole grid and returns. Ends the program (one line, exit code 1) if the launch asks for what no GPU has: no
- * threads or more than SIMT_MAX_BLOCK a block, an empty grid, shared memory beyond SIMT_SHARED_LIMIT. One launch at a time. */
+/* Runs the whole grid and returns. Ends the program (one line, exit code 1) if the launch asks for what no GPU has: a block
+ * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond SIMT_SHARED_LIMIT. One at a time. */
 void simt_launch(const SimtLaunch *launch);
 
 /* How many cores run blocks. */
 int simt_workers(void);
 
+/* Memory that no kernel may touch, or may touch again. It is the address sanitizer that watches over it; without it these do
+ * nothing. */
+void simt_forbid(const void *pointer, size_t bytes);
+void simt_allow(const void *pointer, size_t bytes);
+
 /* ---- for code inside a kernel. `file` and `line` say where in the kernel, for messages. ---- */
 
-/* Waits until every thread of the block has come to this very line, and returns for how many of them `predicate` was true. */
+/* Waits until every thread of the block has come to this very line. Returns for how many of them `predicate` was true. */
 int simt_barrier(const char *what, int predicate, const char *file, int line);
 
 /* Executes a warp's instruction `what` by the lanes whose bits are set in `mask` (those that the block does not have, in a

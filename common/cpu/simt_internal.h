@@ -30,6 +30,8 @@
 #define ADDRESS_SANITIZER 0
 #endif
 
+enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP };
+
 /* What a thread waits for. Two threads wait together if all of it is equal. */
 typedef struct {
     const char *what, *file;

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +24,21 @@ static unsigned launches;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_begins = PTHREAD_COND_INITIALIZER, job_ends = PTHREAD_COND_INITIALIZER;
 
+void simt_forbid(const void *pointer, size_t bytes) {
+#if ADDRESS_SANITIZER
+    __asan_poison_memory_region(pointer, bytes);
+#else
+    (void)pointer, (void)bytes;
+#endif
+}
+void simt_allow(const void *pointer, size_t bytes) {
+#if ADDRESS_SANITIZER
+    __asan_unpoison_memory_region(pointer, bytes);
+#else
+    (void)pointer, (void)bytes;
+#endif
+}
+
 static void run_block(Worker *w, size_t block) {
     blockIdx.x = block % simt_job->grid.x;
     blockIdx.y = block / simt_job->grid.x % simt_job->grid.y;
@@ -30,7 +46,7 @@ static void run_block(Worker *w, size_t block) {
     memset(w->shared, 0xff, simt_job->shared_bytes);
     w->returned = 0;
     w->barrier_arrived = w->barrier_predicates = 0;
-    w->random = (uint32_t)block * 2654435761u | 1; /* its own simt_order for every block, the same in every run */
+    w->random = (uint32_t)block * 2654435761u | 1; /* its own order for every block, the same in every run */
 
     for (int i = 0; i < w->threads; i++) {
         Fiber *fiber = &w->fibers[i];
@@ -42,7 +58,7 @@ static void run_block(Worker *w, size_t block) {
         w->warps[warp].arrived = 0;
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
-    switch_to(next_fiber(w)); /* comes back when nobody is ready */
+    simt_run_ready(w);
     if (w->returned < w->threads)
         simt_report_stuck(w);
 }
@@ -56,10 +72,8 @@ static void run_blocks(Worker *w) {
         simt_make_fiber(w);
     for (int i = 0; i < w->threads; i++)
         w->fibers[i].index = (SimtIndex){i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
-#if ADDRESS_SANITIZER
-    __asan_unpoison_memory_region(w->shared, simt_job->shared_bytes);
-    __asan_poison_memory_region(w->shared + simt_job->shared_bytes, SIMT_SHARED_LIMIT + SHARED_TAIL - simt_job->shared_bytes);
-#endif
+    simt_allow(w->shared, simt_job->shared_bytes);
+    simt_forbid(w->shared + simt_job->shared_bytes, SIMT_SHARED_LIMIT + SHARED_TAIL - simt_job->shared_bytes);
     for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;)
         run_block(w, block);
 }
@@ -138,29 +152,35 @@ int simt_workers(void) {
 /* What every GPU refuses, refused here too. */
 static void check_launch(const SimtLaunch *l) {
     const SimtIndex *grid = &l->grid, *block = &l->block;
-    size_t threads = (size_t)block->x * block->y * block->z;
-    if (threads == 0 || threads > SIMT_MAX_BLOCK)
-        simt_give_up(1, "kernel %s: a block of %ux%ux%u threads; it must have 1 to %d (%s:%d)", l->kernel, block->x, block->y,
-                block->z, SIMT_MAX_BLOCK, l->file, l->line);
-    if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 65535 || grid->z > 65535)
-        simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647, 65535, 65535 (%s:%d)", l->kernel, grid->x,
-                grid->y, grid->z, l->file, l->line);
+    if (!block->x || !block->y || !block->z || block->x > 1024 || block->y > 1024 || block->z > 64 ||
+        block->x * block->y * block->z > SIMT_MAX_BLOCK)
+        simt_give_up(1, "kernel %s: a block of %ux%ux%u threads; it must have 1 to %d, at most 64 in z (%s:%d)", l->kernel,
+                     block->x, block->y, block->z, SIMT_MAX_BLOCK, l->file, l->line);
+    if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 0xffff || grid->z > 0xffff)
+        simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z (%s:%d)",
+                     l->kernel, grid->x, grid->y, grid->z, l->file, l->line);
     if (l->shared_bytes > SIMT_SHARED_LIMIT)
-        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %d (%s:%d)", l->kernel, l->shared_bytes,
-                SIMT_SHARED_LIMIT, l->file, l->line);
+        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %d (%s:%d)", l->kernel,
+                     l->shared_bytes, SIMT_SHARED_LIMIT, l->file, l->line);
 }
 
 void simt_launch(const SimtLaunch *launch) {
-    check_launch(launch);
+    static char name[128]; /* LAUNCH((f<64>), ...) names the kernel "(f<64>)": messages do without the parentheses */
+    SimtLaunch l = *launch;
+    if (l.kernel[0] == '(') {
+        snprintf(name, sizeof name, "%.*s", (int)strlen(l.kernel) - 2, l.kernel + 1);
+        l.kernel = name;
+    }
+    check_launch(&l);
     int available = simt_workers();
 
     /* Stacks are mappings, two a fiber, and Linux allows a process some 65000: with large blocks, fewer workers. */
-    int threads = launch->block.x * launch->block.y * launch->block.z;
+    int threads = l.block.x * l.block.y * l.block.z;
     int most = 24576 / threads;
 
     pthread_mutex_lock(&lock);
-    simt_job = launch;
-    block_count = (size_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    simt_job = &l;
+    block_count = (size_t)l.grid.x * l.grid.y * l.grid.z;
     atomic_store(&next_block, 0);
     job_workers = available < most ? available : most;
     if ((size_t)job_workers > block_count)

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-__attribute__((noreturn, format(printf, 2, 3))) static void simt_give_up(int code, const char *format, ...) {
+void simt_give_up(int code, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vfprintf(stderr, format, arguments);
@@ -42,7 +42,7 @@ void simt_fail(const char *file, int line, const char *format, ...) {
     end_message();
 }
 
-static int simt_same_place(const Place *a, const Place *b) {
+int simt_same_place(const Place *a, const Place *b) {
     return a->line == b->line && a->mask == b->mask && (a->what == b->what || !strcmp(a->what, b->what)) &&
            (a->file == b->file || !strcmp(a->file, b->file));
 }
@@ -82,7 +82,7 @@ static void print_group(const Worker *w, int first, char *printed) {
 }
 
 /* Nobody can run and not all have returned: says who waits where. */
-__attribute__((noreturn)) static void simt_report_stuck(const Worker *w) {
+void simt_report_stuck(const Worker *w) {
     static char printed[SIMT_MAX_BLOCK]; /* one worker only comes past begin_message */
     const char *separator = ": ";
     begin_message();
@@ -95,4 +95,3 @@ __attribute__((noreturn)) static void simt_report_stuck(const Worker *w) {
     }
     end_message();
 }
-

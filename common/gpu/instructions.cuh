@@ -146,6 +146,18 @@ template <int pending> __device__ inline void cp_async_wait() {
 #endif
 }
 
+/* ---- red.global.add.v4.f32: adds four neighbouring floats in device memory atomically, each on its own ----------------
+ * In no particular order against other threads' additions, and floating-point sums depend on their order in the last bits.
+ * `to` is aligned to 16 bytes. Chips before sm_90 take the four one by one. */
+__device__ inline void atomic_add_4(float *to, float4 value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 ::"l"(__cvta_generic_to_global(to)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
+#else
+    atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
+#endif
+}
+
 /* ---- ex2.approx: 2^x, relative error below 2^-22, 2^-inf = 0 -----------------------------------------------------------
  * The special-function unit computes 2^x, not e^x; so softmax folds log2(e) into its scale: e^x = 2^(x log2 e). */
 __device__ inline float exp2_approx(float x) {

@@ -58,6 +58,14 @@ __device__ inline void load_a_fragment(uint32_t (&a)[4], Tile<T, Rows, D> &tile,
     ldmatrix_x4(a, tile.chunk(row + lane % 16, 2 * inner + lane / 16));
 }
 
+/* The same A of a tile stored the other way round, [k][m]: transposed on the way. Lanes 8-15 address the columns of the lower
+ * eight rows of A, lanes 16-31 the rows of the tile that are A's right half. */
+template <typename T, int Rows, int D>
+__device__ inline void load_a_fragment_trans(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int inner, int row) {
+    int lane = threadIdx.x % 32;
+    ldmatrix_x4_trans(a, tile.chunk(16 * inner + lane % 8 + 8 * (lane / 16), row / 8 + lane / 8 % 2));
+}
+
 /* B, two fragments of 16 x 8, of a tile stored [n][k] (K of Q K^T): b[0], b[1] for n .. n + 7, b[2], b[3] for n + 8 .. n + 15,
  * k from 16 inner on. */
 template <typename T, int Rows, int D>

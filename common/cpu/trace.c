@@ -1,0 +1,247 @@
+/* trace.c - sees every access of a kernel to device and shared memory (trace.h says what for).
+ *
+ * gcc's -fsanitize=thread makes the compiler call __tsan_read4(address), __tsan_write16(address) and so on before each access
+ * to memory; variables that live in registers make no calls. Those functions normally belong to a library that looks for data
+ * races between POSIX threads. The trace build compiles the kernels with that option, does not link that library, and has the
+ * functions here. So a kernel is seen whole and unchanged; its source does not know.
+ *
+ * The address tells the tensor: a device allocation or the block's shared memory; anything else (a local variable that lives
+ * in memory, the kernel's arguments) is not what a GPU would move, and is dropped. The call's return address tells the place
+ * in the program, from which trace_source.c finds the source line.
+ */
+#include "trace_internal.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+Tensor trace_tensors[MAX_TENSORS];
+int trace_tensor_count;
+Site trace_sites[MAX_SITES];
+int trace_site_count;
+__thread Recorder *trace_self;
+
+static int recording;
+static Recorder **recorders; /* one a worker */
+
+/* ---- which tensor, which site ---- */
+
+static void add_tensor(const char *purpose, void *pointer, size_t bytes) {
+    if (trace_tensor_count == MAX_TENSORS)
+        simt_give_up(2, "trace: more than %d device allocations", MAX_TENSORS - 1);
+    Tensor *tensor = &trace_tensors[trace_tensor_count++];
+    *tensor = (Tensor){.pointer = pointer, .bytes = bytes};
+    snprintf(tensor->name, sizeof tensor->name, "%s", purpose);
+}
+
+/* The tensor this byte belongs to, or -1. */
+static int find_tensor(const char *byte) {
+    for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
+        if ((size_t)(byte - trace_tensors[i].pointer) < trace_tensors[i].bytes)
+            return i;
+    return -1;
+}
+
+/* A hash table with open addressing: site number + 1, 0 where free. Entries are only ever added, so looking one up needs no
+ * lock: a site is complete before its number appears. */
+enum { TABLE_SIZE = 4 * MAX_SITES };
+static _Atomic uint16_t site_table[TABLE_SIZE];
+static pthread_mutex_t site_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int find_site(const void *place, int tensor, SiteKind kind) {
+    size_t slot = ((uintptr_t)place * 0x9e3779b97f4a7c15u >> 32) % TABLE_SIZE; /* Fibonacci hashing */
+    for (int number;; slot = (slot + 1) % TABLE_SIZE) {
+        while ((number = atomic_load_explicit(&site_table[slot], memory_order_acquire) - 1) < 0) {
+            pthread_mutex_lock(&site_lock);
+            if (!site_table[slot]) { /* nobody else has taken it in the meantime */
+                if (trace_site_count == MAX_SITES)
+                    simt_give_up(2, "trace: more than %d places in the program touch memory", MAX_SITES);
+                trace_sites[trace_site_count] = (Site){place, tensor, kind};
+                atomic_store_explicit(&site_table[slot], (uint16_t)++trace_site_count, memory_order_release);
+            }
+            pthread_mutex_unlock(&site_lock);
+        }
+        if (trace_sites[number].place == place && trace_sites[number].tensor == tensor && trace_sites[number].kind == kind)
+            return number;
+    }
+}
+
+static void record(const void *address, size_t bytes, SiteKind kind, const void *place) {
+    Recorder *r = trace_self;
+    if (!r)
+        return;
+    const Worker *w = simt_self;
+    const Fiber *thread = w->current;
+    const char *byte = address;
+    if ((size_t)(byte - thread->stack) < thread->stack_bytes)
+        return; /* a local variable */
+    int tensor = (size_t)(byte - w->shared) < simt_job->shared_bytes ? SHARED_TENSOR : find_tensor(byte);
+    if (tensor < 0)
+        return;
+    int site = find_site(place, tensor, kind);
+    size_t offset = (size_t)(byte - (tensor == SHARED_TENSOR ? w->shared : trace_tensors[tensor].pointer));
+    warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
+    race_access(r, thread, site, offset, bytes);
+}
+
+/* ---- what the compiler calls ---- */
+
+#define PLACE __builtin_return_address(0)
+
+/* None of these is inlined or static: the return address must be the kernel's, and the compiler calls them by name. */
+#define ACCESS(name, bytes, kind) \
+    void name(const void *address) { record(address, bytes, kind, PLACE); }
+#define ACCESSES(bytes)                             \
+    ACCESS(__tsan_read##bytes, bytes, SITE_READ)    \
+    ACCESS(__tsan_write##bytes, bytes, SITE_WRITE)  \
+    ACCESS(__tsan_unaligned_read##bytes, bytes, SITE_READ) \
+    ACCESS(__tsan_unaligned_write##bytes, bytes, SITE_WRITE)
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+void __tsan_read_range(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE); }
+void __tsan_write_range(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE); }
+void __tsan_init(void) {}
+
+static void record_atomic(const void *address, size_t bytes, const void *place) {
+    if (!trace_self)
+        return;
+    race_atomic(trace_self);
+    record(address, bytes, SITE_ATOMIC, place);
+}
+/* Atomics are not announced but replaced by calls; the strongest memory order will do for all. The relaxed load that begins a
+ * compare-and-swap loop (atomicAdd of floats) is not counted, its successful swap is: one atomic. */
+#define ATOMICS(bits)                                                                                                \
+    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from) { return __atomic_load_n(from, __ATOMIC_SEQ_CST); } \
+    uint##bits##_t __tsan_atomic##bits##_fetch_add(uint##bits##_t *to, uint##bits##_t value) {                       \
+        record_atomic(to, bits / 8, PLACE);                                                                          \
+        return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);                                                      \
+    }                                                                                                                \
+    uint##bits##_t __tsan_atomic##bits##_exchange(uint##bits##_t *to, uint##bits##_t value) {                        \
+        record_atomic(to, bits / 8, PLACE);                                                                          \
+        return __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);                                                     \
+    }                                                                                                                \
+    int __tsan_atomic##bits##_compare_exchange_strong(uint##bits##_t *to, uint##bits##_t *expected,                  \
+                                                      uint##bits##_t value) {                                        \
+        int swapped = __atomic_compare_exchange_n(to, expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);       \
+        if (swapped)                                                                                                 \
+            record_atomic(to, bits / 8, PLACE);                                                                      \
+        return swapped;                                                                                              \
+    }
+ATOMICS(32)
+ATOMICS(64)
+
+void __tsan_atomic_thread_fence(void) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (trace_self)
+        trace_self->fenced = 1;
+}
+
+/* The linker (--wrap) sends calls of expf and exp2f here. */
+float __real_expf(float x);
+float __real_exp2f(float x);
+static void count_exponential(void) {
+    if (trace_self)
+        trace_self->exponentials++;
+}
+float __wrap_expf(float x) { return count_exponential(), __real_expf(x); }
+float __wrap_exp2f(float x) { return count_exponential(), __real_exp2f(x); }
+
+/* ---- what the machine and the twins call ---- */
+
+void trace_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE); }
+void trace_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE); }
+
+void trace_copy_lands(const void *shared) {
+    if (trace_self)
+        race_copy_lands(trace_self, simt_self->current, (size_t)((const char *)shared - simt_self->shared));
+}
+
+void trace_block_begins(size_t block) {
+    Recorder *r = trace_self = recording ? recorders[simt_self->number] : NULL;
+    if (!r)
+        return;
+    r->block = (uint32_t)block;
+    r->now = r->barrier_time = 1;
+    r->fenced = r->seen = 0;
+    for (int warp = 0; warp < MAX_WARPS; warp++) {
+        r->warp_time[warp] = 1;
+        r->warps[warp].returned = 0;
+    }
+}
+
+void trace_barrier(void) {
+    Recorder *r = trace_self;
+    if (!r)
+        return;
+    r->barriers++;
+    r->barrier_time = ++r->now;
+    for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
+        warp_flush(r, warp);
+}
+
+void trace_collective(const char *what, int warp, unsigned lanes) {
+    Recorder *r = trace_self;
+    if (!r)
+        return;
+    TraceCollective *c = r->collectives, *end = c + sizeof r->collectives / sizeof *r->collectives - 1;
+    while (c < end && c->what && c->what != what && strcmp(c->what, what) != 0)
+        c++;
+    c->what = what;
+    c->count++;
+    if (lanes != simt_self->warps[warp].exists)
+        return; /* a part of the warp: the others may be anywhere */
+    warp_flush(r, warp);
+    /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
+    if (strcmp(what, "__syncwarp") == 0)
+        r->warp_time[warp] = ++r->now;
+}
+
+void trace_thread_returns(void) {
+    Recorder *r = trace_self;
+    if (!r)
+        return;
+    int number = simt_self->current->number, warp = number / SIMT_WARP;
+    r->warps[warp].returned |= 1u << number % SIMT_WARP;
+    if (r->warps[warp].returned == simt_self->warps[warp].exists)
+        warp_flush(r, warp);
+}
+
+/* ---- a launch, a trace ---- */
+
+void trace_launch_begins(void) {
+    if (!recording)
+        return;
+    if (!recorders) {
+        recorders = calloc((size_t)simt_workers(), sizeof *recorders);
+        for (int i = 0; recorders && i < simt_workers(); i++)
+            if (!(recorders[i] = calloc(1, sizeof **recorders)))
+                simt_give_up(2, "trace: out of memory");
+    }
+    trace_tensor_count = 0;
+    add_tensor(SHARED_MEMORY_NAME, NULL, 0);
+    device_each_allocation(add_tensor);
+    race_launch_begins(recorders, simt_workers());
+}
+
+void trace_launch_ends(void) {
+    trace_self = NULL; /* the launching thread goes on with code of the host */
+    if (!recording)
+        return;
+    result_add_launch(recorders, simt_workers());
+    race_launch_ends(recorders, simt_workers());
+}
+
+void trace_begin(void) {
+    result_clear();
+    recording = 1;
+}
+
+const Trace *trace_end(void) {
+    recording = 0;
+    result_finish();
+    return &trace_result;
+}

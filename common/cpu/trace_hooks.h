@@ -1,0 +1,53 @@
+/* trace_hooks.h - what the machine (simt.c, simt_launch.c) and the instruction twins tell the trace. Without TRACE all of it
+ * is nothing. The accesses in a kernel's own code need no hook: the compiler calls trace.c for each.
+ */
+#ifndef FA_TRACE_HOOKS_H
+#define FA_TRACE_HOOKS_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef TRACE
+
+/* A function that must not be seen by the trace, because it does for a whole warp what its hook has reported by lanes. */
+#define NOT_TRACED __attribute__((no_sanitize("thread")))
+
+/* The launch at hand (simt_job) begins and ends, seen from the launching thread. */
+void trace_launch_begins(void);
+void trace_launch_ends(void);
+
+/* On a worker, of its block at hand. */
+void trace_block_begins(size_t block);
+void trace_barrier(void);                                           /* all threads have arrived */
+void trace_collective(const char *what, int warp, unsigned lanes); /* these have */
+void trace_thread_returns(void);
+void trace_copy_lands(const void *shared);
+
+/* An access that the current thread makes through an instruction. They are functions of their own, not inlined, because
+ * their return address is how the trace knows the line. */
+void trace_read(const void *address, size_t bytes);
+void trace_write(const void *address, size_t bytes);
+
+/* device_cpu.c: calls visit for each allocation. */
+void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes));
+
+#else
+#define NOT_TRACED
+#define trace_launch_begins() ((void)0)
+#define trace_launch_ends() ((void)0)
+#define trace_block_begins(block) ((void)0)
+#define trace_barrier() ((void)0)
+#define trace_collective(what, warp, lanes) ((void)0)
+#define trace_thread_returns() ((void)0)
+#define trace_copy_lands(shared) ((void)0)
+#define trace_read(address, bytes) ((void)0)
+#define trace_write(address, bytes) ((void)0)
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif

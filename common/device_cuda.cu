@@ -1,0 +1,192 @@
+/* device_cuda.cu - device.h on an NVIDIA GPU, through the CUDA runtime. Needs CUDA Toolkit 12.4 or later. */
+#include "device.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+/* The kernel launched last: a launch returns before the kernel runs, so a failure is noticed later, elsewhere. */
+static struct {
+    const char *kernel, *file;
+    int line;
+} last_launch;
+
+static void check(cudaError_t error, const char *call, const char *file, int line) {
+    if (error == cudaSuccess)
+        return;
+    fprintf(stderr, "%s:%d: %s: %s", file, line, call, cudaGetErrorString(error));
+    if (last_launch.kernel)
+        fprintf(stderr, " (last launch: %s, %s:%d)", last_launch.kernel, last_launch.file, last_launch.line);
+    fprintf(stderr, "\n");
+    exit(2);
+}
+#define CHECK(call) check(call, #call, __FILE__, __LINE__)
+
+/* ---- properties ---- */
+
+static DeviceProperties properties;
+
+/* Asked which instruction set it was compiled for, it answers for all kernels: one ARCH builds them all. */
+static __global__ void probe() {}
+
+/* The virtual architecture __CUDA_ARCH__ stood for, x 10. PTX compiled by the driver counts as what the PTX was made for:
+ * a kernel for compute_75 runs on sm_90, but has sm_75's code paths inside. */
+static int compiled_capability(int chip) {
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
+        error == cudaErrorUnsupportedPtxVersion) {
+        fprintf(stderr, "this program holds no code that this GPU can run: build it with ARCH=%d (%s)\n", chip,
+                cudaGetErrorString(error));
+        exit(2);
+    }
+    CHECK(error);
+    return attributes.ptxVersion;
+}
+
+static int attribute(cudaDeviceAttr name, int device) {
+    int value = 0;
+    CHECK(cudaDeviceGetAttribute(&value, name, device));
+    return value;
+}
+
+static void open_device(void) {
+    int count = 0, device = 0, version = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+        fprintf(stderr, "no NVIDIA GPU can be used here (%s): build with DEVICE=cpu\n",
+                error == cudaSuccess ? "none found" : cudaGetErrorString(error));
+        exit(2);
+    }
+    CHECK(cudaGetDevice(&device));
+    cudaDeviceProp chip;
+    CHECK(cudaGetDeviceProperties(&chip, device));
+    CHECK(cudaRuntimeGetVersion(&version));
+
+    int capability = chip.major * 10 + chip.minor;
+    DeviceProperties &p = properties;
+    snprintf(p.name, sizeof p.name, "%.127s", chip.name);
+    snprintf(p.cuda_version, sizeof p.cuda_version, "%d.%d", version / 1000, version % 1000 / 10);
+    p.capability = std::min(capability, compiled_capability(capability));
+    char compiled[32] = "";
+    if (p.capability < capability)
+        snprintf(compiled, sizeof compiled, " (code for sm_%d)", p.capability);
+    snprintf(p.platform, sizeof p.platform, "sm_%d%s · %d SMs · CUDA %s", capability, compiled, chip.multiProcessorCount,
+             p.cuda_version);
+    p.sm_count = chip.multiProcessorCount;
+    p.clock_mhz = attribute(cudaDevAttrClockRate, device) / 1000; /* kHz; CUDA 13 no longer has it in cudaDeviceProp */
+    p.shared_bytes = (size_t)attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    p.l2_bytes = (size_t)chip.l2CacheSize;
+}
+
+const DeviceProperties *device_properties(void) {
+    if (!properties.sm_count)
+        open_device();
+    return &properties;
+}
+
+/* ---- a cold L2 ---- */
+
+/* Before each timed run a buffer twice the size of L2 is overwritten, which drives everything else out of it. */
+static void *flush_buffer;
+static size_t flush_bytes(void) { return std::max(2 * device_properties()->l2_bytes, (size_t)128 << 20); }
+
+/* ---- memory ---- */
+
+struct Allocation {
+    unsigned char *pointer;
+    size_t bytes;
+    const char *purpose;
+};
+static std::vector<Allocation> allocations;
+
+/* Behind each allocation lies a strip of known bytes; a kernel that writes past the end changes them. */
+static const size_t GUARD_BYTES = 256;
+static const int GUARD = 0xa5;
+
+/* Left free for the flush buffer, and for what the driver takes for kernels' stacks when they are first launched. */
+static const size_t DRIVER_BYTES = (size_t)64 << 20;
+
+void *device_alloc(size_t bytes, const char *purpose) {
+    size_t available, total, reserve = DRIVER_BYTES + (flush_buffer ? 0 : flush_bytes());
+    CHECK(cudaMemGetInfo(&available, &total));
+    if (available < reserve + GUARD_BYTES || bytes > available - reserve - GUARD_BYTES)
+        return nullptr;
+    unsigned char *pointer;
+    cudaError_t error = cudaMalloc(&pointer, bytes + GUARD_BYTES);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* or the next launch would be blamed */
+        return nullptr;
+    }
+    CHECK(error);
+    CHECK(cudaMemset(pointer, 0xff, bytes));
+    CHECK(cudaMemset(pointer + bytes, GUARD, GUARD_BYTES));
+    allocations.push_back({pointer, bytes, purpose});
+    return pointer;
+}
+
+void device_free(void *pointer) {
+    auto found =
+        std::find_if(allocations.begin(), allocations.end(), [=](const Allocation &a) { return a.pointer == pointer; });
+    if (found == allocations.end())
+        return;
+    CHECK(cudaFree(pointer));
+    allocations.erase(found);
+}
+
+size_t device_allocated(void) {
+    size_t bytes = 0;
+    for (const Allocation &a : allocations)
+        bytes += a.bytes;
+    return bytes;
+}
+
+const char *device_damaged(void) {
+    for (const Allocation &a : allocations) {
+        unsigned char strip[GUARD_BYTES];
+        CHECK(cudaMemcpy(strip, a.pointer + a.bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
+        if (std::any_of(strip, strip + GUARD_BYTES, [](unsigned char byte) { return byte != GUARD; }))
+            return a.purpose;
+    }
+    return nullptr;
+}
+
+void device_write(void *device, const void *host, size_t bytes) {
+    CHECK(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
+}
+void device_read(void *host, const void *device, size_t bytes) {
+    CHECK(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+}
+void device_poison(void *device, size_t bytes) { CHECK(cudaMemset(device, 0xff, bytes)); }
+
+/* ---- launches and time ---- */
+
+void device_check_launch(const char *kernel, const char *file, int line) {
+    last_launch = {kernel, file, line};
+    CHECK(cudaGetLastError());
+}
+
+void device_synchronize(void) { CHECK(cudaDeviceSynchronize()); }
+
+/* The events stand in the same queue as the kernels, so the time between them is the device's own. While the buffer is
+ * being overwritten the host runs ahead and queues the work: launching costs nothing in what is measured. */
+double device_time_ms(void (*work)(void *), void *context) {
+    static cudaEvent_t start, stop;
+    if (!flush_buffer) {
+        CHECK(cudaMalloc(&flush_buffer, flush_bytes()));
+        CHECK(cudaEventCreate(&start));
+        CHECK(cudaEventCreate(&stop));
+    }
+    CHECK(cudaMemsetAsync(flush_buffer, 0, flush_bytes()));
+    CHECK(cudaEventRecord(start));
+    work(context);
+    CHECK(cudaEventRecord(stop));
+    CHECK(cudaEventSynchronize(stop));
+    float ms;
+    CHECK(cudaEventElapsedTime(&ms, start, stop));
+    return ms;
+}

@@ -1,0 +1,317 @@
+/* report.c - see report.h. */
+#include "report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifndef FA_COMMIT
+#define FA_COMMIT "unknown"
+#endif
+
+double forward_flops(const Problem *p) {
+    return 4.0 * (double)row_count(p) * p->seqlen_k * p->head_dim / (p->causal ? 2 : 1);
+}
+
+double forward_bytes(const Problem *p) {
+    double elements = 2.0 * (double)query_elements(p) + 2.0 * (double)key_elements(p);
+    return elements * dtype_bytes(p->dtype) + (double)row_count(p) * sizeof(float);
+}
+
+static double tflops(const Report *r, const Row *row) { return forward_flops(r->problem) / (row->latency_ms * 1e9); }
+static double gbps(const Report *r, const Row *row) { return forward_bytes(r->problem) / (row->latency_ms * 1e6); }
+
+int row_ran(const Row *row) { return !*row->note; }
+int row_ok(const Row *row) { return row_ran(row) && !*row->damaged && (!row->validated || (row->o.ok && row->lse.ok)); }
+
+/* The comparison to show: O's, unless only LSE is wrong. */
+static const Comparison *worst(const Row *row) { return row->o.ok && !row->lse.ok ? &row->lse : &row->o; }
+
+/* ---- the table ---- */
+
+typedef char Cell[64];
+
+/* Three digits or so, never an exponent. */
+static void print_number(Cell cell, double value, const char *unit) {
+    snprintf(cell, sizeof(Cell), "%.*f%s", value < 0.1 ? 4 : value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
+}
+
+static void print_time(Cell cell, double ms) {
+    if (ms < 1)
+        print_number(cell, ms * 1e3, " us");
+    else
+        print_number(cell, ms, " ms");
+}
+
+static void print_bytes(Cell cell, double bytes) {
+    if (bytes < 0x1p20)
+        print_number(cell, bytes / 0x1p10, " KiB");
+    else if (bytes < 0x1p30)
+        print_number(cell, bytes / 0x1p20, " MiB");
+    else
+        print_number(cell, bytes / 0x1p30, " GiB");
+}
+
+enum { VARIANT, LATENCY, MIN, TFLOPS, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+
+static const char *TITLES[COLUMN_COUNT] = {
+    "variant", "latency", "min", "TFLOP/s", "memory: tensors + workspace", "vs naive", "worst error / allowed",
+};
+static const int WIDTHS[COLUMN_COUNT] = {
+    [LATENCY] = 10, [MIN] = 9, [TFLOPS] = 9, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
+
+/* The first column holds the longest of the stage's names, "01_tiled/mma". */
+static int name_width(const Stage *stage) {
+    size_t longest = strlen(NAIVE);
+    for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++) {
+        size_t length = strlen(stage->name) + 1 + strlen(stage->variants[i].name);
+        longest = length > longest ? length : longest;
+    }
+    return (int)longest;
+}
+
+/* `·` and `×` are two bytes and one place wide, so printf's own padding would be one short: count the bytes that begin a
+ * character (those that do not look like 10xxxxxx). */
+static int display_width(const char *text) {
+    int width = 0;
+    for (; *text; text++)
+        width += (*text & 0xc0) != 0x80;
+    return width;
+}
+
+/* Names to the left, numbers to the right. */
+static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
+    for (int i = 0; i < COLUMN_COUNT; i++) {
+        int padding = (i == VARIANT ? name_width(r->stage) : WIDTHS[i]) - display_width(cells[i]);
+        padding = padding < 0 ? 0 : padding;
+        if (i == VARIANT)
+            printf("%s%*s", cells[i], padding, "");
+        else
+            printf("%*s%s", padding, "", cells[i]);
+    }
+    printf("\n");
+}
+
+static void table_start(const Report *r) {
+    const Problem *p = r->problem;
+    printf("device   %s · %s\n", r->device->name, r->device->platform);
+    printf("problem  forward · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", p->batch, p->heads,
+           p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+    if (p->scale != 1 / sqrtf((float)p->head_dim))
+        printf(" · scale %g", p->scale);
+    if (r->key_lengths) {
+        printf(" · key lengths");
+        for (int b = 0; b < p->batch && b < 8; b++)
+            printf("%s%d", b ? "," : " ", r->key_lengths[b]);
+        printf("%s", p->batch > 8 ? ",..." : "");
+    }
+    if (r->load)
+        printf(" · from %s", r->load);
+    printf("\n");
+    Cell titles[COLUMN_COUNT];
+    for (int i = 0; i < COLUMN_COUNT; i++)
+        snprintf(titles[i], sizeof(Cell), "%s", TITLES[i]);
+    print_line(r, titles);
+}
+
+static void table_row(const Report *r, const Row *row) {
+    if (!row_ran(row)) {
+        printf("%-*s   %s\n", name_width(r->stage), row->name, row->note);
+        return;
+    }
+    Cell cells[COLUMN_COUNT], tensors, workspace;
+    snprintf(cells[VARIANT], sizeof(Cell), "%s", row->name);
+    print_time(cells[LATENCY], row->latency_ms);
+    print_time(cells[MIN], row->min_ms);
+    print_number(cells[TFLOPS], tflops(r, row), "");
+    print_bytes(tensors, (double)row->tensor_bytes);
+    print_bytes(workspace, (double)row->workspace_bytes);
+    snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, row->workspace_bytes ? workspace : "0");
+    if (row->speed_ratio > 0)
+        print_number(cells[VS_NAIVE], row->speed_ratio, "×");
+    else
+        strcpy(cells[VS_NAIVE], "-");
+    if (row->validated)
+        snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", worst(row)->error, worst(row)->allowed);
+    else
+        strcpy(cells[ERROR], "not validated");
+    print_line(r, cells);
+}
+
+/* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB" */
+static void print_workspace(const Row *row) {
+    printf("workspace  %s:", row->name);
+    for (int i = 0; i < row->workspace_count; i++) {
+        Cell bytes;
+        print_bytes(bytes, (double)row->workspace[i].bytes);
+        printf("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
+    }
+    printf("\n");
+}
+
+static void print_verdict(const Report *r, const Row *rows, int count) {
+    int ran = 0, bad = 0, against_oracle = 0, validated = 0;
+    const Row *naive = NULL;
+    for (int i = 0; i < count; i++) {
+        if (strcmp(rows[i].name, NAIVE) == 0)
+            naive = &rows[i];
+        if (!row_ran(&rows[i]))
+            continue;
+        validated |= rows[i].validated;
+        if (naive == &rows[i])
+            continue;
+        ran++;
+        bad += !row_ok(&rows[i]);
+        against_oracle = rows[i].against_oracle;
+    }
+    char oracle[64];
+    snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", r->sample_count);
+    int naive_ran = naive && row_ran(naive), alone = naive && count == 1;
+    if (naive_ran && !row_ok(naive))
+        printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
+    else if (bad)
+        printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
+               against_oracle ? oracle : NAIVE);
+    else if (ran == 0 && !(alone && naive_ran))
+        printf("NOT RUN  no variant of %s can run this problem here\n", r->stage->name);
+    else if (!validated)
+        printf("not validated\n");
+    else if (alone)
+        printf("PASS  " NAIVE " agrees with %s\n", oracle);
+    else
+        printf("PASS  %d %s with %s\n", ran, ran == 1 ? "variant agrees" : "variants agree",
+               against_oracle ? oracle : NAIVE);
+}
+
+/* ---- CSV and JSON: the same fields ---- */
+
+typedef struct {
+    const char *name;
+    int quoted;     /* a string in JSON */
+    char text[192]; /* empty: null */
+} Field;
+
+enum { MAX_FIELDS = 32 };
+
+static void add(Field *fields, int *count, const char *name, const char *text, int quoted) {
+    Field *field = &fields[(*count)++];
+    field->name = name;
+    field->quoted = quoted;
+    snprintf(field->text, sizeof field->text, "%s", text);
+}
+
+static void add_number(Field *fields, int *count, const char *name, double value, int known) {
+    char text[32] = "";
+    if (known && isfinite(value)) /* JSON has no NaN and no infinity */
+        snprintf(text, sizeof text, "%.15g", value);
+    add(fields, count, name, text, 0);
+}
+
+static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
+    const Problem *p = r->problem;
+    int n = 0, ran = row_ran(row), known = ran && row->validated;
+    add(f, &n, "stage", r->stage->name, 1);
+    add(f, &n, "variant", row->name, 1);
+    add(f, &n, "direction", "forward", 1);
+    add_number(f, &n, "batch", p->batch, 1);
+    add_number(f, &n, "heads", p->heads, 1);
+    add_number(f, &n, "kv_heads", p->kv_heads, 1);
+    add_number(f, &n, "seqlen_q", p->seqlen_q, 1);
+    add_number(f, &n, "seqlen_k", p->seqlen_k, 1);
+    add_number(f, &n, "head_dim", p->head_dim, 1);
+    add(f, &n, "dtype", dtype_name(p->dtype), 1);
+    add(f, &n, "causal", p->causal ? "true" : "false", 0);
+    add_number(f, &n, "latency_ms", row->latency_ms, ran);
+    add_number(f, &n, "min_ms", row->min_ms, ran);
+    add_number(f, &n, "tflops", tflops(r, row), ran);
+    add_number(f, &n, "gbps", gbps(r, row), ran);
+    add_number(f, &n, "tensor_bytes", (double)row->tensor_bytes, 1);
+    add_number(f, &n, "workspace_bytes", (double)row->workspace_bytes, 1);
+    add_number(f, &n, "worst_error", worst(row)->error, known);
+    add_number(f, &n, "allowed_error", worst(row)->allowed, known);
+    add(f, &n, "ok", !known ? "" : row_ok(row) ? "true" : "false", 0);
+    add(f, &n, "device", r->device->name, 1);
+    add_number(f, &n, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
+    add(f, &n, "cuda", r->device->cuda_version, 1);
+    add(f, &n, "commit", FA_COMMIT, 1);
+    add(f, &n, "note", row->note, 1);
+    return n;
+}
+
+/* CSV puts a quote inside a string twice, JSON after a backslash. */
+static void print_quoted(const char *text, Format format) {
+    putchar('"');
+    for (; *text; text++) {
+        if (*text == '"')
+            putchar(format == FORMAT_CSV ? '"' : '\\');
+        if (*text == '\\' && format == FORMAT_JSON)
+            putchar('\\');
+        putchar(*text);
+    }
+    putchar('"');
+}
+
+static void print_fields(const Report *r, const Row *row) {
+    Field fields[MAX_FIELDS];
+    int count = make_fields(r, row, fields);
+    for (int i = 0; i < count; i++) {
+        const Field *f = &fields[i];
+        if (r->format == FORMAT_JSON)
+            printf("%s\"%s\": ", i ? ", " : "{", f->name);
+        else if (i)
+            printf(",");
+        if (*f->text && (r->format == FORMAT_JSON ? f->quoted : strpbrk(f->text, ",\"") != NULL))
+            print_quoted(f->text, r->format);
+        else
+            printf("%s", *f->text ? f->text : r->format == FORMAT_JSON ? "null" : "");
+    }
+    printf("%s\n", r->format == FORMAT_JSON ? "}" : "");
+}
+
+static void csv_start(const Report *r) {
+    Field fields[MAX_FIELDS];
+    Row any = {.name = ""};
+    int count = make_fields(r, &any, fields);
+    for (int i = 0; i < count; i++)
+        printf("%s%s", i ? "," : "", fields[i].name);
+    printf("\n");
+}
+
+/* ---- the three calls ---- */
+
+void report_start(const Report *r) {
+    if (r->format == FORMAT_TABLE)
+        table_start(r);
+    else if (r->format == FORMAT_CSV)
+        csv_start(r);
+    fflush(stdout); /* a kernel may yet end the program */
+}
+
+void report_row(const Report *r, const Row *row) {
+    if (r->format == FORMAT_TABLE)
+        table_row(r, row);
+    else
+        print_fields(r, row);
+    fflush(stdout);
+}
+
+void report_end(const Report *r, const Row *rows, int count) {
+    FILE *details = r->format == FORMAT_TABLE ? stdout : stderr;
+    for (int i = 0; i < count; i++)
+        if (r->format == FORMAT_TABLE && rows[i].workspace_count && row_ran(&rows[i]))
+            print_workspace(&rows[i]);
+    for (int i = 0; i < count; i++) {
+        const Row *row = &rows[i];
+        if (!row_ran(row))
+            continue;
+        if (*row->damaged)
+            fprintf(details, "%s: wrote past the end of %s\n", row->name, row->damaged);
+        const Comparison *comparisons[2] = {&row->o, &row->lse};
+        for (int c = 0; row->validated && c < 2; c++)
+            if (!comparisons[c]->ok) {
+                fprintf(details, "%s: ", row->name);
+                comparison_print(details, comparisons[c]);
+            }
+    }
+    if (r->format == FORMAT_TABLE)
+        print_verdict(r, rows, count);
+}

@@ -1,0 +1,56 @@
+/* report.h - what a run prints: a table for people, CSV or JSON rows for machines.
+ *
+ *     Report report = {.stage = &stage, .problem = &p, .device = device_properties(), .format = FORMAT_TABLE};
+ *     report_start(&report);
+ *     report_row(&report, &row);              as soon as a variant is done
+ *     report_end(&report, rows, row_count);
+ *
+ * Rows go to stdout. Details of a failure go under the table, or to stderr for CSV and JSON.
+ */
+#ifndef FA_REPORT_H
+#define FA_REPORT_H
+
+#include "check.h"
+#include "device.h"
+#include "options.h"
+
+/* What is known of one variant after its run. */
+typedef struct {
+    char name[64];  /* "01_tiled/mma" or "00_naive" */
+    char note[160]; /* why it did not run; empty: it ran */
+    double latency_ms, min_ms;
+    double speed_ratio; /* naive's latency / this one's; 0: naive was not timed */
+    size_t tensor_bytes, workspace_bytes;
+    Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
+    int workspace_count;
+    int validated;
+    int against_oracle; /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
+    Comparison o, lse;  /* if validated */
+    char damaged[64];   /* the purpose of an allocation it wrote past the end of; empty: none */
+} Row;
+
+typedef struct {
+    const Stage *stage;
+    const Problem *problem;
+    const int *key_lengths; /* host, or NULL */
+    const DeviceProperties *device;
+    const char *load; /* the inputs' folder, or NULL */
+    Format format;
+    int sample_count; /* rows the oracle looked at */
+} Report;
+
+/* FLOPs of the forward pass, 4 * batch * heads * seqlen_q * seqlen_k * head_dim and half of that when causal: what everybody
+ * counts, whatever the mask really leaves. Bytes that must move at least: Q, K, V read and O, LSE written once. */
+double forward_flops(const Problem *p);
+double forward_bytes(const Problem *p);
+
+int row_ran(const Row *row);
+int row_ok(const Row *row); /* it ran, and nothing is known to be wrong with it */
+
+void report_start(const Report *report);
+void report_row(const Report *report, const Row *row);
+
+/* The workspace by purpose, what failed, and the verdict. */
+void report_end(const Report *report, const Row *rows, int count);
+
+#endif

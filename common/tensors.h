@@ -1,0 +1,29 @@
+/* tensors.h - Q, K and V on the host: drawn at random or read from a folder; and O and LSE written to one.
+ *
+ * A mistake in a file, or too little memory, ends the program with one line on stderr and exit code 2.
+ */
+#ifndef FA_TENSORS_H
+#define FA_TENSORS_H
+
+#include "options.h"
+
+/* In the problem's dtype and shapes. */
+typedef struct {
+    void *q, *k, *v;
+} HostTensors;
+
+/* N(0,1), the same numbers for the same seed on every device. */
+HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed);
+
+/* Reads q.npy, k.npy and v.npy from the folder options->load and fills in the shape and dtype of options->problem. fp16
+ * files stay fp16; fp32 and fp64 ones are rounded to --dtype, fp16 unless given. */
+HostTensors tensors_load(const Stage *stage, Options *options);
+
+/* Ends the program unless a file can be created in `folder`: better before the work than after it. */
+void save_check(const Stage *stage, const char *folder);
+
+/* Writes o.npy, [batch, heads, seqlen_q, head_dim] (fp16 as '<f2', bf16 and fp32 as '<f4'), and lse.npy,
+ * [batch, heads, seqlen_q] as '<f4'. */
+void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse);
+
+#endif

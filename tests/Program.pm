@@ -1,0 +1,30 @@
+# Program.pm - runs a stage's program and keeps what it said. The tests run from the repository's root.
+#
+#     my $run = run('01_tiled', '--seqlen', 64);     $run->{code}, $run->{out}, $run->{err}
+package Program;
+use strict;
+use warnings;
+use Exporter qw(import);
+use File::Temp qw(tempdir);
+our @EXPORT = qw(run);
+
+my $scratch = tempdir(CLEANUP => 1);
+
+sub run {
+    my ($stage, @arguments) = @_;
+    my $child = fork() // die "fork: $!";
+    if (!$child) {
+        open(STDOUT, '>', "$scratch/out") && open(STDERR, '>', "$scratch/err") || die "$scratch: $!";
+        exec("$stage/$stage", @arguments) or die "$stage/$stage: $! (make $stage)\n";
+    }
+    waitpid($child, 0);
+    my %run = (code => $? & 127 ? "signal " . ($? & 127) : $? >> 8, arguments => "@arguments");
+    for my $stream ('out', 'err') {
+        open(my $file, '<:utf8', "$scratch/$stream") or die "$scratch/$stream: $!";
+        local $/;
+        $run{$stream} = <$file> // '';
+    }
+    return \%run;
+}
+
+1;

@@ -1,0 +1,449 @@
+/* instructions.cu - do the wrappers of gpu/instructions.cuh and their CPU twins do what the PTX ISA says? Each instruction
+ * is run with random operands, every lane writes out its registers, and the host compares them, bit for bit, with what the
+ * documented layout gives: row = lane / 4, column = 2 * (lane % 4) + {0, 1} in every 8x8 atom. mma is compared with fp64.
+ * Runs on both devices. */
+#include "../common/gpu/tile.cuh"
+#include "../common/numeric.h"
+#include "tap.h"
+
+#include <vector>
+
+/* ---- helpers: random numbers, arrays on the device ---- */
+
+static uint32_t random_bits() {
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's linear congruential generator */
+    return (uint32_t)(state >> 32);
+}
+static float random_float(float low, float high) { return low + (high - low) * (random_bits() >> 8) * 0x1p-24f; }
+
+/* An array on the device that starts as a copy of `host` and can be read back. */
+template <typename T> struct DeviceArray {
+    size_t count;
+    T *pointer;
+    explicit DeviceArray(const std::vector<T> &host) : DeviceArray(host.size()) {
+        device_write(pointer, host.data(), count * sizeof(T));
+    }
+    explicit DeviceArray(size_t count) : count(count), pointer((T *)device_alloc(count * sizeof(T), "test")) {}
+    DeviceArray(const DeviceArray &) = delete;
+    ~DeviceArray() { device_free(pointer); }
+    std::vector<T> read() const {
+        std::vector<T> host(count);
+        device_synchronize();
+        device_read(host.data(), pointer, count * sizeof(T));
+        return host;
+    }
+};
+
+template <typename T> struct Format;
+template <> struct Format<__half> {
+    static const char *name() { return "fp16"; }
+    static uint16_t code(float value) { return float_to_fp16(value); }
+    static float value(uint16_t code) { return fp16_to_float(code); }
+};
+template <> struct Format<__nv_bfloat16> {
+    static const char *name() { return "bf16"; }
+    static uint16_t code(float value) { return float_to_bf16(value); }
+    static float value(uint16_t code) { return bf16_to_float(code); }
+};
+
+static uint32_t pair_of(uint16_t low, uint16_t high) { return low | (uint32_t)high << 16; }
+
+/* ---- ldmatrix ---- */
+
+enum { CHUNKS = 64 };
+struct ChunkMemory {
+    alignas(128) uint16_t element[8 * CHUNKS];
+};
+
+template <int matrices, bool transposed> __device__ void load_matrices(uint32_t (&r)[matrices], const void *row) {
+    if constexpr (matrices == 1)
+        transposed ? ldmatrix_x1_trans(r, row) : ldmatrix_x1(r, row);
+    else if constexpr (matrices == 2)
+        transposed ? ldmatrix_x2_trans(r, row) : ldmatrix_x2(r, row);
+    else
+        transposed ? ldmatrix_x4_trans(r, row) : ldmatrix_x4(r, row);
+}
+
+/* Each lane hands in the address of chunk chunks[lane]. */
+template <int matrices, bool transposed>
+__global__ void run_ldmatrix(const uint16_t *elements, const int *chunks, uint32_t *out) {
+    SHARED_MEMORY(ChunkMemory, memory);
+    for (int i = threadIdx.x; i < 8 * CHUNKS; i += 32)
+        memory.element[i] = elements[i];
+    __syncthreads();
+    uint32_t r[matrices];
+    load_matrices<matrices, transposed>(r, memory.element + 8 * chunks[threadIdx.x]);
+    for (int i = 0; i < matrices; i++)
+        out[matrices * threadIdx.x + i] = r[i];
+}
+
+template <int matrices, bool transposed> static void test_ldmatrix() {
+    std::vector<uint16_t> elements(8 * CHUNKS);
+    std::vector<int> chunks(32);
+    for (auto &element : elements)
+        element = (uint16_t)random_bits();
+    int wrong = 0;
+    for (int round = 0; round < 20; round++) {
+        for (auto &chunk : chunks)
+            chunk = random_bits() % CHUNKS;
+        DeviceArray<uint16_t> device_elements(elements);
+        DeviceArray<int> device_chunks(chunks);
+        DeviceArray<uint32_t> out(32 * matrices);
+        LAUNCH((run_ldmatrix<matrices, transposed>), 1, 32, sizeof(ChunkMemory), device_elements.pointer,
+               device_chunks.pointer, out.pointer);
+        auto got = out.read();
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < matrices; i++) {
+                auto element = [&](int row, int column) { return elements[8 * chunks[8 * i + row] + column]; };
+                int r = lane / 4, c = 2 * (lane % 4);
+                uint32_t want =
+                    transposed ? pair_of(element(c, r), element(c + 1, r)) : pair_of(element(r, c), element(r, c + 1));
+                wrong += got[matrices * lane + i] != want;
+            }
+    }
+    ok(wrong == 0, "ldmatrix_x%d%s", matrices, transposed ? "_trans" : "");
+}
+
+/* ---- mma ---- */
+
+struct MmaProblem {
+    float a[16][16], b[16][8], c[16][8];
+};
+struct MmaRegisters {
+    uint32_t a[4], b[2];
+    float c[4];
+};
+
+/* One problem a block. */
+template <typename T> __global__ void run_mma(MmaRegisters *registers) {
+    MmaRegisters &r = registers[32 * blockIdx.x + threadIdx.x];
+    float c[4] = {r.c[0], r.c[1], r.c[2], r.c[3]};
+    const uint32_t a[4] = {r.a[0], r.a[1], r.a[2], r.a[3]};
+    mma_m16n8k16<T>(c, a, r.b[0], r.b[1]);
+    for (int i = 0; i < 4; i++)
+        r.c[i] = c[i];
+}
+
+/* Runs all problems; replaces each c by the result. */
+template <typename T> static void mma_all(std::vector<MmaProblem> &problems) {
+    std::vector<MmaRegisters> registers(32 * problems.size());
+    for (size_t i = 0; i < registers.size(); i++) {
+        const MmaProblem &p = problems[i / 32];
+        MmaRegisters &r = registers[i];
+        int row = i % 32 / 4, column = 2 * (i % 4);
+        for (int j = 0; j < 4; j++) { /* quarters of A and C: a[1] is below a[0]; c[2], c[3] are below c[0], c[1] */
+            const float *pair = &p.a[row + 8 * (j & 1)][column + 8 * (j >> 1)];
+            r.a[j] = pair_of(Format<T>::code(pair[0]), Format<T>::code(pair[1]));
+            r.c[j] = p.c[row + 8 * (j >> 1)][column + (j & 1)];
+        }
+        for (int j = 0; j < 2; j++)
+            r.b[j] = pair_of(Format<T>::code(p.b[column + 8 * j][row]), Format<T>::code(p.b[column + 8 * j + 1][row]));
+    }
+    DeviceArray<MmaRegisters> device(registers);
+    LAUNCH((run_mma<T>), (unsigned)problems.size(), 32, 0, device.pointer);
+    registers = device.read();
+    for (size_t i = 0; i < registers.size(); i++)
+        for (int j = 0; j < 4; j++)
+            problems[i / 32].c[i % 32 / 4 + 8 * (j >> 1)][2 * (i % 4) + (j & 1)] = registers[i].c[j];
+}
+
+template <typename T> static void test_mma() {
+    /* One-hot: for every (m, n, k) a problem with one 2 in A and one 3 in B. Only C[m][n] may grow, by 6, exactly. */
+    std::vector<MmaProblem> one_hot(16 * 8 * 16);
+    for (int i = 0; i < 16 * 8 * 16; i++) {
+        MmaProblem &p = one_hot[i] = {};
+        int m = i / 128, n = i / 16 % 8, k = i % 16;
+        p.a[m][k] = 2;
+        p.b[k][n] = 3;
+        for (int j = 0; j < 128; j++)
+            p.c[j / 8][j % 8] = j;
+    }
+    mma_all<T>(one_hot);
+    int wrong = 0;
+    for (int i = 0; i < 16 * 8 * 16; i++)
+        for (int j = 0; j < 128; j++)
+            wrong += one_hot[i].c[j / 8][j % 8] != j + (j == i / 16 ? 6 : 0);
+    ok(wrong == 0, "mma_m16n8k16 %s: every (m, n, k) is where it belongs", Format<T>::name());
+
+    std::vector<MmaProblem> random(300);
+    for (auto &p : random) {
+        for (int i = 0; i < 256; i++)
+            p.a[i / 16][i % 16] = Format<T>::value(Format<T>::code(random_float(-3, 3)));
+        for (int i = 0; i < 128; i++) {
+            p.b[i / 8][i % 8] = Format<T>::value(Format<T>::code(random_float(-3, 3)));
+            p.c[i / 8][i % 8] = random_float(-10, 10);
+        }
+    }
+    auto result = random;
+    mma_all<T>(result);
+    double worst = 0; /* error over the sum of absolute values, which is what rounding errors scale with */
+    for (size_t i = 0; i < random.size(); i++)
+        for (int m = 0; m < 16; m++)
+            for (int n = 0; n < 8; n++) {
+                double want = random[i].c[m][n], size = fabs(want);
+                for (int k = 0; k < 16; k++) {
+                    want += (double)random[i].a[m][k] * random[i].b[k][n];
+                    size += fabs((double)random[i].a[m][k] * random[i].b[k][n]);
+                }
+                double error = fabs(result[i].c[m][n] - want) / size;
+                worst = error <= worst ? worst : error; /* NaN stays */
+            }
+    ok(worst < 0x1p-20, "mma_m16n8k16 %s: agrees with fp64 (error %.2g of the sum of absolute values)", Format<T>::name(),
+       worst);
+}
+
+/* ---- conversions and exp2 ---- */
+
+template <typename T> __global__ void convert(const float *values, int count, uint32_t *packed, float *widened) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        packed[i] = pack_pair<T>(values[i], -values[i]);
+    uint16_t code = (uint16_t)i;
+    T element;
+    memcpy(&element, &code, 2);
+    if (i < 65536)
+        widened[i] = to_float(element);
+}
+
+template <typename T> static void test_conversions() {
+    std::vector<float> values = {0, 1, INFINITY, 65504, 65519.996f, 65520, 3.4e38f, 1e-40f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f};
+    for (int i = 0; i < 20000; i++) { /* random bits: every exponent; midpoints of neighbouring codes: ties */
+        uint32_t bits = random_bits() & 0x7fffffff;
+        values.push_back(bits < 0x7f800000 ? bits_float(bits) : 1.0f);
+        uint16_t code = random_bits() % 0x7bff;
+        values.push_back((Format<T>::value(code) + Format<T>::value(code + 1)) / 2);
+    }
+    DeviceArray<float> device_values(values), widened(65536);
+    DeviceArray<uint32_t> packed(values.size());
+    LAUNCH((convert<T>), 512, 128, 0, device_values.pointer, (int)values.size(), packed.pointer, widened.pointer);
+    auto got = packed.read();
+    auto wide = widened.read();
+    int wrong = 0;
+    for (size_t i = 0; i < values.size(); i++)
+        wrong += got[i] != pair_of(Format<T>::code(values[i]), Format<T>::code(-values[i]));
+    ok(wrong == 0, "pack_pair %s: rounds to nearest, ties to even", Format<T>::name());
+    wrong = 0;
+    for (int i = 0; i < 65536; i++) {
+        float want = Format<T>::value((uint16_t)i);
+        wrong += want == want ? float_bits(wide[i]) != float_bits(want) : wide[i] == wide[i];
+    }
+    ok(wrong == 0, "to_float %s: every code", Format<T>::name());
+}
+
+__global__ void run_exp2(const float *x, int count, float *y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        y[i] = exp2_approx(x[i]);
+}
+
+static void test_exp2() {
+    std::vector<float> x = {-INFINITY, -1e30f, -127.0f, -0.0f, 1e-40f, INFINITY, NAN};
+    const size_t special = x.size();
+    for (int i = -126; i <= 127; i++)
+        x.push_back(i);
+    const size_t exact = x.size();
+    for (int i = 0; i < 100000; i++)
+        x.push_back(random_float(i % 2 ? -126 : -1, i % 2 ? 127.9f : 1));
+
+    DeviceArray<float> device_x(x), device_y(x.size());
+    LAUNCH(run_exp2, ceil_div((int)x.size(), 128), 128, 0, device_x.pointer, (int)x.size(), device_y.pointer);
+    auto y = device_y.read();
+    ok(y[0] == 0 && y[1] == 0 && y[2] == 0, "exp2_approx: 0 for -inf and wherever the result is below 2^-126");
+    ok(y[3] == 1 && y[4] == 1 && y[5] == INFINITY && y[6] != y[6], "exp2_approx: 0, a subnormal, infinity, NaN");
+    int wrong = 0;
+    for (size_t i = special; i < exact; i++)
+        wrong += y[i] != ldexpf(1, (int)x[i]);
+    ok(wrong == 0, "exp2_approx: exact powers of two");
+    double worst = 0;
+    for (size_t i = exact; i < x.size(); i++) {
+        double error = fabs(y[i] / exp2((double)x[i]) - 1);
+        worst = error <= worst ? worst : error;
+    }
+    ok(worst < 0x1p-22, "exp2_approx: relative error 2^%.1f", log2(worst));
+}
+
+/* ---- atomic_add_4 ---- */
+
+__global__ void run_atomic_add(float *sums) {
+    atomic_add_4(sums + 4 * threadIdx.x, make_float4(1, 2, (float)threadIdx.x, (float)blockIdx.x));
+}
+
+static void test_atomic_add() {
+    const int blocks = 100, threads = 64;
+    DeviceArray<float> sums(std::vector<float>(4 * threads, 0.5f));
+    LAUNCH(run_atomic_add, blocks, threads, 0, sums.pointer);
+    auto got = sums.read();
+    int wrong = 0;
+    for (int i = 0; i < threads; i++) {
+        const float want[4] = {blocks, 2 * blocks, (float)i * blocks, blocks * (blocks - 1) / 2};
+        for (int j = 0; j < 4; j++)
+            wrong += got[4 * i + j] != want[j] + 0.5f;
+    }
+    ok(wrong == 0, "atomic_add_4: no addition is lost");
+}
+
+/* ---- tiles ---- */
+
+enum { TILE_ROWS = 64, TILE_THREADS = 64 };
+template <int D> using TestTile = Tile<__half, TILE_ROWS, D>;
+
+/* Loads rows first_row .. of a matrix that ends at row_end; writes out the tile in plain order, and each chunk's place. */
+template <int D> __global__ void run_tile(const __half *matrix, int first_row, int row_end, __half *plain, int *place) {
+    SHARED_MEMORY(TestTile<D>, tile);
+    load_tile_async<TILE_THREADS>(tile, matrix, first_row, row_end);
+    cp_async_wait<0>();
+    __syncthreads();
+    for (int i = threadIdx.x; i < TILE_ROWS * D / 8; i += TILE_THREADS) {
+        int row = i / (D / 8), chunk = i % (D / 8);
+        store_16(plain + 8 * i, load_16(tile.chunk(row, chunk)));
+        place[i] = swizzle<D>(row, chunk);
+    }
+}
+
+template <int D> static void test_tile() {
+    const int first_row = 30, row_end = first_row + TILE_ROWS - 5, chunks = D / 8;
+    std::vector<uint16_t> matrix(row_end * D);
+    for (auto &element : matrix)
+        element = (uint16_t)random_bits();
+    DeviceArray<uint16_t> device_matrix(matrix), plain(TILE_ROWS * D);
+    DeviceArray<int> place(TILE_ROWS * chunks);
+    LAUNCH((run_tile<D>), 1, TILE_THREADS, sizeof(TestTile<D>), (const __half *)device_matrix.pointer, first_row, row_end,
+           (__half *)plain.pointer, place.pointer);
+
+    auto got = plain.read();
+    int wrong = 0;
+    for (int i = 0; i < TILE_ROWS * D; i++)
+        wrong += got[i] != (first_row + i / D < row_end ? matrix[first_row * D + i] : 0);
+    ok(wrong == 0, "load_tile_async, D = %d: every element, and zeros past the last row", D);
+
+    auto places = place.read();
+    std::vector<int> taken(TILE_ROWS * chunks);
+    for (int i = 0; i < TILE_ROWS * chunks; i++) {
+        bool inside = places[i] % 8 == 0 && places[i] / 8 / chunks == i / chunks; /* a chunk stays in its row */
+        wrong += !inside || taken[places[i] / 8]++;
+    }
+    ok(wrong == 0, "swizzle, D = %d: a permutation of each row", D);
+
+    for (int row = 0; row < TILE_ROWS; row += 8)
+        for (int chunk = 0; chunk < chunks; chunk++) {
+            int groups = 0; /* a bank group is 16 bytes wide, eight elements; there are eight */
+            for (int i = 0; i < 8; i++)
+                groups |= 1 << places[(row + i) * chunks + chunk] / 8 % 8;
+            wrong += groups != 0xff;
+        }
+    ok(wrong == 0, "swizzle, D = %d: eight rows of a chunk lie in eight bank groups", D);
+}
+
+/* S = Q K^T, O = S V and, as a backward pass needs it, W = Q^T V (16 columns of Q), for 16 queries and 16 keys of head
+ * dim 64, by one warp: the road that all tensor-core kernels take, tile to fragment to mma to fragment. */
+struct AttentionTiles {
+    Tile<__half, 16, 64> q, k, v;
+};
+
+__global__ void run_fragments(const __half *q, const __half *k, const __half *v, float *s_out, float *o_out, float *w_out) {
+    SHARED_MEMORY(AttentionTiles, tiles);
+    load_tile_async<32>(tiles.q, q, 0, 16);
+    load_tile_async<32>(tiles.k, k, 0, 16);
+    load_tile_async<32>(tiles.v, v, 0, 16);
+    cp_async_wait<0>();
+    __syncthreads();
+    int row = threadIdx.x / 4, column = 2 * (threadIdx.x % 4);
+
+    float s[2][4] = {};
+    for (int inner = 0; inner < 4; inner++) {
+        uint32_t a[4], b[4];
+        load_a_fragment(a, tiles.q, 0, inner);
+        load_b_fragments(b, tiles.k, 0, inner);
+        mma_m16n8k16<__half>(s[0], a, b[0], b[1]);
+        mma_m16n8k16<__half>(s[1], a, b[2], b[3]);
+    }
+    for (int i = 0; i < 8; i++)
+        s_out[16 * (row + 8 * (i / 2 % 2)) + 8 * (i / 4) + column + i % 2] = s[i / 4][i % 4];
+
+    const uint32_t p[4] = {pack_pair<__half>(s[0][0], s[0][1]), pack_pair<__half>(s[0][2], s[0][3]),
+                           pack_pair<__half>(s[1][0], s[1][1]), pack_pair<__half>(s[1][2], s[1][3])};
+    uint32_t q_trans[4];
+    load_a_fragment_trans(q_trans, tiles.q, 0, 0);
+    for (int n = 0; n < 64; n += 16) {
+        uint32_t b[4];
+        load_b_fragments_trans(b, tiles.v, 0, n);
+        for (int half = 0; half < 2; half++) {
+            float o[4] = {}, w[4] = {};
+            mma_m16n8k16<__half>(o, p, b[2 * half], b[2 * half + 1]);
+            mma_m16n8k16<__half>(w, q_trans, b[2 * half], b[2 * half + 1]);
+            for (int i = 0; i < 4; i++) {
+                int place = 64 * (row + 8 * (i / 2)) + n + 8 * half + column + i % 2;
+                o_out[place] = o[i];
+                w_out[place] = w[i];
+            }
+        }
+    }
+}
+
+static void test_fragments() {
+    std::vector<float> value[3];
+    std::vector<uint16_t> code[3];
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < 16 * 64; i++) { /* small integers: every sum is exact, in fp16 too */
+            value[t].push_back((float)(random_bits() % 5) - 2);
+            code[t].push_back(float_to_fp16(value[t][i]));
+        }
+    DeviceArray<uint16_t> q(code[0]), k(code[1]), v(code[2]);
+    DeviceArray<float> s_out(16 * 16), o_out(16 * 64), w_out(16 * 64);
+    LAUNCH(run_fragments, 1, 32, sizeof(AttentionTiles), (const __half *)q.pointer, (const __half *)k.pointer,
+           (const __half *)v.pointer, s_out.pointer, o_out.pointer, w_out.pointer);
+    auto s = s_out.read(), o = o_out.read(), w = w_out.read();
+    int wrong = 0;
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) {
+            float sum = 0;
+            for (int d = 0; d < 64; d++)
+                sum += value[0][64 * i + d] * value[1][64 * j + d];
+            wrong += s[16 * i + j] != sum;
+        }
+    ok(wrong == 0, "load_a_fragment, load_b_fragments: Q K^T");
+    wrong = 0;
+    for (int i = 0; i < 16; i++)
+        for (int d = 0; d < 64; d++) {
+            float sum = 0;
+            for (int j = 0; j < 16; j++)
+                sum += s[16 * i + j] * value[2][64 * j + d];
+            wrong += o[64 * i + d] != sum;
+        }
+    ok(wrong == 0, "pack_pair, load_b_fragments_trans: P V with P from the accumulator");
+    wrong = 0;
+    for (int i = 0; i < 16; i++)
+        for (int d = 0; d < 64; d++) {
+            float sum = 0;
+            for (int j = 0; j < 16; j++)
+                sum += value[0][64 * j + i] * value[2][64 * j + d];
+            wrong += w[64 * i + d] != sum;
+        }
+    ok(wrong == 0, "load_a_fragment_trans: Q^T V");
+}
+
+int main() {
+    printf("# %s\n", device_properties()->name);
+    test_ldmatrix<1, false>();
+    test_ldmatrix<2, false>();
+    test_ldmatrix<4, false>();
+    test_ldmatrix<1, true>();
+    test_ldmatrix<2, true>();
+    test_ldmatrix<4, true>();
+    test_mma<__half>();
+    if (device_properties()->capability >= 80)
+        test_mma<__nv_bfloat16>();
+    test_conversions<__half>();
+    test_conversions<__nv_bfloat16>();
+    test_exp2();
+    test_atomic_add();
+    test_tile<32>();
+    test_tile<64>();
+    test_tile<96>();
+    test_tile<128>();
+    test_tile<256>();
+    test_fragments();
+    ok(!device_damaged(), "nothing was written past the end of an array");
+    return tap_done();
+}

@@ -1,0 +1,228 @@
+#!/usr/bin/env perl
+# load_save.t - tensors from .npy files in, .npy files out. The files are packed here byte by byte, and what comes back is held
+# against attention computed here in double precision: nothing of the program's own reading, writing or arithmetic is trusted.
+use strict;
+use warnings;
+use Test::More;
+use File::Temp qw(tempdir);
+use lib 'tests';
+use Program;
+
+my $root = tempdir(CLEANUP => 1);
+my ($B, $H, $G, $SQ, $SK, $D) = (2, 4, 2, 5, 7, 64); # batch, heads, key/value heads, queries, keys, head dim
+
+# ---- .npy by hand
+
+sub write_bytes {
+    my ($path, $bytes) = @_;
+    open(my $file, '>:raw', $path) or die "$path: $!";
+    print $file $bytes;
+    close($file) or die "$path: $!";
+}
+
+sub read_bytes {
+    my ($path) = @_;
+    open(my $file, '<:raw', $path) or return undef;
+    local $/;
+    return <$file>;
+}
+
+# A value that fp16 holds exactly, as its code.
+sub fp16 {
+    my ($value) = @_;
+    return 0 if $value == 0;
+    my ($sign, $exponent) = ($value < 0 ? 0x8000 : 0, 15);
+    $value = abs $value;
+    $value /= 2, $exponent++ while $value >= 2;
+    $value *= 2, $exponent-- while $value < 1 && $exponent > 0;
+    return $sign | $exponent << 10 | int(($value - 1) * 1024);
+}
+
+sub from_fp16 {
+    my ($code) = @_;
+    my ($exponent, $mantissa) = ($code >> 10 & 31, $code & 1023);
+    my $value = $exponent ? (1 + $mantissa / 1024) * 2**($exponent - 15) : $mantissa / 1024 * 2**-14;
+    return $code & 0x8000 ? -$value : $value;
+}
+
+my %pack = ('<f2' => sub { pack 'v*', map { fp16($_) } @_ }, '<f4' => sub { pack 'f<*', @_ }, '<f8' => sub { pack 'd<*', @_ });
+my %unpack = ('<f2' => sub { map { from_fp16($_) } unpack 'v*', $_[0] }, '<f4' => sub { unpack 'f<*', $_[0] });
+
+sub npy {
+    my ($type, $shape, $values, $fortran) = @_;
+    my $header = "{'descr': '$type', 'fortran_order': " . ($fortran ? 'True' : 'False') . ", 'shape': (" . join(', ', @$shape) . "), }";
+    $header .= ' ' x (-(length($header) + 11) % 64) . "\n";
+    return "\x93NUMPY\x01\x00" . pack('v', length $header) . $header . ($pack{$type} // $pack{'<f4'})->(@$values);
+}
+
+# Type, shape and values of a file that the program wrote.
+sub read_npy {
+    my ($path) = @_;
+    my $bytes = read_bytes($path) // return ('missing', '', []);
+    my ($magic, $length) = unpack 'a8v', $bytes;
+    my $header = substr $bytes, 10, $length;
+    my ($type) = $header =~ /'descr': '([^']*)'/;
+    my ($shape) = $header =~ /'shape': \(([^)]*)\)/;
+    return ('broken', '', []) unless $magic eq "\x93NUMPY\x01\x00" && $unpack{$type // ''} && $header =~ /'fortran_order': False/;
+    $shape =~ s/\s//g;
+    return ($type, $shape, [$unpack{$type}->(substr $bytes, 10 + $length)]);
+}
+
+# ---- inputs: multiples of 1/64 below 2, which fp16 holds exactly and bf16 does where 8 bits are enough
+
+my $state = 1;
+sub random_values {
+    my ($count, $steps) = @_;
+    return [map { $state = ($state * 1103515245 + 12345) % 2**31; (int($state / 65536) % (2 * $steps + 1) - $steps) / ($steps / 2) } 1 .. $count];
+}
+my @q_shape = ($B, $H, $SQ, $D);
+my @k_shape = ($B, $G, $SK, $D);
+my $q = random_values($B * $H * $SQ * $D, 128);
+my $k = random_values($B * $G * $SK * $D, 128);
+my $v = random_values($B * $G * $SK * $D, 128);
+
+sub folder {
+    my ($name, %files) = @_;
+    mkdir "$root/$name" or die "$root/$name: $!";
+    write_bytes("$root/$name/$_.npy", $files{$_}) for keys %files;
+    return "$root/$name";
+}
+sub inputs {
+    my ($type) = @_;
+    return (q => npy($type, \@q_shape, $q), k => npy($type, \@k_shape, $k), v => npy($type, \@k_shape, $v));
+}
+
+# ---- attention as its definition says
+
+sub attention {
+    my ($scale, $causal, @lengths) = @_;
+    my (@o, @lse);
+    for my $b (0 .. $B - 1) {
+        for my $h (0 .. $H - 1) {
+            my $keys = ($b * $G + int($h / ($H / $G))) * $SK * $D;
+            for my $i (0 .. $SQ - 1) {
+                my $row = (($b * $H + $h) * $SQ + $i) * $D;
+                my $last = $causal ? $i + $lengths[$b] - $SQ : $lengths[$b] - 1;
+                my ($l, @sum) = (0, (0) x $D);
+                for my $j (0 .. $last) {
+                    my $s = 0;
+                    $s += $q->[$row + $_] * $k->[$keys + $j * $D + $_] for 0 .. $D - 1;
+                    my $p = exp($scale * $s);
+                    $l += $p;
+                    $sum[$_] += $p * $v->[$keys + $j * $D + $_] for 0 .. $D - 1;
+                }
+                push @lse, $l > 0 ? log($l) : -9**9**9;
+                push @o, map { $l > 0 ? $_ / $l : 0 } @sum;
+            }
+        }
+    }
+    return (\@o, \@lse);
+}
+
+# The largest difference. Equal values, infinite ones too, differ by 0; NaN and lists of unequal length by infinity.
+sub difference {
+    my ($got, $want) = @_;
+    return 9**9**9 if @$got != @$want;
+    my $largest = 0;
+    for my $i (0 .. $#$want) {
+        my $error = $got->[$i] == $want->[$i] ? 0 : abs($got->[$i] - $want->[$i]);
+        $largest = $error unless $error <= $largest;
+    }
+    return $largest;
+}
+
+# Runs with --load and --save and compares; the saved folder comes back.
+my $saves = 0;
+sub good {
+    my ($name, $load, $variant, $type, $tolerance, $want, @options) = @_;
+    my $save = folder('save' . ++$saves);
+    my $run = run('01_tiled', '--load', $load, '--save', $save, '--variant', $variant, '--iters', 1, @options);
+    is($run->{code}, 0, $name) or diag($run->{out}, $run->{err});
+    my ($o_type, $o_shape, $o) = read_npy("$save/o.npy");
+    is("$o_type $o_shape", "$type " . join(',', @q_shape), 'o.npy: type and shape');
+    my ($lse_type, $lse_shape, $lse) = read_npy("$save/lse.npy");
+    is("$lse_type $lse_shape", '<f4 ' . join(',', @q_shape[0 .. 2]), 'lse.npy: type and shape');
+    cmp_ok(difference($o, $want->[0]), '<=', $tolerance, 'o.npy: what the definition says');
+    cmp_ok(difference($lse, $want->[1]), '<=', 1e-5, 'lse.npy: too');
+    opendir(my $directory, $save);
+    is(join(' ', sort grep { !/^\.\.?$/ } readdir $directory), 'lse.npy o.npy', 'and nothing else in the folder');
+    return $save;
+}
+
+my $scale = 1 / sqrt($D);
+my %load = map { $_ => folder("in$_", inputs("<f$_")) } 2, 4, 8;
+my @full = attention($scale, 0, $SK, $SK);
+my $f2 = good('fp16 in, fp16 out', $load{2}, 'mma', '<f2', 2e-3, \@full);
+for my $size (4, 8) {
+    my $save = good("f$size in, rounded to fp16", $load{$size}, 'mma', '<f2', 2e-3, \@full);
+    ok(read_bytes("$save/$_.npy") eq read_bytes("$f2/$_.npy"), "the same $_.npy as from fp16 files") for 'o', 'lse';
+}
+good('causal', $load{2}, 'mma', '<f2', 2e-3, [attention($scale, 1, $SK, $SK)], '--causal');
+good('key lengths, one of them 0', $load{2}, 'mma', '<f2', 2e-3, [attention($scale, 0, 0, 3)], '--lengths', '0,3');
+good('causal with key lengths', $load{4}, '00_naive', '<f2', 2e-3, [attention($scale, 1, 6, 2)], '--causal', '--lengths', '6,2');
+good('scale', $load{4}, '01_tiled/fma', '<f2', 4e-3, [attention(0.5, 0, $SK, $SK)], '--scale', 0.5);
+good('fp32', $load{8}, 'fma', '<f4', 5e-6, \@full, '--dtype', 'fp32');
+good('not validated, saved all the same', $load{2}, 'fma', '<f2', 2e-3, \@full, '--no-validate');
+{
+    my $save = good('bf16', $load{4}, 'mma', '<f4', 2e-2, \@full, '--dtype', 'bf16');
+    my (undef, undef, $o) = read_npy("$save/o.npy");
+    is(scalar(grep { unpack('V', pack 'f<', $_) & 0xffff } @$o), 0, 'o.npy holds bf16 values');
+    my $again = run('01_tiled', '--load', $load{4}, '--save', $save, '--variant', 'fma', '--dtype', 'fp32', '--iters', 1);
+    my (undef, undef, $replaced) = read_npy("$save/o.npy");
+    ok($again->{code} eq 0 && difference($replaced, $full[0]) <= 5e-6, 'a second run replaces the files');
+}
+{
+    # With one key O is V. 1 + 2^-11 + 2^-40 is just above the middle of two fp16 values; rounding to float first would hit it.
+    my @one = (1, 1, 1, 64);
+    my %in = map { $_ => npy('<f8', \@one, [(1 + 2**-11 + 2**-40) x 64]) } 'q', 'k', 'v';
+    my $save = folder('one_save');
+    run('01_tiled', '--load', folder('one', %in), '--save', $save, '--variant', 'mma', '--iters', 1);
+    my (undef, undef, $o) = read_npy("$save/o.npy");
+    is("@$o", join(' ', (1 + 2**-10) x 64), 'f8 is rounded to fp16 once');
+}
+
+# ---- what is refused: one line, exit code 2, no table
+
+my $bad = 0;
+sub refused {
+    my ($text, $files, @options) = @_;
+    my $load = ref $files ? folder('bad' . ++$bad, inputs('<f4'), %$files) : $files;
+    unlink "$load/$_.npy" for ref $files ? grep { !defined $files->{$_} } keys %$files : ();
+    my $run = run('01_tiled', '--load', $load, @options);
+    ok($run->{code} eq 2 && $run->{out} eq '' && $run->{err} =~ /\A01_tiled: .*$text.*\n\z/, "refused: $text")
+        or diag("exit code $run->{code}\nstdout: $run->{out}\nstderr: $run->{err}");
+}
+{
+    no warnings;
+    my $file = npy('<f4', \@k_shape, $k);
+    refused('--load: .*nowhere/q\.npy', "$root/nowhere");
+    refused("--load: .*$_.npy", {$_ => ''}) for 'q', 'k', 'v';
+    refused('--load: .*k\.npy', {k => substr $file, 0, -1});
+    refused('--load: .*k\.npy', {k => $file . 'x'});
+    refused('--load: .*k\.npy', {k => substr $file, 0, 40});
+    refused('--load: .*v\.npy', {v => npy($_, \@k_shape, $v)}) for '<i4', '>f4', '|b1', '<c8';
+    refused('--load: .*v\.npy.*[Ff]ortran', {v => npy('<f4', \@k_shape, $v, 1)});
+    refused('q\.npy: has 3 dimensions, 4 are needed', {q => npy('<f4', [$B * $H, $SQ, $D], $q)});
+    refused('k\.npy and v\.npy differ in shape', {v => npy('<f4', [$B, $SK, $G, $D], $v)});
+    refused('q\.npy and k\.npy differ in batch \(4, 2\)', {q => npy('<f4', [4, 2, $SQ, $D], $q)});
+    refused('or head_dim \(32, 64\)', {q => npy('<f4', [$B, $H, 2 * $SQ, 32], $q)});
+    refused('key/value heads 2: choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
+    refused('head dim 4, choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
+    refused('q\.npy: is empty', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
+    refused('q\.npy: dimension 3 of its shape is 320', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
+    my @with = @$q;
+    $with[77] = 'nan' + 0;
+    refused('q\.npy: element 77 is -?nan, not a finite number in fp16', {q => npy('<f4', \@q_shape, \@with)});
+    $with[77] = 70000;
+    refused('q\.npy: element 77 is 70000, not a finite number in fp16', {q => npy('<f4', \@q_shape, \@with)});
+}
+refused('--dtype bf16: the files of --load hold fp16', $load{2}, '--dtype', 'bf16');
+refused('--lengths: 8, choose key lengths from 0 to 7', $load{2}, '--lengths', 8);
+refused('--lengths: 3 given', $load{2}, '--lengths', '1,2,3');
+
+write_bytes("$root/file", '');
+for my $folder ("$root/missing", "$root/file", '/proc') {
+    refused("--save $folder: no file can be created there", $load{2}, '--variant', 'mma', '--save', $folder);
+}
+
+done_testing();

@@ -1,0 +1,85 @@
+#!/usr/bin/env perl
+# options.t - every mistake on the command line: exit code 2, nothing on stdout, one line on stderr that names the option and
+# what it takes. None of these reaches the device.
+use strict;
+use warnings;
+use Test::More;
+use File::Temp qw(tempdir);
+use lib 'tests';
+use Program;
+
+my $folder = tempdir(CLEANUP => 1);
+
+sub refused {
+    my ($text, @arguments) = @_;
+    my $run = run('01_tiled', @arguments);
+    my $line = qr/\A01_tiled: .*$text.*\n\z/; # . does not match a newline: this is one line
+    ok($run->{code} eq 2 && $run->{out} eq '' && $run->{err} =~ $line, "@arguments")
+        or diag("exit code $run->{code}, expected $text\nstdout: $run->{out}\nstderr: $run->{err}");
+}
+
+# counts
+for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'iters') {
+    refused("--$option $_->[1]: choose a whole number from 1 to \\d+", "--$option", $_->[0])
+        for ['0', '0'], ['-1', '-1'], ['', ''], ['ten', 'ten'], ['8x', '8x'], [' 8', ' 8'], ['+8', '\+8'], ['8.0', '8\.0'],
+        ['99999999999', '9+'], ['99999999999999999999999', '9+'];
+}
+refused('--batch 65536: choose .* 65535', '--batch', 65536);
+refused('--seqlen 1073741825: choose .* 1073741824', '--seqlen', 1073741825);
+refused("--seed $_: choose a whole number", '--seed', $_) for '-1', '1.5', 'x', '', '18446744073709551616';
+
+# words
+refused('--dtype fp12: choose fp16, bf16 or fp32', '--dtype', 'fp12');
+refused('--dtype FP16: choose fp16, bf16 or fp32', '--dtype', 'FP16');
+refused('--dtype : choose', '--dtype', '');
+refused('--variant wgmma: choose fma, mma or 00_naive', '--variant', 'wgmma');
+refused('--variant 02_fa/mma: choose', '--variant', '02_fa/mma');
+refused('--variant 01_tiled/: choose', '--variant', '01_tiled/');
+refused('--variant : choose', '--variant', '');
+
+# scale
+refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'nan', 'inf', '1e39', '1e7', '1,5', '0.5x', '', ' 1';
+
+# what getopt finds
+refused("--$_: choose a folder", '--variant', 'mma', "--$_", '') for 'load', 'save';
+refused('--sequence: no such option', '--sequence', 5);
+refused('--seq: no such option', '--seq', 5); # short for two of them
+refused('-x: no such option', '-x');
+refused("--$_: its value is missing", "--$_")
+    for 'batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'lengths', 'scale', 'variant', 'iters', 'seed',
+    'load', 'save';
+refused("--$_=1: takes no value", "--$_=1") for 'causal', 'csv', 'json', 'no-validate', 'help';
+refused('16: not an option', '--seqlen', 8, 16);
+refused('mma: not an option', 'mma');
+
+# together
+refused('--csv and --json: choose one', '--csv', '--json');
+refused('--csv and --json: choose one', '--json', '--csv');
+refused('--save .*: name the one to save with --variant', '--save', $folder);
+for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim') {
+    refused("--$option and --load: choose one", "--$option", 8, '--load', $folder);
+}
+refused('head dim 12, choose a multiple of 8 up to 256', '--head-dim', 12);
+refused('--kv-heads 3: choose a divisor of 4', '--heads', 4, '--kv-heads', 3);
+refused('--kv-heads 8: choose a divisor of 4', '--heads', 4, '--kv-heads', 8);
+refused('--lengths: 2 given, choose one .* each of the 3', '--batch', 3, '--lengths', '1,2');
+refused('--lengths: 65, choose key lengths from 0 to 64', '--seqlen', 64, '--lengths', 65);
+refused("--lengths $_->[1]: choose key lengths", '--lengths', $_->[0])
+    for ['', ''], [',', ','], ['1,', '1,'], [',1', ',1'], ['1,,2', '1,,2'], ['-1', '-1'], ['x', 'x'], ['1;2', '1;2'], ['1, 2', '1, 2'];
+my @huge = ('--seqlen', 1073741824);
+refused('--heads 65535.*sizes would pass 64 bits', '--batch', 65535, '--heads', 65535, @huge);
+refused('not enough memory: .* GiB', '--batch', 65535, '--heads', 1, '--seqlen', 1048576, '--head-dim', 64);
+refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
+refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
+
+# and what is no mistake
+for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['--seed', '18446744073709551615', '--help']) {
+    my $run = run('01_tiled', @$good);
+    ok($run->{code} eq 0 && $run->{err} eq '', "@$good");
+}
+my $help = run('01_tiled', '--help')->{out};
+like($help, qr/$_/, "--help tells of $_")
+    for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--causal', '--lengths', '--scale',
+    '--variant', '--iters', '--seed', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+
+done_testing();

@@ -1,0 +1,121 @@
+#!/usr/bin/env perl
+# run.t - what a stage prints: the table, its JSON and CSV twins, and exit codes.
+use strict;
+use warnings;
+use utf8;
+use Test::More;
+use JSON::PP;
+use lib 'tests';
+use Program;
+binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
+
+my @small = ('--batch', 2, '--heads', 2, '--seqlen', 40, '--seqlen-k', 56, '--head-dim', 64, '--iters', 2);
+my @variants = ('00_naive', '01_tiled/fma', '01_tiled/mma');
+
+# ---- the table
+my $run = run('01_tiled', @small, '--causal', '--lengths', '56,17');
+is($run->{code}, 0, 'all variants agree: exit code 0') or diag($run->{out}, $run->{err});
+is($run->{err}, '', 'no progress where stderr is not a terminal');
+my @lines = split /\n/, $run->{out};
+like($lines[0], qr/^device   \S.* · \S/, 'the device');
+is($lines[1], 'problem  forward · batch 2 · heads 2/2 · seqlen 40×56 · head_dim 64 · fp16 · causal · key lengths 56,17', 'the problem');
+like($lines[2], qr/^variant +latency +min +TFLOP\/s +memory: tensors \+ workspace +vs naive +worst error \/ allowed$/, 'the titles');
+for my $i (0 .. 2) {
+    my $number = qr/\d+(\.\d+)?/;
+    my $bytes = qr/$number [KMG]iB/;
+    like($lines[3 + $i], qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +$bytes \+ $bytes +$number× +\S+ \/ \S+$/,
+        "the row of $variants[$i]");
+    is(length $lines[3 + $i], length $lines[2], 'ends where the titles end, though × is two bytes');
+    like($lines[6 + $i], qr/^workspace  \Q$variants[$i]\E: S $bytes, P $bytes$/, 'its workspace by purpose');
+}
+is($lines[-1], 'PASS  2 variants agree with 00_naive', 'the verdict');
+
+like(run('01_tiled', @small, '--variant', $_)->{out}, qr/\n01_tiled\/mma .*\nPASS  1 variant agrees with 00_naive\n\z/s, "--variant $_")
+    for 'mma', '01_tiled/mma';
+like(run('00_naive', @small)->{out}, qr/\nPASS  00_naive agrees with the fp64 oracle on 64 rows\n\z/, 'the verdict on 00_naive');
+like(run('00_naive', @small, '--batch', 1, '--heads', 1)->{out}, qr/on 40 rows\n\z/, 'a small problem is checked whole');
+is(run('01_tiled', @small, '--variant', '00_naive')->{out} =~ s/.*\n(?=PASS)//sr, "PASS  00_naive agrees with the fp64 oracle on 64 rows\n",
+    '--variant 00_naive in another stage');
+
+# ---- unusual problems
+for my $case (
+    ['one query, one key', '--seqlen', 1],
+    ['more queries than keys, causal: rows without keys', '--seqlen', 70, '--seqlen-k', 9, '--causal'],
+    ['no key at all', '--lengths', '0'],
+    ['key lengths 0 and all', '--lengths', '0,56'],
+    ['grouped heads', '--heads', 4, '--kv-heads', 1],
+    ['bf16', '--dtype', 'bf16'],
+    ['fp32', '--dtype', 'fp32'],
+    ['peaked softmax', '--scale', 6],
+    ['another seed', '--seed', 18446744073709551615],
+) {
+    my ($name, @options) = @$case;
+    my $run = run('01_tiled', @small, @options);
+    ok($run->{code} eq 0 && $run->{out} =~ /\nPASS/, $name) or diag($run->{out}, $run->{err});
+}
+
+# ---- JSON and CSV
+my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal latency_ms min_ms tflops gbps
+    tensor_bytes workspace_bytes worst_error allowed_error ok device clock_mhz cuda commit note);
+
+sub json_rows { return map { decode_json($_) } split /\n/, run('01_tiled', @small, '--json', @_)->{out} }
+
+my @rows = json_rows('--heads', 4, '--kv-heads', 2, '--causal');
+is_deeply([map { $_->{variant} } @rows], \@variants, 'JSON: one object a variant');
+for my $row (@rows) {
+    is_deeply([sort keys %$row], [sort @fields], "JSON: the fields of $row->{variant}");
+    my %known = (stage => '01_tiled', direction => 'forward', batch => 2, heads => 4, kv_heads => 2, seqlen_q => 40, seqlen_k => 56,
+        head_dim => 64, dtype => 'fp16');
+    is_deeply({map { $_ => $row->{$_} } keys %known}, \%known, 'JSON: the problem');
+    ok($row->{causal} && $row->{ok} && JSON::PP::is_bool($row->{ok}), 'JSON: true is true');
+    ok($row->{latency_ms} >= $row->{min_ms} && $row->{min_ms} > 0, 'JSON: median and least time');
+    # 4 B H Sq Sk D / 2 FLOPs; Q and O, K and V (half the heads), LSE
+    my ($flops, $bytes) = (2 * 2 * 4 * 40 * 56 * 64, 2 * (2 * 2 * 4 * 40 * 64 + 2 * 2 * 2 * 56 * 64) + 4 * 2 * 4 * 40);
+    ok(abs($row->{tflops} * $row->{latency_ms} * 1e9 / $flops - 1) < 1e-6, 'JSON: TFLOP/s and latency are the same number');
+    ok(abs($row->{gbps} * $row->{latency_ms} * 1e6 / $bytes - 1) < 1e-6, 'JSON: GB/s too');
+    is($row->{tensor_bytes}, $bytes, 'JSON: the bytes of the tensors');
+    ok($row->{worst_error} <= $row->{allowed_error}, 'JSON: the error and its bound');
+    is($row->{note}, undef, 'JSON: no note on a row that ran');
+}
+is($rows[0]{workspace_bytes}, 2 * 4 * 40 * 56 * (4 + 2), 'JSON: 00_naive stores S in fp32 and P in fp16');
+
+@rows = json_rows('--dtype', 'fp32');
+ok($rows[1]{ok}, 'an unsupported variant does not stop the others');
+is($rows[2]{latency_ms}, undef, 'it has no latency');
+is($rows[2]{ok}, undef, 'it is neither right nor wrong');
+is($rows[2]{note}, 'not run: takes fp16, bf16, not fp32', 'it says why');
+
+@rows = json_rows('--variant', 'mma', '--no-validate');
+is(scalar @rows, 1, '--variant with --no-validate runs that one alone');
+is($rows[0]{ok}, undef, '--no-validate: ok is not known');
+ok($rows[0]{latency_ms} > 0, 'but the latency is');
+like(run('01_tiled', @small, '--no-validate')->{out}, qr/not validated\n.*\nnot validated\n\z/s, 'the table says so too');
+
+my ($header, @csv) = split /\n/, run('01_tiled', @small, '--csv', '--dtype', 'fp32')->{out};
+is($header, join(',', @fields), 'CSV: the header');
+is(scalar @csv, 3, 'CSV: a row a variant');
+for (@csv) {
+    my $fields = () = /\G("(?:[^"]|"")*"|[^,"]*)(?:,|\z)/gc;
+    $fields-- if /[^,]\z/; # the pattern matches once more at the very end
+    is($fields, scalar @fields, 'CSV: as many fields as the header');
+}
+
+# ---- out of memory: S alone, 4 bytes a score, takes all there is (the GPU: more than any has); one key each keeps it short
+my $memory = 400 * 2**30;
+if (($ENV{TEST_DEVICE} // 'cpu') eq 'cpu') {
+    open(my $file, '<', '/proc/meminfo') or die "/proc/meminfo: $!";
+    ($memory) = map { /^MemTotal: +(\d+) kB/ ? $1 * 1024 : () } <$file>;
+}
+my $queries = int(sqrt($memory / 16));
+my @long = ('--batch', 1, '--heads', 1, '--seqlen', $queries, '--seqlen-k', 4 * $queries, '--head-dim', 64, '--iters', 1, '--lengths', 1);
+$run = run('01_tiled', @long);
+is($run->{code}, 2, 'nothing fits into memory: exit code 2');
+like($run->{out}, qr/\n00_naive +out of memory: needs \d+\S* GiB\n01_tiled\/fma +out of memory.*\nNOT RUN  no variant of 01_tiled/s, 'and rows that say so');
+SKIP: {
+    skip '02_online_softmax is not built', 2 unless -x '02_online_softmax/02_online_softmax';
+    $run = run('02_online_softmax', @long);
+    is($run->{code}, 0, 'where only 00_naive does not fit the others still run') or diag($run->{out}, $run->{err});
+    like($run->{out}, qr/\n00_naive +out of memory.*\nPASS  \d variants? agrees? with the fp64 oracle on 64 rows\n\z/s, 'held against the oracle');
+}
+
+done_testing();

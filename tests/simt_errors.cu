@@ -1,0 +1,124 @@
+/* simt_errors.cu - kernels with the mistakes that a GPU answers with a hang, garbage or "unspecified launch failure". The
+ * CPU device must name kernel, block, threads, file and line, and exit with 1: simt_errors.t runs `simt_errors NAME` for
+ * each and compares. Lines that a message names end in a marker comment, by which simt_errors.t finds their number. */
+#include "../common/gpu/instructions.cuh"
+#include "tap.h"
+
+struct Tile4K {
+    alignas(128) unsigned char byte[4096];
+};
+
+static __device__ bool in_bad_block() { return blockIdx.x == 1 && blockIdx.y == 2; }
+
+__global__ void early_return(int) {
+    if (in_bad_block() && threadIdx.x == 31)
+        return;
+    __syncthreads(); /* @early_return */
+}
+
+__global__ void two_barriers(int) {
+    if (in_bad_block() && threadIdx.x % 32 < 16)
+        __syncthreads(); /* @two_barriers_a */
+    else
+        __syncthreads(); /* @two_barriers_b */
+}
+
+__global__ void one_round_more(int) {
+    int rounds = in_bad_block() && threadIdx.x == 5 ? 4 : 3;
+    for (int i = 0; i < rounds; i++)
+        __syncthreads(); /* @one_round_more */
+}
+
+template <int lane> __global__ void shuffle_without_a_lane(int) {
+    if (!in_bad_block() || threadIdx.x != lane)
+        __shfl_xor_sync(~0u, 1.0f, 1); /* @shuffle_a */
+    __syncthreads();                   /* @shuffle_b */
+}
+
+__global__ void two_shuffles(int) {
+    if (in_bad_block() && threadIdx.x % 2)
+        __shfl_xor_sync(~0u, 1, 1); /* @two_shuffles_a */
+    else
+        __shfl_xor_sync(~0u, 1, 1); /* @two_shuffles_b */
+}
+
+__global__ void different_masks(int) {
+    if (in_bad_block() && threadIdx.x < 8)
+        __shfl_sync(threadIdx.x < 4 ? 0xffu : 0xf0u, 1, 4); /* @masks */
+}
+
+__global__ void not_in_mask(int) {
+    if (in_bad_block() && threadIdx.x < 9)
+        __syncwarp(0xff); /* @not_in_mask */
+}
+
+__global__ void mma_without_a_lane(int) {
+    float c[4] = {};
+    uint32_t a[4] = {};
+    if (in_bad_block() && threadIdx.x == 40)
+        return;
+    mma_m16n8k16<__half>(c, a, 0, 0); /* @mma */
+}
+
+__global__ void mma_in_a_small_block(int) {
+    float c[4] = {};
+    uint32_t a[4] = {};
+    mma_m16n8k16<__half>(c, a, 0, 0); /* @small */
+}
+
+__global__ void too_much_used(int) {
+    SHARED_MEMORY(Tile4K, tile); /* @used */
+    tile.byte[threadIdx.x] = 0;
+}
+
+__global__ void empty(int) {}
+
+__global__ void bad_address(const void *device, int what) {
+    SHARED_MEMORY(Tile4K, tile);
+    uint32_t r[2];
+    int i = threadIdx.x % 32;
+    const unsigned char *row = tile.byte + 16 * i;
+    bool bad = in_bad_block() && threadIdx.x == 9;
+    if (what == 0)
+        ldmatrix_x2(r, row + (bad || i >= 16 ? 8 : 0)); /* @unaligned: the addresses of lanes 16-31 do not count */
+    if (what == 1)
+        ldmatrix_x2(r, bad ? device : row); /* @not_shared */
+    if (what == 2)
+        cp_async_16(tile.byte + (bad ? 4088 : 0), device); /* @past_the_end */
+    if (what == 3)
+        load_16((const char *)device + (bad ? 4 : 0)); /* @load */
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        tap_skip_all("simt_errors.t runs this, with the name of a mistake");
+        return 0;
+    }
+    struct {
+        const char *name;
+        void (*run)(const void *memory);
+    } mistakes[] = {
+        {"early_return", [](const void *) { LAUNCH(early_return, dim3(3, 3), 64, 0, 0); }},
+        {"two_barriers", [](const void *) { LAUNCH(two_barriers, dim3(3, 3), 64, 0, 0); }},
+        {"one_round_more", [](const void *) { LAUNCH(one_round_more, dim3(3, 3), dim3(8, 2), 0, 0); }},
+        {"lane_at_barrier", [](const void *) { LAUNCH((shuffle_without_a_lane<33>), dim3(3, 3), 64, 0, 0); }},
+        {"two_shuffles", [](const void *) { LAUNCH(two_shuffles, dim3(3, 3), 4, 0, 0); }},
+        {"different_masks", [](const void *) { LAUNCH(different_masks, dim3(3, 3), 16, 0, 0); }},
+        {"not_in_mask", [](const void *) { LAUNCH(not_in_mask, dim3(3, 3), 32, 0, 0); }},
+        {"mma", [](const void *) { LAUNCH(mma_without_a_lane, dim3(3, 3), 64, 0, 0); }},
+        {"small_block", [](const void *) { LAUNCH(mma_in_a_small_block, 1, 20, 0, 0); }},
+        {"too_much_used", [](const void *) { LAUNCH(too_much_used, 1, 1, 4095, 0); }},
+        {"too_much_asked", [](const void *) { LAUNCH(empty, 1, 1, 232449, 0); }},        /* @asked */
+        {"block_too_large", [](const void *) { LAUNCH(empty, 1, dim3(64, 17), 0, 0); }}, /* @block */
+        {"empty_grid", [](const void *) { LAUNCH(empty, dim3(1, 0), 1, 0, 0); }},        /* @grid */
+        {"unaligned", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 0); }},
+        {"not_shared", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 1); }},
+        {"past_the_end", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 2); }},
+        {"load", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 3); }},
+        {"nothing", [](const void *) { LAUNCH(empty, 1, 1, 0, 0); }},
+    };
+    for (auto &mistake : mistakes)
+        if (!strcmp(mistake.name, argv[1]))
+            mistake.run(device_alloc(4096, "memory"));
+    return 0;
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env perl
+# What the CPU device says of wrong kernels: the message (block, threads, file, line), one line, exit code 1, and no hang.
+use strict;
+use warnings;
+use Test::More;
+
+my $source  = 'tests/simt_errors.cu';
+my $program = ($ENV{TEST_BUILD} // 'build/cpu') . '/tests/simt_errors';
+
+# Where the lines marked /* @name */ are.
+my %line;
+open my $file, '<', $source or die "$source: $!";
+while (<$file>) { $line{$1} = $. if m{/\* @(\w+)} }
+close $file;
+
+# Runs the program; returns its exit code (or "signal N") and all it printed.
+sub run {
+    my ($argument, %environment) = @_;
+    my $pid = open(my $output, '-|') // die "fork: $!";
+    if (!$pid) {
+        open STDERR, '>&', \*STDOUT;
+        @ENV{keys %environment} = values %environment;
+        alarm 20;    # a hang is a failure, not a test that never ends
+        exec $program, $argument or die "$program: $!";
+    }
+    my $text = do { local $/; <$output> } // '';
+    close $output;
+    return ($? & 127 ? 'signal ' . ($? & 127) : $? >> 8, $text);
+}
+
+# A message, with @name for the place of that marker and 0x... for any address.
+sub says {
+    my ($case, $want) = @_;
+    for my $order (qw(forward reverse shuffle)) {
+        my ($code, $text) = run($case, CPU_DEVICE_ORDER => $order);
+        (my $expected = $want) =~ s/@(\w+)/$source:$line{$1}/g;
+        $text =~ s/0x[0-9a-f]{9,}/0x.../g;
+        is $text, "$expected\n", "$case, $order: the message";
+        is $code, 1, "$case, $order: exit code 1";
+    }
+}
+
+my $bad = 'block (1,2,0)';
+says early_return => "kernel early_return, $bad: threads 0-30,32-63 wait at __syncthreads (\@early_return); "
+  . 'thread 31 has returned';
+says two_barriers => "kernel two_barriers, $bad: threads 0-15,32-47 wait at __syncthreads (\@two_barriers_a); "
+  . 'threads 16-31,48-63 wait at __syncthreads (@two_barriers_b)';
+says one_round_more => "kernel one_round_more, $bad: threads 0-4,6-12,14-15 have returned; "
+  . 'threads 5,13 wait at __syncthreads (@one_round_more)';
+says lane_at_barrier => "kernel shuffle_without_a_lane<33>, $bad: threads 0-31,33 wait at __syncthreads (\@shuffle_b); "
+  . 'threads 32,34-63 wait at __shfl_xor_sync (@shuffle_a)';
+says two_shuffles => "kernel two_shuffles, $bad: threads 0,2 wait at __shfl_xor_sync (\@two_shuffles_b); "
+  . 'threads 1,3 wait at __shfl_xor_sync (@two_shuffles_a)';
+says different_masks => "kernel different_masks, $bad: threads 0-3 wait at __shfl_sync (\@masks) for the lanes 0x000000ff; "
+  . 'threads 4-15 have returned';
+says not_in_mask => "kernel not_in_mask, $bad, thread 8: __syncwarp: lane 8 is not in its own mask (\@not_in_mask)";
+says mma => "kernel mma_without_a_lane, $bad: threads 0-31,40 have returned; "
+  . 'threads 32-39,41-63 wait at mma_m16n8k16 (@mma)';
+says past_the_end => "kernel bad_address, $bad, thread 9: cp_async_16: address 0x... is not in the block's 4096 bytes of "
+  . 'shared memory (@past_the_end)';
+says not_shared => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not in the block's 4096 bytes of "
+  . 'shared memory (@not_shared)';
+says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not aligned to 16 bytes (\@unaligned)";
+says load      => "kernel bad_address, $bad, thread 9: load_16: address 0x... is not aligned to 16 bytes (\@load)";
+says too_much_used =>
+  'kernel too_much_used, block (0,0,0), thread 0: uses 4096 bytes of shared memory, the launch gave 4095 (@used)';
+says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; the device has 232448 (@asked)';
+says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)';
+says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)';
+
+# Whichever lane runs first is the one that complains.
+for my $order (qw(forward reverse shuffle)) {
+    my ($code, $text) = run('small_block', CPU_DEVICE_ORDER => $order);
+    $text =~ s/thread \d+/thread N/;
+    is $text, "kernel mma_in_a_small_block, block (0,0,0), thread N: mma_m16n8k16 needs all 32 lanes, this warp has 20 "
+      . "($source:$line{small})\n", "small_block, $order: the message";
+    is $code, 1, "small_block, $order: exit code 1";
+}
+
+# Bad settings: one line that says what may be set, exit code 2.
+for ([CPU_DEVICE_ORDER => 'sideways', 'choose forward, reverse or shuffle'],
+    [CPU_DEVICE_ORDER => '', 'choose forward, reverse or shuffle'],
+    [CPU_DEVICE_THREADS => 'many', 'choose 1 to 1024'], [CPU_DEVICE_THREADS => 0, 'choose 1 to 1024'],
+    [CPU_DEVICE_THREADS => '2x', 'choose 1 to 1024']) {
+    my ($name, $value, $advice) = @$_;
+    my ($code, $text) = run('nothing', $name => $value);
+    is $text, "$name=$value: $advice\n", "$name=$value: the message";
+    is $code, 2, "$name=$value: exit code 2";
+}
+is_deeply [run('nothing')], [0, ''], 'a kernel without mistakes says nothing';
+
+done_testing;
