@@ -49,7 +49,7 @@ else
   SAN       := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
   KERNEL_CC  = $(CXX) -x c++ -std=c++17 -O3 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
   LINK       = $(CXX) -pthread $(SAN)
-  MACHINE   := common/device_cpu.c $(wildcard common/cpu/*.c)
+  MACHINE   := common/device_cpu.c $(filter-out common/cpu/trace%,$(wildcard common/cpu/*.c))
 endif
 
 # `make V=1` prints the commands as they are.

@@ -58,10 +58,15 @@ static inline uint32_t round_to_format(float value, int mantissa_bits, int bias)
     return bits < ((uint32_t)(128 - bias) << 23) ? subnormal : normal;
 }
 
-/* The value of a finite code without its sign. The same shift backwards: the code's bits are placed in a float, and one
- * exact multiplication moves the bias and turns the float's subnormals into the format's. */
+/* The value of a finite code without its sign: the same backwards. A normal code is shifted into place and its exponent
+ * moved to the other bias. A subnormal one is put into the mantissa of the smallest normal, which is then subtracted: a
+ * multiplication by a power of two would do for both, but CPUs are slow on the float subnormals it would start from. */
 static inline float format_to_float(uint32_t code, int mantissa_bits, int bias) {
-    return bits_float(code << (23 - mantissa_bits)) * power_of_two(127 - bias);
+    const int dropped = 23 - mantissa_bits;
+    float smallest = power_of_two(1 - bias);
+    float normal = bits_float((code << dropped) + ((uint32_t)(127 - bias) << 23));
+    float subnormal = bits_float((code << dropped) + float_bits(smallest)) - smallest;
+    return code < 1u << mantissa_bits ? subnormal : normal;
 }
 
 /* ---- fp16 ---- */

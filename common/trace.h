@@ -22,20 +22,21 @@ extern "C" {
 
 #define SHARED_MEMORY_NAME "shared memory" /* a TraceRow's tensor that is none */
 
+enum { TRACE_LINE = 128 }; /* bytes of a source line's name */
 enum { TRACE_READ, TRACE_WRITE, TRACE_DIRECTIONS };
 
 /* One kernel and one tensor, or its shared memory; all launches of the kernel together. A *request* is one instruction of one
  * warp. What it costs is counted in 32-byte sectors (device memory) or in wavefronts, passes over the 32 banks (shared). */
 typedef struct {
     const char *kernel; /* without template arguments: "mma_scores" */
-    const char *tensor; /* the purpose it was allocated for: "Q" */
+    char tensor[64];    /* the purpose it was allocated for: "Q" */
     uint64_t bytes[TRACE_DIRECTIONS];  /* as the threads asked for them; an atomic counts as one read and one write */
     uint64_t unique[TRACE_DIRECTIONS]; /* different bytes among these; 0 for shared memory */
     uint64_t requests[TRACE_DIRECTIONS];
     uint64_t cost[TRACE_DIRECTIONS];  /* sectors, or wavefronts */
     uint64_t ideal[TRACE_DIRECTIONS]; /* the fewest that could carry the same bytes */
     /* the line that costs most above its ideal; "" if all are ideal */
-    char worst_line[160];
+    char worst_line[TRACE_LINE];
     uint64_t worst_requests, worst_cost, worst_ideal;
     int approximate; /* some lanes passed a line more often than others between two collectives: see notes/trace.md */
 } TraceRow;
@@ -57,8 +58,9 @@ typedef struct {
 
 /* Two accesses to one byte by two threads, at least one a write, with nothing that orders them. */
 typedef struct {
-    const char *kernel, *tensor;
-    char line[2][160]; /* source lines: the earlier access here, then the one that found it */
+    const char *kernel;
+    char tensor[64];
+    char line[2][TRACE_LINE]; /* source lines: the earlier access here, then the one that found it */
     int writes[2];
     unsigned block[2], thread[2]; /* of the first example; `thread` in its block */
     uint64_t offset;              /* the byte of the tensor or of shared memory */

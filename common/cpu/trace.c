@@ -178,7 +178,7 @@ void trace_barrier(void) {
     if (!r)
         return;
     r->barriers++;
-    r->barrier_time = ++r->now;
+    r->barrier_time = race_tick(r);
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         warp_flush(r, warp);
 }
@@ -197,7 +197,7 @@ void trace_collective(const char *what, int warp, unsigned lanes) {
     warp_flush(r, warp);
     /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
     if (strcmp(what, "__syncwarp") == 0)
-        r->warp_time[warp] = ++r->now;
+        r->warp_time[warp] = race_tick(r);
 }
 
 void trace_thread_returns(void) {

@@ -94,14 +94,16 @@ void warp_flush(Recorder *r, int warp);
 
 /* trace_race.c. `offset` counts from the start of the tensor. */
 void race_access(Recorder *r, const Fiber *thread, int site, size_t offset, size_t bytes);
+uint32_t race_tick(Recorder *r); /* moves the block's clock on, and returns the new time */
 void race_atomic(Recorder *r);
 void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset);
 void race_launch_begins(Recorder *const *recorders, int count);
 void race_launch_ends(Recorder *const *recorders, int count);
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]); /* adds the bytes touched in this launch */
 
-/* trace_source.c: fills in the line of each site, "01_tiled/mma.cu:53" or "common/gpu/tile.cuh:64 in 01_tiled/mma.cu:53". */
-void source_lines(const Site *sites, int count, char (*lines)[160]);
+/* trace_source.c: fills in the line of each site: "mma.cu:53", or "tile.cuh:64 in mma.cu:53" for a function that was inlined. */
+typedef char SourceLine[TRACE_LINE];
+void source_lines(const Site *sites, int count, SourceLine *lines);
 
 /* trace_result.c */
 extern Trace trace_result;

@@ -39,7 +39,15 @@ static int site_of(Touch t) { return t >> TIME_BITS & ((1 << SITE_BITS) - 1); }
 static unsigned thread_of(Touch t) { return t >> (TIME_BITS + SITE_BITS) & ((1 << THREAD_BITS) - 1); }
 static uint32_t block_of(Touch t) { return (uint32_t)(t >> (TIME_BITS + SITE_BITS + THREAD_BITS)); }
 static unsigned warp_of(Touch t) { return thread_of(t) / SIMT_WARP; }
+static int same_warp(Touch a, Touch b) { return block_of(a) == block_of(b) && warp_of(a) == warp_of(b); }
 static int same_thread(Touch a, Touch b) { return (a ^ b) >> (TIME_BITS + SITE_BITS) == 0; }
+
+uint32_t race_tick(Recorder *r) {
+    if (++r->now == 1u << TIME_BITS)
+        simt_give_up(2, "trace: kernel %s passes more than %u barriers a block: choose a smaller shape", simt_job->kernel,
+                     1u << TIME_BITS);
+    return r->now;
+}
 
 /* When each block of the grid released what it had written: the number of its first atomic after a fence; 0: not yet. */
 static _Atomic uint32_t *released;
@@ -62,7 +70,7 @@ static int is_ordered(const Recorder *r, Touch earlier, Touch now, int in_shared
         return in_shared || (released[block] && released[block] < r->seen);
     }
     return time_of(earlier) < r->barrier_time ||
-           (warp_of(earlier) == warp_of(now) && time_of(earlier) < r->warp_time[warp_of(now)]);
+           (same_warp(earlier, now) && time_of(earlier) < r->warp_time[warp_of(now)]);
 }
 
 static void check(const Recorder *r, Touch earlier, Touch now, size_t offset, int in_shared) {
@@ -86,7 +94,7 @@ static void touch_read(const Recorder *r, struct Cell *cell, Touch now, size_t o
     Touch a = cell->read[0], b = cell->read[1];
     if (is_ordered(r, a, now, in_shared)) /* whoever races with a will race with this thread too, or with b */
         atomic_store_explicit(&cell->read[0], now, memory_order_relaxed);
-    else if (is_ordered(r, b, now, in_shared) || (warp_of(a) == warp_of(b) && warp_of(now) != warp_of(a)))
+    else if (is_ordered(r, b, now, in_shared) || (same_warp(a, b) && !same_warp(a, now)))
         atomic_store_explicit(&cell->read[1], now, memory_order_relaxed);
 }
 
@@ -144,7 +152,8 @@ void race_launch_ends(Recorder *const *recorders, int count) {
 
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]) {
     for (size_t i = 0; i < tensor->bytes; i++) {
-        unique[TRACE_READ] += tensor->cells[i].read[0] != 0;
-        unique[TRACE_WRITE] += tensor->cells[i].write != 0;
+        Touch write = tensor->cells[i].write;
+        unique[TRACE_READ] += tensor->cells[i].read[0] || (write && trace_sites[site_of(write)].kind == SITE_ATOMIC);
+        unique[TRACE_WRITE] += write != 0;
     }
 }
