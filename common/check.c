@@ -61,22 +61,44 @@ void comparison_merge(Comparison *c, const Comparison *other) {
  *             relative, and in both of the two compared. The errors of the P_j have random signs, so they add up as the
  *             terms of O themselves do, and O's own size is the measure: the largest |want| of the row, because a single
  *             element may be near 0 by accident.
- * 2^-20 (1 + |LSE|)
- *             S is summed in fp32. Its absolute error grows with its size, e^S turns an absolute error into a relative
- *             one of P, and the scores that matter are those near the maximum, which |LSE| bounds. 2^-20 is 16 units of
- *             fp32's roundoff: for the order of summation, and for exp2's argument and result.
+ * 2^-20 + 4 sqrt(D) 2^-24 score_size
+ *             S is summed in fp32, and e^S turns its absolute error into a relative one of P. That error goes with the size
+ *             of what is summed, scale |q| |k|, not with what is left of it: terms may cancel. D roundings of up to 2^-24
+ *             each add up to sqrt(D) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times
+ *             that, because P divides one such error by another and the worst of millions of elements is looked at.
+ *             2^-20 is for exp2's result and the sums over P.
  * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
  *
  * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
  * an allowance that is not finite, and compare_row takes that as no allowance at all. */
-double output_allowance(Dtype dtype, const double *want_row, int columns, double lse) {
+double output_allowance(Dtype dtype, const double *want_row, int columns, double lse, double score_size) {
     if (lse == -INFINITY)
         return 0;
+    if (!isfinite(lse))
+        return (double)NAN;
     double largest = 0;
     for (int column = 0; column < columns; column++)
         largest = worse(fabs(want_row[column]), largest);
     double smallest_step = dtype == DTYPE_FP16 ? 0x1p-24 : dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
-    return (4 * dtype_epsilon(dtype) + 0x1p-20 * (1 + fabs(lse))) * largest + smallest_step;
+    return (4 * dtype_epsilon(dtype) + 0x1p-20 + 4 * sqrt(columns) * 0x1p-24 * score_size) * largest + smallest_step;
+}
+
+/* The largest |row|^2 of a matrix. */
+static double largest_square(Dtype dtype, const void *matrix, size_t rows, int columns) {
+    double largest = 0;
+    for (size_t row = 0; row < rows; row++) {
+        double square = 0;
+        for (int column = 0; column < columns; column++) {
+            double value = dtype_to_double(dtype, matrix, row * columns + column);
+            square += value * value;
+        }
+        largest = worse(square, largest);
+    }
+    return largest;
+}
+double score_size(const Problem *p, const void *q, const void *k) {
+    return p->scale * sqrt(largest_square(p->dtype, q, row_count(p), p->head_dim)) *
+           sqrt(largest_square(p->dtype, k, (size_t)p->batch * p->kv_heads * p->seqlen_k, p->head_dim));
 }
 
 /* LSE is fp32 throughout and nothing of it is rounded to the dtype, so only the summation of S and of the row sum shows.
@@ -89,6 +111,7 @@ typedef struct {
     const void *got, *want;
     const float *want_lse;
     const double *want_double, *want_lse_double;
+    double score_size;
     const char *tensor;
     Comparison result;
     pthread_mutex_t lock; /* of result */
@@ -120,7 +143,7 @@ static void compare_output_rows(size_t begin, size_t end, void *context) {
             got[column] = dtype_to_double(p->dtype, job->got, i);
             want[column] = job->want_double ? job->want_double[i] : dtype_to_double(p->dtype, job->want, i);
         }
-        double allowed = output_allowance(p->dtype, want, d, reference_lse(job, row));
+        double allowed = output_allowance(p->dtype, want, d, reference_lse(job, row), job->score_size);
         compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), got, want, d, allowed);
     }
     merge_result(job, &part);
@@ -148,13 +171,14 @@ static Comparison run(Job *job, const char *tensor, void (*body)(size_t, size_t,
     return job->result;
 }
 
-Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse) {
-    Job job = {.p = p, .got = got, .want = want, .want_lse = want_lse};
+Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse, double score_size) {
+    Job job = {.p = p, .got = got, .want = want, .want_lse = want_lse, .score_size = score_size};
     return run(&job, "O", compare_output_rows);
 }
 
-Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse) {
-    Job job = {.p = p, .got = got, .want_double = want, .want_lse_double = want_lse};
+Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse,
+                                 double score_size) {
+    Job job = {.p = p, .got = got, .want_double = want, .want_lse_double = want_lse, .score_size = score_size};
     return run(&job, "O", compare_output_rows);
 }
 

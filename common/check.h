@@ -40,15 +40,19 @@ void compare_row(Comparison *c, int batch, int head, int row, const double *got,
 /* Adds what another comparison of the same tensor saw. The order of merging does not change the result. */
 void comparison_merge(Comparison *c, const Comparison *other);
 
+/* scale * max|q_i| * max|k_j|: the most a score of the problem can be, and the measure of its rounding error. q, k: host. */
+double score_size(const Problem *p, const void *q, const void *k);
+
 /* How far two correct implementations may be apart: derived in check.c. want_row: [columns]; lse: of that row. */
-double output_allowance(Dtype dtype, const double *want_row, int columns, double lse);
+double output_allowance(Dtype dtype, const double *want_row, int columns, double lse, double score_size);
 double lse_allowance(double want);
 
 /* Whole tensors on the host, rows in parallel. O is [batch, heads, seqlen_q, head_dim] in p->dtype (the _double reference:
  * doubles), LSE [batch, heads, seqlen_q]. */
-Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse);
+Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse, double score_size);
 Comparison compare_lse(const Problem *p, const float *got, const float *want);
-Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse);
+Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse,
+                                 double score_size);
 Comparison compare_lse_double(const Problem *p, const float *got, const double *want);
 
 /* One line about the worst element, for instance

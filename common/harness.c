@@ -119,15 +119,15 @@ static void free_outputs(Run *run, Row *row) {
 /* What the first run left in run->o and run->lse against the best reference there is. */
 static void validate(Run *run, int is_naive, Row *row) {
     row->validated = 1;
+    if (!run->samples.count)
+        run->samples = samples_compute(run->p, run->options.key_lengths, &run->inputs);
     row->against_oracle = is_naive || !run->reference_o;
     if (row->against_oracle) {
-        if (!run->samples.count)
-            run->samples = samples_compute(run->p, run->options.key_lengths, &run->inputs);
         run->report.sample_count = run->samples.count;
         row->o = samples_compare_output(&run->samples, run->o);
         row->lse = samples_compare_lse(&run->samples, run->lse);
     } else {
-        row->o = compare_output(run->p, run->o, run->reference_o, run->reference_lse);
+        row->o = compare_output(run->p, run->o, run->reference_o, run->reference_lse, run->samples.score_size);
         row->lse = compare_lse(run->p, run->lse, run->reference_lse);
     }
 }

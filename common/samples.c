@@ -9,7 +9,7 @@
 
 /* Every fourth sample moves to the first row of its head and every fourth to the last: there sit a causal row with one key
  * to see, and the tail of the last tile. A problem of up to 64 rows is taken whole. */
-static RowIndex sampled_row(const Problem *p, int sample, int count) {
+RowIndex sampled_row(const Problem *p, int sample, int count) {
     size_t rows = row_count(p);
     if (rows == (size_t)count)
         return row_index(p, (size_t)sample);
@@ -61,6 +61,7 @@ Samples samples_compute(const Problem *p, const int *key_lengths, const HostTens
     for (int i = 0; i < s.count; i++)
         s.rows[i] = sampled_row(p, i, s.count);
     parallel_for((size_t)s.count, compute_samples, &(Work){&s, key_lengths, inputs});
+    s.score_size = score_size(p, inputs->q, inputs->k);
     return s;
 }
 
@@ -71,7 +72,7 @@ Comparison samples_compare_output(const Samples *s, const void *o) {
         RowIndex row = s->rows[i];
         const double *want = s->o + (size_t)i * p->head_dim;
         double *got = to_doubles(p, o, flat_row(p, row) * p->head_dim, (size_t)p->head_dim);
-        double allowed = output_allowance(p->dtype, want, p->head_dim, s->lse[i]);
+        double allowed = output_allowance(p->dtype, want, p->head_dim, s->lse[i], s->score_size);
         compare_row(&c, row.batch, row.head, row.row, got, want, p->head_dim, allowed);
         free(got);
     }

@@ -15,6 +15,7 @@ typedef struct {
     RowIndex rows[MAX_SAMPLES];
     double *o; /* [count, head_dim] */
     double lse[MAX_SAMPLES];
+    double score_size; /* of the whole problem, see check.h */
 } Samples;
 
 /* Up to 64 rows spread evenly over batch entries, heads and rows, with first and last rows of heads among them.
@@ -24,5 +25,8 @@ Samples samples_compute(const Problem *p, const int *key_lengths, const HostTens
 /* Compare whole tensors on the host, O in the problem's dtype, in the sampled rows. */
 Comparison samples_compare_output(const Samples *samples, const void *o);
 Comparison samples_compare_lse(const Samples *samples, const float *lse);
+
+/* Which row the sample-th of `count` looks at. */
+RowIndex sampled_row(const Problem *p, int sample, int count);
 
 #endif

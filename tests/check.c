@@ -16,6 +16,7 @@ enum { BATCH = 2, HEADS = 3, ROWS = 40, D = 16, ELEMENTS = BATCH * HEADS * ROWS 
 static Problem problem = {BATCH, HEADS, HEADS, ROWS, 30, D, DTYPE_FP16, 1, 0.25f};
 
 static double want[ELEMENTS], want_lse[LSE_ROWS]; /* the fp64 reference */
+static double size;                               /* of its scores */
 static float got_lse[LSE_ROWS], reference_lse[LSE_ROWS];
 static float got[ELEMENTS], reference[ELEMENTS]; /* large enough for any dtype */
 
@@ -41,17 +42,20 @@ static void make_reference(void) {
     for (int i = 0; i < ELEMENTS; i++)
         q[i] = values[0][i], k[i] = values[1][i], v[i] = values[2][i];
     oracle_forward(&problem, NULL, q, k, v, want, want_lse);
+    Problem as_drawn = problem;
+    as_drawn.dtype = DTYPE_FP32;
+    size = score_size(&as_drawn, values[0], values[1]);
 }
 
 static void set(int batch, int head, int row, int column, double value) {
     dtype_store(problem.dtype, got, at(batch, head, row, column), value);
 }
 
-/* Both kinds of reference must come to the same verdict; gives the one against the dtype's. */
+/* Both kinds of reference must come to the same verdict, and name the same element if it is the only one; gives the one against the dtype's. */
 static Comparison output(void) {
-    Comparison a = compare_output(&problem, got, reference, reference_lse);
-    Comparison b = compare_output_double(&problem, got, want, want_lse);
-    if (a.ok != b.ok || (!a.ok && (a.batch != b.batch || a.head != b.head || a.row != b.row)))
+    Comparison a = compare_output(&problem, got, reference, reference_lse, size);
+    Comparison b = compare_output_double(&problem, got, want, want_lse, size);
+    if (a.ok != b.ok || (a.bad == 1 && (a.batch != b.batch || a.head != b.head || a.row != b.row)))
         a.ok = -1;
     return a;
 }
@@ -71,7 +75,7 @@ static void test_output(void) {
     const char *name = dtype_name(problem.dtype);
     reset();
     Comparison c = output();
-    Comparison rounded = compare_output_double(&problem, got, want, want_lse);
+    Comparison rounded = compare_output_double(&problem, got, want, want_lse, size);
     ok(c.ok == 1 && c.bad == 0 && c.max_error == 0 && rounded.max_error > 0, "%s: the rounded reference passes", name);
 
     memset(got, 0xff, sizeof got);
@@ -126,7 +130,7 @@ static void test_output(void) {
     /* The allowance is exact: half of it passes, half as much again does not. Rounding what is stored moves it
      * by up to u, an eighth of the allowance. */
     reset();
-    double allowed = output_allowance(problem.dtype, want + at(1, 1, 35, 0), D, want_lse[(1 * HEADS + 1) * ROWS + 35]);
+    double allowed = output_allowance(problem.dtype, want + at(1, 1, 35, 0), D, want_lse[(1 * HEADS + 1) * ROWS + 35], size);
     set(1, 1, 35, 4, want[at(1, 1, 35, 4)] + 0.5 * allowed);
     c = output();
     ok(c.ok == 1 && c.bad == 0 && stands_at(&c, 1, 1, 35, 4) && c.error > 0 && c.error < c.allowed,
@@ -140,23 +144,23 @@ static void test_broken_reference(void) {
     problem.dtype = DTYPE_FP16;
     reset();
     dtype_store(problem.dtype, reference, at(0, 0, 20, 0), (double)NAN);
-    Comparison c = compare_output(&problem, got, reference, reference_lse);
+    Comparison c = compare_output(&problem, got, reference, reference_lse, size);
     ok(c.ok == 0 && c.bad == D && stands_at(&c, 0, 0, 20, 0), "a NaN in the reference: nothing of that row passes");
     dtype_store(problem.dtype, reference, at(0, 0, 20, 0), INFINITY);
-    c = compare_output(&problem, got, reference, reference_lse);
+    c = compare_output(&problem, got, reference, reference_lse, size);
     ok(c.ok == 0 && c.bad == D, "an infinity in the reference does not allow everything");
     reset();
     reference_lse[20] = (float)NAN;
-    ok(compare_output(&problem, got, reference, reference_lse).bad == D, "nor does a NaN in its LSE");
+    ok(compare_output(&problem, got, reference, reference_lse, size).bad == D, "nor does a NaN in its LSE");
     reference_lse[20] = INFINITY;
-    ok(compare_output(&problem, got, reference, reference_lse).bad == D, "nor an infinity");
+    ok(compare_output(&problem, got, reference, reference_lse, size).bad == D, "nor an infinity");
     ok(compare_lse(&problem, got_lse, reference_lse).bad == 1, "nor for the LSE itself");
 }
 
 static void test_zeros(void) {
     static const double zeros[ELEMENTS];
     static const float nothing[ELEMENTS];
-    Comparison c = compare_output_double(&problem, nothing, zeros, want_lse);
+    Comparison c = compare_output_double(&problem, nothing, zeros, want_lse, size);
     ok(c.ok == 1 && c.bad == 0 && c.max_error == 0, "zeros against zeros");
     double g = -0.0, w = 0;
     c = comparison_start("x");
@@ -197,10 +201,15 @@ static void test_lse(void) {
 }
 
 static void test_allowance(void) {
-    const double row[] = {0.25, -2, 1};
-    ok(output_allowance(DTYPE_FP16, row, 3, 0) == (0x1p-9 + 0x1p-20) * 2 + 0x1p-24, "4u of the row's largest, in fp16");
-    ok(output_allowance(DTYPE_BF16, row, 3, -7) == (0x1p-6 + 0x1p-17) * 2 + 0x1p-133, "in bf16, and with |LSE|");
-    ok(output_allowance(DTYPE_FP32, row, 3, -INFINITY) == 0, "nothing for a row without keys");
+    const double row[] = {0.25, -2, 1, 0};
+    ok(output_allowance(DTYPE_FP16, row, 3, 0, 0) == (0x1p-9 + 0x1p-20) * 2 + 0x1p-24, "4u of the row's largest, in fp16");
+    ok(output_allowance(DTYPE_BF16, row, 4, -7, 14) == (0x1p-6 + 8 * 0x1p-20) * 2 + 0x1p-133, "in bf16, and with the scores' size");
+    ok(output_allowance(DTYPE_FP32, row, 3, -INFINITY, 9) == 0, "nothing for a row without keys");
+
+    static const float q2[] = {3, 4, 0, 1, 0, 0}, k2[] = {1, 2, 2, 0, 0, 0}; /* |q| at most 5, |k| at most 3 */
+    Problem two_rows = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 2, .seqlen_k = 2, .head_dim = 3, .dtype = DTYPE_FP32,
+                        .scale = 0.5f};
+    ok(score_size(&two_rows, q2, k2) == 7.5, "the scores' size is scale |q| |k|");
     ok(lse_allowance(-3) == 0x1p-15 && lse_allowance(-INFINITY) == 0, "LSE");
 }
 

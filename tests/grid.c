@@ -39,6 +39,7 @@ typedef struct {
     void *host_o;
     float *host_lse;
     double *o, *lse;    /* the oracle's */
+    double score_size;  /* see check.h */
     double naive_error; /* 00_naive's worst error of O on this case */
 } Case;
 
@@ -61,31 +62,33 @@ static void *device_allocate(size_t bytes, const char *purpose) {
 }
 
 /* Draws q, k, v of the case's kind, rounds them to the dtype, and hands back what was rounded, as doubles. */
-static void draw(const Case *c, unsigned seed, double *q, double *k, double *v, void *device[3]) {
+static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *device[3]) {
     const Problem *p = &c->p;
     size_t counts[3] = {query_elements(p), key_elements(p), key_elements(p)};
     double *values[3] = {q, k, v};
+    void *host[3];
     for (int tensor = 0; tensor < 3; tensor++) {
-        void *host = allocate(counts[tensor] * dtype_bytes(p->dtype));
+        host[tensor] = allocate(counts[tensor] * dtype_bytes(p->dtype));
         double mean = tensor == 2 ? (c->kind == V_MEAN ? 0.5 : 0) : c->kind == VERY_NEGATIVE ? (tensor == 0 ? 4 : -4) : 0;
         double std = c->kind == VERY_NEGATIVE && tensor < 2 ? 0.25 : 1;
-        random_normal(p->dtype, host, counts[tensor], seed, tensor, mean, std);
+        random_normal(p->dtype, host[tensor], counts[tensor], seed, tensor, mean, std);
         for (size_t i = 0; i < counts[tensor]; i++) {
             size_t row = i / p->head_dim;
             int d = i % p->head_dim;
             if (c->kind == EQUAL && tensor == 0)
-                dtype_store(p->dtype, host, i, 0);
+                dtype_store(p->dtype, host[tensor], i, 0);
             if (c->kind == OUTLIER && tensor < 2 && d == (int)(row * 7 % p->head_dim))
-                dtype_store(p->dtype, host, i, 100);
+                dtype_store(p->dtype, host[tensor], i, 100);
             if (c->kind == ONE_HOT && tensor < 2) /* scores 0 and, where row and column hit the same d, +-100 */
-                dtype_store(p->dtype, host, i,
+                dtype_store(p->dtype, host[tensor], i,
                             d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim)));
-            values[tensor][i] = dtype_to_double(p->dtype, host, i);
+            values[tensor][i] = dtype_to_double(p->dtype, host[tensor], i);
         }
         device[tensor] = device_allocate(counts[tensor] * dtype_bytes(p->dtype), tensor == 0 ? "Q" : tensor == 1 ? "K" : "V");
-        device_write(device[tensor], host, counts[tensor] * dtype_bytes(p->dtype));
-        free(host);
+        device_write(device[tensor], host[tensor], counts[tensor] * dtype_bytes(p->dtype));
     }
+    c->score_size = score_size(p, host[0], host[1]);
+    free(host[0]), free(host[1]), free(host[2]);
 }
 
 static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed) {
@@ -150,7 +153,7 @@ static int run_variant(const Variant *variant, Case *c) {
     for (int i = 0; i < buffers; i++)
         device_free(workspace[i].pointer);
 
-    Comparison o = compare_output_double(&c->p, c->host_o, c->o, c->lse);
+    Comparison o = compare_output_double(&c->p, c->host_o, c->o, c->lse, c->score_size);
     Comparison lse = compare_lse_double(&c->p, c->host_lse, c->lse);
     int good = o.ok && lse.ok && !damaged;
     if (variant == &naive_variant)
