@@ -45,7 +45,7 @@ my $root = getcwd;
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 my $copy = tempdir(CLEANUP => 1);
 # Headers and objects travel with their times, so that make compiles only what a mutation touched.
-system("cp -a Makefile common tests notes 0?_* '$copy' && mkdir -p '$copy/build' && cp -a '$build' '$copy/build/'") == 0
+system("cp -a Makefile common tests 0?_* '$copy' && mkdir -p '$copy/build' && cp -a '$build' '$copy/build/'") == 0
     or BAIL_OUT("cannot copy the tree to $copy");
 chdir $copy or BAIL_OUT("cannot enter $copy");
 
