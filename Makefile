@@ -52,6 +52,23 @@ else
   MACHINE   := common/device_cpu.c $(filter-out common/cpu/trace%,$(wildcard common/cpu/*.c))
 endif
 
+# TRACE=1: the kernels report each access to memory (common/cpu/trace.c, notes/trace.md). -fsanitize=thread inserts the calls,
+# the options after it keep them true to the source; clang would split or lose the 16-byte ones.
+ifdef TRACE
+  ifneq ($(DEVICE),cpu)
+    $(error TRACE=1 is for the CPU device: add DEVICE=cpu)
+  endif
+  ifeq ($(findstring Free Software Foundation,$(shell $(CXX) --version 2>/dev/null)),)
+    $(error the trace needs g++, and $(CXX) is not it or not there; set CXX=g++)
+  endif
+  OUT        := build/cpu-trace
+  CFLAGS     += -DTRACE
+  KERNEL_CC   = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \
+                -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -fno-tree-sra
+  LINK        = $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f
+  MACHINE    := common/device_cpu.c $(wildcard common/cpu/*.c)
+endif
+
 # `make V=1` prints the commands as they are.
 ifeq ($(V),)
   quiet = @echo "  $1";
@@ -60,7 +77,9 @@ endif
 # ---- objects ------------------------------------------------------------------------------------------------------------
 objects = $(patsubst %,$(OUT)/%.o,$1)
 COMMON := $(filter-out common/device_cpu.c,$(wildcard common/*.c)) $(MACHINE)
-NAIVE  := 00_naive/naive.c 00_naive/naive.cu
+# A backward stage starts from another stage's forward pass.
+FORWARD_05_fa2_backward := 04_fa2/split_q.cu
+NAIVE  := 00_naive/naive.c 00_naive/traffic.c 00_naive/naive.cu
 
 $(OUT)/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -84,7 +103,7 @@ all: $(STAGES)
 .SECONDARY: # keep the objects of test programs
 
 define stage_rules
-$(OUT)/$1/$1: $(call objects,$(sort $(wildcard $1/*.c $1/*.cu) $(NAIVE)) $(COMMON))
+$(OUT)/$1/$1: $(call objects,$(sort $(wildcard $1/*.c $1/*.cu) $(FORWARD_$1) $(NAIVE)) $(COMMON))
 	$$(call quiet,link    $$@)$$(LINK) $$^ -o $$@ -lm
 $1: $(OUT)/$1/$1
 	@ln -sfn ../$(OUT)/$1/$1 $1/$1
@@ -97,23 +116,23 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
 .PHONY: test test-device tests mutations
 JOBS        ?= $(shell getconf _NPROCESSORS_ONLN)
-UNIT_C      := $(filter-out tests/grid.c,$(wildcard tests/*.c))
-UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%),$(wildcard tests/*.cu))
+UNIT_C      := $(filter-out tests/grid%,$(wildcard tests/*.c))
+UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
 UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
-SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t,$(wildcard tests/*.t))
+SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
 
-$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness.c,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness%,$(COMMON)))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
-$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness.c,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness%,$(COMMON)))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 
 $(OUT)/%/main_as_table.o: %/main.c
 	@mkdir -p $(@D)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) $(SAN) -Dmain=stage_main -MMD -MP -c $< -o $@
 define grid_rule
-$(OUT)/tests/grid_$1: $(OUT)/tests/grid.c.o $(OUT)/$1/main_as_table.o \
-		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(NAIVE)) $(COMMON))
+$(OUT)/tests/grid_$1: $(OUT)/tests/grid$(if $(FORWARD_$1),_backward).c.o $(OUT)/$1/main_as_table.o \
+		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
 	$$(call quiet,link    $$@)$$(LINK) $$^ -o $$@ -lm
 endef
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
@@ -122,14 +141,43 @@ tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
 test: ## all tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
+	@$(MAKE) --no-print-directory test-trace
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
 	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) prove --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS)) --exec '' \
 		$(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
 
+test-trace: ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
+	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 test-trace-built
+test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
+	TEST_BUILD=$(OUT) prove --exec '' $(OUT)/tests/trace tests/trace.t
+
 mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
+
+trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
+	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-defects-built
+trace-defects-built: $(foreach s,$(STAGES),$(OUT)/$s/$s)
+	prove --exec '' tests/trace_defects.t
+
+# ---- the trace ----------------------------------------------------------------------------------------------------------
+# Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100"
+.PHONY: trace trace-built test-trace test-trace-built trace-defects trace-defects-built $(addprefix trace-,$(STAGES)) $(addprefix trace-built-,$(STAGES))
+TRACE_OPTIONS ?= --heads 1 --seqlen 256
+
+define trace_rules
+trace-$1:
+	@$$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-built-$1
+trace-built-$1: $$(OUT)/$1/$1
+	@$$< --trace $$(TRACE_OPTIONS)
+endef
+$(foreach s,$(STAGES),$(eval $(call trace_rules,$s)))
+
+trace: ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
+	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-built
+trace-built: $(foreach s,$(STAGES),$(OUT)/$s/$s)
+	@perl common/trace_table.pl $(foreach s,$(STAGES),$(OUT)/$s/$s) -- $(TRACE_OPTIONS)
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 .PHONY: help clean sanitize format

@@ -3,11 +3,13 @@
 
 extern Launcher naive_forward;
 extern Planner naive_plan;
+extern Predictor naive_traffic;
 
 const Variant naive_variant = {
     .name = "00_naive",
     .idea = "the definition: one thread an output, S and P in device memory",
     .launch = naive_forward,
     .plan = naive_plan,
+    .predict = naive_traffic,
     .dtypes = FP16 | BF16 | FP32,
 };

@@ -4,6 +4,7 @@
 #endif
 #include "device.h"
 #include "cpu/simt.h"
+#include "cpu/trace_hooks.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -97,6 +98,13 @@ void device_free(void *pointer) {
 }
 
 size_t device_allocated(void) { return allocated; }
+
+#ifdef TRACE
+void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes)) {
+    for (const Allocation *a = allocations; a; a = a->next)
+        visit(a->purpose, a->pointer, a->bytes);
+}
+#endif
 
 /* Reads what is forbidden, so the address sanitizer must look away. */
 __attribute__((no_sanitize("address"))) const char *device_damaged(void) {

@@ -4,14 +4,9 @@
  * runs once, is compared with 00_naive (and that with the fp64 oracle), and only then is timed.
  */
 #define _GNU_SOURCE /* isatty */
-#include "check.h"
-#include "device.h"
-#include "options.h"
 #include "parallel.h"
-#include "report.h"
-#include "samples.h"
-#include "stage.h"
-#include "tensors.h"
+#include "run.h"
+#include "trace.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,24 +15,7 @@
 
 /* ---- one run of the program ---- */
 
-typedef struct {
-    const Stage *stage;
-    Options options;
-    const Problem *p;
-    const Variant *only; /* the one that --variant named, or NULL */
-    HostTensors inputs;
-    Tensors device;        /* the inputs; O and LSE of the variant that is running */
-    void *o, *reference_o; /* on the host: of the variant that ran last; of 00_naive, NULL if it did not run */
-    float *lse, *reference_lse;
-    Samples samples; /* computed when first needed */
-    Report report;
-    Row rows[MAX_VARIANTS + 1];
-    int row_total;
-    double naive_ms;
-} Run;
-
-/* One line on a terminal, overwritten by the next and gone at the end (text NULL). */
-static void progress(const Run *run, const char *name, const char *text) {
+void progress(const Run *run, const char *name, const char *text) {
     if (run->options.format != FORMAT_TABLE || !isatty(STDERR_FILENO))
         return;
     fprintf(stderr, "\r\033[K");
@@ -46,11 +24,7 @@ static void progress(const Run *run, const char *name, const char *text) {
     fflush(stderr);
 }
 
-static size_t output_bytes(const Problem *p) { return query_elements(p) * dtype_bytes(p->dtype); }
-static size_t lse_bytes(const Problem *p) { return row_count(p) * sizeof(float); }
-
-/* A copy of a host array on the device. */
-static void *upload(const Run *run, const void *host, size_t bytes, const char *purpose) {
+void *upload(const Run *run, const void *host, size_t bytes, const char *purpose) {
     void *device = device_alloc(bytes, purpose);
     if (!device)
         cannot_run(run->stage, "out of device memory: %s needs %.2f GiB, beside %.2f GiB in use", purpose,
@@ -59,18 +33,17 @@ static void *upload(const Run *run, const void *host, size_t bytes, const char *
     return device;
 }
 
+void add_output(Run *run, const char *name, size_t bytes, void **device) {
+    run->outputs[run->output_count++] = (Output){name, bytes, device, NULL, NULL};
+}
+
 /* ---- timing ---- */
 
-typedef struct {
-    const Variant *variant;
-    const Problem *p;
-    const Tensors *tensors;
-    const Buffer *workspace;
-} Launch;
-
-static void launch_once(void *context) {
+void launch_once(void *context) {
     const Launch *l = context;
-    l->variant->launch(l->p, l->tensors, l->workspace);
+    if (l->direction == BOTH)
+        l->run->stage->forward->launch(l->run->p, &l->run->device, NULL);
+    l->variant->launch(l->run->p, &l->run->device, l->workspace);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -80,7 +53,8 @@ static int ascending(const void *a, const void *b) {
 
 /* Runs until the clocks have settled, then `iters` times; 0: for about 100 ms, at least 5 and at most 100 times. The CPU
  * device needs no warming up and is slow: half a second, and one run may have to do. */
-static void time_variant(Launch *launch, int iters, int is_cpu, Row *row) {
+void time_launch(Launch *launch, Row *row) {
+    int iters = launch->run->options.iters, is_cpu = launch->run->report.device->is_cpu;
     double times[100], *all = iters > 100 ? host_alloc((size_t)iters, sizeof *all) : times;
     double warm_up = is_cpu ? 0 : 15, budget = is_cpu ? 500 : 100;
     int least = is_cpu ? 1 : 5, count = 0;
@@ -97,11 +71,13 @@ static void time_variant(Launch *launch, int iters, int is_cpu, Row *row) {
 
 /* ---- one variant ---- */
 
-/* O, LSE and the workspace, all NaN. Returns 0 if they do not fit; what did is then freed by free_outputs all the same. */
+/* The outputs and the workspace, all NaN. Returns 0 if they do not fit; what did is then freed by free_outputs all the same. */
 static int alloc_outputs(Run *run, Row *row) {
-    run->device.o = device_alloc(output_bytes(run->p), "O");
-    run->device.lse = device_alloc(lse_bytes(run->p), "LSE");
-    int fits = run->device.o && run->device.lse;
+    int fits = 1;
+    for (int i = 0; i < run->output_count; i++) {
+        *run->outputs[i].device = device_alloc(run->outputs[i].bytes, run->outputs[i].name);
+        fits = fits && *run->outputs[i].device;
+    }
     for (int i = 0; fits && i < row->workspace_count; i++) {
         row->workspace[i].pointer = device_alloc(row->workspace[i].bytes, row->workspace[i].purpose);
         fits = row->workspace[i].pointer != NULL;
@@ -110,31 +86,30 @@ static int alloc_outputs(Run *run, Row *row) {
 }
 
 static void free_outputs(Run *run, Row *row) {
-    device_free(run->device.o);
-    device_free(run->device.lse);
+    for (int i = 0; i < run->output_count; i++)
+        device_free(*run->outputs[i].device);
     for (int i = 0; i < row->workspace_count; i++)
         device_free(row->workspace[i].pointer);
 }
 
-/* What the first run left in run->o and run->lse against the best reference there is. */
-static void validate(Run *run, int is_naive, Row *row) {
-    row->validated = 1;
+/* What the first run left in O and LSE against the best reference there is. */
+static void validate_outputs(Run *run, Row *row) {
+    const Output *o = &run->outputs[0], *lse = &run->outputs[1];
     if (!run->samples.count)
         run->samples = samples_compute(run->p, run->options.key_lengths, &run->inputs);
-    row->against_oracle = is_naive || !run->reference_o;
+    row->against_oracle = !o->reference;
     if (row->against_oracle) {
         run->report.sample_count = run->samples.count;
-        row->o = samples_compare_output(&run->samples, run->o);
-        row->lse = samples_compare_lse(&run->samples, run->lse);
+        row->comparisons[0] = samples_compare_output(&run->samples, o->host);
+        row->comparisons[1] = samples_compare_lse(&run->samples, lse->host);
     } else {
-        row->o = compare_output(run->p, run->o, run->reference_o, run->reference_lse, run->samples.score_size);
-        row->lse = compare_lse(run->p, run->lse, run->reference_lse);
+        row->comparisons[0] = compare_output(run->p, o->host, o->reference, lse->reference, run->samples.score_size);
+        row->comparisons[1] = compare_lse(run->p, lse->host, lse->reference);
     }
 }
 
 /* Launches the variant once and looks at all it left behind. */
 static void run_once(Run *run, Launch *launch, Row *row) {
-    int is_naive = launch->variant == &naive_variant;
     progress(run, row->name, "running");
     launch_once(launch);
     device_synchronize();
@@ -144,28 +119,43 @@ static void run_once(Run *run, Launch *launch, Row *row) {
     if (!run->options.validate && !run->options.save)
         return;
 
-    run->o = run->o ? run->o : host_alloc(output_bytes(run->p), 1);
-    run->lse = run->lse ? run->lse : host_alloc(lse_bytes(run->p), 1);
-    device_read(run->o, run->device.o, output_bytes(run->p));
-    device_read(run->lse, run->device.lse, lse_bytes(run->p));
+    for (int i = 0; i < run->output_count; i++) {
+        Output *output = &run->outputs[i];
+        output->host = output->host ? output->host : host_alloc(output->bytes, 1);
+        device_read(output->host, *output->device, output->bytes);
+    }
     if (!run->options.validate)
         return;
     progress(run, row->name, "comparing");
-    validate(run, is_naive, row);
-    if (is_naive && run->only != &naive_variant) { /* keep what it computed for the variants to come */
-        run->reference_o = run->o;
-        run->reference_lse = run->lse;
-        run->o = NULL;
-        run->lse = NULL;
-    }
+    row->validated = 1;
+    row->comparison_count = run->output_count;
+    if (row->direction == BACKWARD)
+        validate_gradients(run, row);
+    else
+        validate_outputs(run, row);
+    if (row->direction == BACKWARD && launch->variant != run->reference)
+        measure_spread(run, launch, row);
+    if (launch->variant == run->reference && run->only != run->reference)
+        for (int i = 0; i < run->output_count; i++) { /* keep what it computed for the variants to come */
+            run->outputs[i].reference = run->outputs[i].host;
+            run->outputs[i].host = NULL;
+        }
 }
 
-static void run_variant(Run *run, const Variant *variant) {
+/* "01_tiled/mma", "00_naive"; a backward stage's forward pass brings its own stage's name. */
+static void name_row(const Run *run, const Variant *v, Row *row) {
+    int is_whole = v == run->reference || v == run->stage->forward;
+    snprintf(row->name, sizeof row->name, "%s%s%s", is_whole ? "" : run->stage->name, is_whole ? "" : "/", v->name);
+}
+
+void run_variant(Run *run, const Variant *variant, Direction direction) {
     const Problem *p = run->p;
     Row *row = &run->rows[run->row_total++];
-    int is_naive = variant == &naive_variant;
-    snprintf(row->name, sizeof row->name, "%s%s%s", is_naive ? "" : run->stage->name, is_naive ? "" : "/", variant->name);
-    row->tensor_bytes = device_allocated() + output_bytes(p) + lse_bytes(p);
+    name_row(run, variant, row);
+    row->direction = direction;
+    row->tensor_bytes = device_allocated();
+    for (int i = 0; i < run->output_count; i++)
+        row->tensor_bytes += run->outputs[i].bytes;
     const char *reason = variant_refuses(variant, p);
     if (reason) {
         snprintf(row->note, sizeof row->note, "not run: %s", reason);
@@ -178,22 +168,70 @@ static void run_variant(Run *run, const Variant *variant) {
         row->workspace[i].pointer = NULL;
         row->workspace_bytes += row->workspace[i].bytes;
     }
+    Launch launch = {run, variant, row->workspace, direction};
     if (alloc_outputs(run, row)) {
-        Launch launch = {variant, p, &run->device, row->workspace};
         run_once(run, &launch, row);
         progress(run, row->name, "timing");
-        time_variant(&launch, run->options.iters, run->report.device->is_cpu, row);
-        if (is_naive)
-            run->naive_ms = row->latency_ms;
-        row->speed_ratio = run->naive_ms / row->latency_ms;
+        time_launch(&launch, row);
+        if (variant == run->reference)
+            run->reference_ms = row->latency_ms;
+        row->speed_ratio = run->reference_ms / row->latency_ms;
     } else {
         snprintf(row->note, sizeof row->note, "out of memory: needs %.2f GiB",
                  (double)(row->tensor_bytes + row->workspace_bytes) / 0x1p30);
     }
-    free_outputs(run, row);
     progress(run, row->name, NULL);
     report_row(&run->report, row);
+    if (variant == run->stage->forward && row_ran(row))
+        return; /* its O and LSE are what the backward pass starts from */
+    if (direction == BACKWARD && variant != run->reference && row_ran(row))
+        run_both(run, &launch, row);
+    free_outputs(run, row);
 }
+
+/* ---- --trace ---- */
+
+#ifdef TRACE
+/* Records one launch of the variant and prints what it did to memory. Returns how many races there are. */
+static int trace_variant(Run *run, const Variant *v) {
+    Row *row = &run->rows[0];
+    const Options *o = &run->options;
+    const char *reason = variant_refuses(v, run->p);
+    Traffic predicted[MAX_TRAFFIC];
+    if (reason) {
+        fprintf(stderr, "%s: not traced: %s\n", v->name, reason);
+        return 0;
+    }
+    name_row(run, v, row);
+    row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
+    if (!alloc_outputs(run, row))
+        cannot_run(run->stage, "%s: out of memory", row->name);
+    trace_begin();
+    v->launch(run->p, &run->device, row->workspace);
+    const Trace *trace = trace_end();
+    int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
+    double flops = counted_flops(run->p, run->stage->forward ? BACKWARD : FORWARD);
+    trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
+    free_outputs(run, row);
+    return trace->race_count;
+}
+
+/* The variant that --variant names, or all of the stage. The exit code: 1 if there is a race. */
+static int trace_variants(Run *run) {
+    if (run->stage->forward) {
+        if (!alloc_outputs(run, &run->rows[0]))
+            cannot_run(run->stage, "out of memory");
+        run->stage->forward->launch(run->p, &run->device, NULL);
+        gradients_are_outputs(run);
+    }
+    if (run->only)
+        return trace_variant(run, run->only) > 0;
+    int races = 0;
+    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++)
+        races += trace_variant(run, &run->stage->variants[i]);
+    return races > 0;
+}
+#endif
 
 /* ---- the program ---- */
 
@@ -204,7 +242,7 @@ static int exit_code(const Run *run) {
         const Row *row = &run->rows[i];
         if (row_ran(row) && !row_ok(row))
             return 1;
-        ran += row_ran(row) && (run->row_total == 1 || strcmp(row->name, NAIVE) != 0);
+        ran += row_ran(row) && (is_variant_row(row, run->stage) || run->only == run->reference);
     }
     return ran ? 0 : 2;
 }
@@ -213,21 +251,28 @@ static void free_run(Run *run) {
     const void *on_device[] = {run->device.q, run->device.k, run->device.v, run->device.key_lengths};
     for (int i = 0; i < 4; i++)
         device_free((void *)on_device[i]);
-    void *on_host[] = {run->inputs.q,    run->inputs.k,      run->inputs.v, run->options.key_lengths, run->o, run->lse,
-                       run->reference_o, run->reference_lse, run->samples.o};
-    for (int i = 0; i < 9; i++)
+    void *on_host[] = {run->inputs.q, run->inputs.k, run->inputs.v, run->options.key_lengths, run->samples.o};
+    for (int i = 0; i < 5; i++)
         free(on_host[i]);
+    for (int i = 0; i < run->output_count; i++) {
+        free(run->outputs[i].host);
+        free(run->outputs[i].reference);
+    }
+    if (run->stage->forward)
+        free_backward(run);
 }
 
-static const Variant *find_variant(const Stage *stage, const char *name) {
+static const Variant *find_variant(const Run *run, const char *name) {
+    const Stage *stage = run->stage;
     for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++)
         if (strcmp(stage->variants[i].name, name) == 0)
             return &stage->variants[i];
-    return &naive_variant;
+    return run->reference;
 }
 
 int harness_main(const Stage *stage, int argc, char **argv) {
     Run run = {.stage = stage, .options = options_parse(stage, argc, argv)};
+    run.reference = stage->reference ? stage->reference : &naive_variant;
     Options *options = &run.options;
     const Problem *p = run.p = &options->problem;
     if (options->save)
@@ -236,7 +281,7 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         run.inputs = tensors_load(stage, options);
     const DeviceProperties *device = device_properties();
     options_complete(options, stage, device->is_cpu);
-    const Variant *only = run.only = options->variant ? find_variant(stage, options->variant) : NULL;
+    const Variant *only = run.only = options->variant ? find_variant(&run, options->variant) : NULL;
     const char *reason = only ? variant_refuses(only, p) : NULL;
     if (reason)
         cannot_run(stage, "--variant %s cannot run here: %s", options->variant, reason);
@@ -248,7 +293,15 @@ int harness_main(const Stage *stage, int argc, char **argv) {
     run.device.v = upload(&run, run.inputs.v, key_elements(p) * dtype_bytes(p->dtype), "V");
     if (options->key_lengths)
         run.device.key_lengths = upload(&run, options->key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
+    if (stage->forward)
+        prepare_backward(&run);
+    add_output(&run, "O", query_elements(p) * dtype_bytes(p->dtype), &run.device.o);
+    add_output(&run, "LSE", row_count(p) * sizeof(float), (void **)&run.device.lse);
 
+#ifdef TRACE
+    if (options->trace)
+        return trace_variants(&run);
+#endif
     run.report = (Report){.stage = stage,
                           .problem = p,
                           .key_lengths = options->key_lengths,
@@ -256,16 +309,23 @@ int harness_main(const Stage *stage, int argc, char **argv) {
                           .load = options->load,
                           .format = options->format};
     report_start(&run.report);
-    if (!only || only == &naive_variant || options->validate)
-        run_variant(&run, &naive_variant);
-    if (only && only != &naive_variant)
-        run_variant(&run, only);
+    Direction direction = stage->forward ? BACKWARD : FORWARD;
+    if (stage->forward)
+        run_forward(&run);
+    if (!only || only == run.reference || options->validate)
+        run_variant(&run, run.reference, direction);
+    if (only && only != run.reference)
+        run_variant(&run, only, direction);
     for (int i = 0; !only && i < MAX_VARIANTS && stage->variants[i].name; i++)
-        run_variant(&run, &stage->variants[i]);
+        run_variant(&run, &stage->variants[i], direction);
     report_end(&run.report, run.rows, run.row_total);
 
-    if (options->save && row_ran(&run.rows[run.row_total - 1])) /* the variant named ran last */
-        save_outputs(stage, options->save, p, run.o, run.lse);
+    if (options->save && row_ran(&run.rows[run.row_total - 1])) { /* the variant named ran last */
+        if (stage->forward)
+            save_gradients(stage, options->save, p, run.outputs[0].host, run.outputs[1].host, run.outputs[2].host);
+        else
+            save_outputs(stage, options->save, p, run.outputs[0].host, run.outputs[1].host);
+    }
     free_run(&run);
     return exit_code(&run);
 }

@@ -3,6 +3,7 @@
 #include "options.h"
 
 #include "parallel.h"
+#include "roofline.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -116,6 +117,8 @@ enum {
     CSV,
     JSON,
     NO_VALIDATE,
+    TRACE_RUN,
+    ROOFLINE,
     HELP
 };
 
@@ -137,6 +140,8 @@ static const struct option OPTIONS[] = {
     {"save", required_argument, NULL, SAVE},
     {"csv", no_argument, NULL, CSV},
     {"json", no_argument, NULL, JSON},
+    {"trace", no_argument, NULL, TRACE_RUN},
+    {"roofline", required_argument, NULL, ROOFLINE},
     {"no-validate", no_argument, NULL, NO_VALIDATE},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
@@ -169,23 +174,31 @@ static void print_help(const Stage *stage) {
            "  --scale X      multiplies Q K^T                                      1/sqrt(head dim)\n"
            "  --seed N       of the random inputs, which are N(0,1)                0\n"
            "  --load DIR     q.npy, k.npy, v.npy instead: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64\n");
+    if (stage->forward)
+        printf("                 and do.npy, the gradient of the loss with respect to O, in the shape of q.npy\n");
     printf("the run\n"
            "  --variant V    one of those below                                    all\n"
            "  --iters N      timed runs, cold L2; latency is their median          about 100 ms, 5 to 100 runs\n"
            "  --no-validate  time only\n"
            "  --save DIR     o.npy and lse.npy of the one --variant\n"
            "  --csv, --json  the rows for machines, JSON one object a line\n"
+           "  --trace        instead: memory traffic, bank conflicts and races (needs the build of make trace-STAGE)\n"
+           "  --roofline C   of this chip, with --trace: " CHIP_NAMES "; default h200\n"
            "  --help\n\n"
            "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
-           "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n\n"
-           "variants\n");
+           "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n");
+    if (stage->forward)
+        printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
+               "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy.\n",
+               stage->forward->name);
+    printf("\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);
     printf("  %-14s %s\n", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
 }
 
 Options options_parse(const Stage *stage, int argc, char **argv) {
-    Options o = {.validate = 1};
+    Options o = {.validate = 1, .roofline = "h200"};
     Problem *p = &o.problem;
     optind = 1;
     opterr = 0; /* the messages are ours */
@@ -246,6 +259,17 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
                 cannot_run(stage, "--csv and --json: choose one");
             o.format = code == CSV ? FORMAT_CSV : FORMAT_JSON;
             break;
+        case TRACE_RUN:
+#ifndef TRACE
+            cannot_run(stage, "--trace: this program is not built for it; make trace-%s builds and runs one", stage->name);
+#endif
+            o.trace = 1;
+            break;
+        case ROOFLINE:
+            if (!find_chip(optarg))
+                cannot_run(stage, "--roofline %s: choose " CHIP_NAMES, optarg);
+            o.roofline = optarg;
+            break;
         case NO_VALIDATE:
             o.validate = 0;
             break;
@@ -265,6 +289,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
     if (o.load && o.shape_given)
         cannot_run(stage, "--%s and --load: choose one, the shape comes from the files", o.shape_given);
 
+    if (o.trace && o.format == FORMAT_CSV)
+        cannot_run(stage, "--trace and --csv: choose --json, or neither for a table");
     if (!stage->variants[0].name)
         o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)
@@ -290,6 +316,10 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
     if (p->heads % p->kv_heads)
         cannot_run(stage, "%s %d: choose a divisor of %d, the number of query heads",
                    o->load ? "--load: key/value heads" : "--kv-heads", p->kv_heads, p->heads);
+
+    /* The kernels have one (batch, head) a block of their grid's y or z dimension. */
+    if ((long)p->batch * p->heads > 65535)
+        cannot_run(stage, "--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
 
     /* 2^58 elements of any tensor, S included, keep every size in bytes inside 64 bits. */
     double rows = (double)p->batch * p->heads * p->seqlen_q, keys = (double)p->batch * p->kv_heads * p->seqlen_k;

@@ -33,6 +33,8 @@ typedef struct {
     const char *load, *save; /* folders, or NULL */
     Format format;
     int validate;
+    int trace;            /* instead of a run: count memory traffic (trace.h) */
+    const char *roofline; /* for the trace: a chip's name */
 } Options;
 
 /* Reads the command line. --help prints to stdout and exits with code 0. */

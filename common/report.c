@@ -8,23 +8,50 @@
 #define FA_COMMIT "unknown"
 #endif
 
-double forward_flops(const Problem *p) {
-    return 4.0 * (double)row_count(p) * p->seqlen_k * p->head_dim / (p->causal ? 2 : 1);
+double counted_flops(const Problem *p, Direction direction) {
+    static const double passes[] = {1, 2.5, 3.5};
+    return passes[direction] * 4.0 * (double)row_count(p) * p->seqlen_k * p->head_dim / (p->causal ? 2 : 1);
 }
 
-double forward_bytes(const Problem *p) {
-    double elements = 2.0 * (double)query_elements(p) + 2.0 * (double)key_elements(p);
-    return elements * dtype_bytes(p->dtype) + (double)row_count(p) * sizeof(float);
+double compulsory_bytes(const Problem *p, Direction direction) {
+    static const int queries[] = {2, 4, 6}, keys[] = {2, 4, 6}, rows[] = {1, 1, 2}; /* Q, O, dO, dQ; K, V, dK, dV; LSE */
+    double elements = (double)queries[direction] * query_elements(p) + (double)keys[direction] * key_elements(p);
+    return elements * dtype_bytes(p->dtype) + (double)rows[direction] * row_count(p) * sizeof(float);
 }
 
-static double tflops(const Report *r, const Row *row) { return forward_flops(r->problem) / (row->latency_ms * 1e9); }
-static double gbps(const Report *r, const Row *row) { return forward_bytes(r->problem) / (row->latency_ms * 1e6); }
+static double tflops(const Report *r, const Row *row) {
+    return counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9);
+}
+static double gbps(const Report *r, const Row *row) {
+    return compulsory_bytes(r->problem, row->direction) / (row->latency_ms * 1e6);
+}
+
+const char *direction_name(Direction direction) {
+    return direction == FORWARD ? "forward" : direction == BACKWARD ? "backward" : "both";
+}
+
+int is_variant_row(const Row *row, const Stage *stage) {
+    return strcmp(row->name, NAIVE) != 0 && row->direction == (stage->forward ? BACKWARD : FORWARD);
+}
 
 int row_ran(const Row *row) { return !*row->note; }
-int row_ok(const Row *row) { return row_ran(row) && !*row->damaged && (!row->validated || (row->o.ok && row->lse.ok)); }
+int row_ok(const Row *row) {
+    int ok = row_ran(row) && !*row->damaged;
+    for (int i = 0; i < row->comparison_count; i++)
+        ok = ok && row->comparisons[i].ok;
+    return ok;
+}
 
-/* The comparison to show: O's, unless only LSE is wrong. */
-static const Comparison *worst(const Row *row) { return row->o.ok && !row->lse.ok ? &row->lse : &row->o; }
+/* The comparison to show: the first, unless only a later one is bad; of gradients the worst. */
+static const Comparison *worst(const Row *row) {
+    const Comparison *worst = &row->comparisons[0];
+    for (int i = 1; i < row->comparison_count; i++) {
+        const Comparison *c = &row->comparisons[i];
+        if ((worst->ok && !c->ok) || (row->direction == BACKWARD && c->severity > worst->severity))
+            worst = c;
+    }
+    return worst;
+}
 
 /* ---- the table ---- */
 
@@ -51,13 +78,13 @@ static void print_bytes(Cell cell, double bytes) {
         print_number(cell, bytes / 0x1p30, " GiB");
 }
 
-enum { VARIANT, LATENCY, MIN, TFLOPS, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
 
 static const char *TITLES[COLUMN_COUNT] = {
-    "variant", "latency", "min", "TFLOP/s", "memory: tensors + workspace", "vs naive", "worst error / allowed",
+    "variant", "direction", "latency", "min", "TFLOP/s", "memory: tensors + workspace", "vs naive", "worst error / allowed",
 };
 static const int WIDTHS[COLUMN_COUNT] = {
-    [LATENCY] = 10, [MIN] = 9, [TFLOPS] = 9, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
+    [DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9, [TFLOPS] = 9, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
 
 /* The first column holds the longest of the stage's names, "01_tiled/mma". */
 static int name_width(const Stage *stage) {
@@ -83,6 +110,8 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     for (int i = 0; i < COLUMN_COUNT; i++) {
         int padding = (i == VARIANT ? name_width(r->stage) : WIDTHS[i]) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
+        if (i == DIRECTION && !r->stage->forward)
+            continue; /* all rows say the same */
         if (i == VARIANT)
             printf("%s%*s", cells[i], padding, "");
         else
@@ -94,8 +123,8 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
 static void table_start(const Report *r) {
     const Problem *p = r->problem;
     printf("device   %s · %s\n", r->device->name, r->device->platform);
-    printf("problem  forward · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", p->batch, p->heads,
-           p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+    printf("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s",
+           r->stage->forward ? "forward and backward" : "forward", p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
         printf(" · scale %g", p->scale);
     if (r->key_lengths) {
@@ -120,6 +149,7 @@ static void table_row(const Report *r, const Row *row) {
     }
     Cell cells[COLUMN_COUNT], tensors, workspace;
     snprintf(cells[VARIANT], sizeof(Cell), "%s", row->name);
+    snprintf(cells[DIRECTION], sizeof(Cell), "%s", direction_name(row->direction));
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
     print_number(cells[TFLOPS], tflops(r, row), "");
@@ -133,7 +163,7 @@ static void table_row(const Report *r, const Row *row) {
     if (row->validated)
         snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", worst(row)->error, worst(row)->allowed);
     else
-        strcpy(cells[ERROR], "not validated");
+        strcpy(cells[ERROR], row->direction == BOTH ? "-" : "not validated");
     print_line(r, cells);
 }
 
@@ -148,16 +178,33 @@ static void print_workspace(const Row *row) {
     printf("\n");
 }
 
+/* "gradients  05_fa2_backward/atomic: dQ 1.2e-03 / 4.0e-03, dK ..., dV ...; 4 runs differ by up to 3.1e-05" */
+static void print_gradients(const Row *row) {
+    printf("gradients  %s:", row->name);
+    for (int i = 0; i < row->comparison_count; i++)
+        printf("%s %s %.1e / %.1e", i ? "," : "", row->comparisons[i].tensor, row->comparisons[i].error,
+               row->comparisons[i].allowed);
+    if (row->spread_runs && row->spread == 0)
+        printf("; %d runs are bit-equal", row->spread_runs);
+    else if (row->spread_runs)
+        printf("; %d runs differ by up to %.1e", row->spread_runs, row->spread);
+    printf("\n");
+}
+
 static void print_verdict(const Report *r, const Row *rows, int count) {
-    int ran = 0, bad = 0, against_oracle = 0, validated = 0;
-    const Row *naive = NULL;
+    int ran = 0, bad = 0, against_oracle = 0, validated = 0, variants = 0;
+    const Row *naive = NULL, *forward = NULL;
     for (int i = 0; i < count; i++) {
+        int is_variant = is_variant_row(&rows[i], r->stage);
         if (strcmp(rows[i].name, NAIVE) == 0)
             naive = &rows[i];
+        else if (!is_variant && rows[i].direction == FORWARD)
+            forward = &rows[i];
+        variants += is_variant;
         if (!row_ran(&rows[i]))
             continue;
         validated |= rows[i].validated;
-        if (naive == &rows[i])
+        if (!is_variant)
             continue;
         ran++;
         bad += !row_ok(&rows[i]);
@@ -165,8 +212,10 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
     }
     char oracle[64];
     snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", r->sample_count);
-    int naive_ran = naive && row_ran(naive), alone = naive && count == 1;
-    if (naive_ran && !row_ok(naive))
+    int naive_ran = naive && row_ran(naive), alone = naive && !variants;
+    if (forward && !row_ok(forward))
+        printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
+    else if (naive_ran && !row_ok(naive))
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
     else if (bad)
         printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
@@ -211,7 +260,7 @@ static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     int n = 0, ran = row_ran(row), known = ran && row->validated;
     add(f, &n, "stage", r->stage->name, 1);
     add(f, &n, "variant", row->name, 1);
-    add(f, &n, "direction", "forward", 1);
+    add(f, &n, "direction", direction_name(row->direction), 1);
     add_number(f, &n, "batch", p->batch, 1);
     add_number(f, &n, "heads", p->heads, 1);
     add_number(f, &n, "kv_heads", p->kv_heads, 1);
@@ -297,19 +346,21 @@ void report_row(const Report *r, const Row *row) {
 void report_end(const Report *r, const Row *rows, int count) {
     FILE *details = r->format == FORMAT_TABLE ? stdout : stderr;
     for (int i = 0; i < count; i++)
-        if (r->format == FORMAT_TABLE && rows[i].workspace_count && row_ran(&rows[i]))
+        if (r->format == FORMAT_TABLE && rows[i].workspace_count && row_ran(&rows[i]) && rows[i].direction != BOTH)
             print_workspace(&rows[i]);
+    for (int i = 0; i < count; i++)
+        if (r->format == FORMAT_TABLE && rows[i].direction == BACKWARD && rows[i].validated)
+            print_gradients(&rows[i]);
     for (int i = 0; i < count; i++) {
         const Row *row = &rows[i];
         if (!row_ran(row))
             continue;
         if (*row->damaged)
             fprintf(details, "%s: wrote past the end of %s\n", row->name, row->damaged);
-        const Comparison *comparisons[2] = {&row->o, &row->lse};
-        for (int c = 0; row->validated && c < 2; c++)
-            if (!comparisons[c]->ok) {
+        for (int c = 0; c < row->comparison_count; c++)
+            if (!row->comparisons[c].ok) {
                 fprintf(details, "%s: ", row->name);
-                comparison_print(details, comparisons[c]);
+                comparison_print(details, &row->comparisons[c]);
             }
     }
     if (r->format == FORMAT_TABLE)

@@ -14,9 +14,12 @@
 #include "device.h"
 #include "options.h"
 
+typedef enum { FORWARD, BACKWARD, BOTH } Direction;
+
 /* What is known of one variant after its run. */
 typedef struct {
-    char name[64];  /* "01_tiled/mma" or "00_naive" */
+    char name[64]; /* "01_tiled/mma" or "00_naive" */
+    Direction direction;
     char note[160]; /* why it did not run; empty: it ran */
     double latency_ms, min_ms;
     double speed_ratio; /* naive's latency / this one's; 0: naive was not timed */
@@ -25,8 +28,11 @@ typedef struct {
     int workspace_count;
     int validated;
     int against_oracle; /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
-    Comparison o, lse;  /* if validated */
-    char damaged[64];   /* the purpose of an allocation it wrote past the end of; empty: none */
+    Comparison comparisons[3]; /* if validated: of O, LSE; or of dQ, dK, dV */
+    int comparison_count;
+    double spread;    /* a backward variant: the largest difference between the gradients of several runs */
+    int spread_runs;  /* how many; 0: not measured */
+    char damaged[64]; /* the purpose of an allocation it wrote past the end of; empty: none */
 } Row;
 
 typedef struct {
@@ -40,10 +46,14 @@ typedef struct {
 } Report;
 
 /* FLOPs of the forward pass, 4 * batch * heads * seqlen_q * seqlen_k * head_dim and half of that when causal: what everybody
- * counts, whatever the mask really leaves. Bytes that must move at least: Q, K, V read and O, LSE written once. */
-double forward_flops(const Problem *p);
-double forward_bytes(const Problem *p);
+ * counts, whatever the mask really leaves. The backward pass has five such products to the forward's two: 2.5 times that; both
+ * together 3.5 times. Bytes that must move at least: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
+ * and dQ, dK, dV written. */
+double counted_flops(const Problem *p, Direction direction);
+double compulsory_bytes(const Problem *p, Direction direction);
 
+const char *direction_name(Direction direction);
+int is_variant_row(const Row *row, const Stage *stage); /* not the reference's, nor a backward stage's forward pass */
 int row_ran(const Row *row);
 int row_ok(const Row *row); /* it ran, and nothing is known to be wrong with it */
 

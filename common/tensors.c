@@ -15,10 +15,13 @@
 #include <unistd.h>
 
 /* Linux hands out more memory than there is and kills the program when it is touched, so the sizes are compared first: the
- * harness holds Q, K, V, and O and LSE twice (the reference, and what is compared with it). */
+ * harness holds Q, K, V, and O and LSE twice (the reference, and what is compared with it); in a backward stage also dO, and
+ * dQ, dK and dV twice. */
 static void check_host_memory(const Stage *stage, const Problem *p) {
     double outputs = 2 * ((double)query_elements(p) * dtype_bytes(p->dtype) + (double)row_count(p) * sizeof(float));
     double inputs = ((double)query_elements(p) + 2.0 * (double)key_elements(p)) * dtype_bytes(p->dtype);
+    if (stage->forward)
+        outputs += 2 * inputs, inputs += (double)query_elements(p) * dtype_bytes(p->dtype);
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
     if (inputs + outputs > memory)
         cannot_run(stage, "not enough memory: the tensors need %.1f GiB of this computer's, which has %.1f GiB",
@@ -29,10 +32,14 @@ HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed) 
     check_host_memory(stage, p);
     size_t element = dtype_bytes(p->dtype);
     HostTensors t = {host_alloc(query_elements(p), element), host_alloc(key_elements(p), element),
-                     host_alloc(key_elements(p), element)};
+                     host_alloc(key_elements(p), element), NULL};
     random_normal(p->dtype, t.q, query_elements(p), seed, 0, 0, 1);
     random_normal(p->dtype, t.k, key_elements(p), seed, 1, 0, 1);
     random_normal(p->dtype, t.v, key_elements(p), seed, 2, 0, 1);
+    if (stage->forward) {
+        t.d_o = host_alloc(query_elements(p), element);
+        random_normal(p->dtype, t.d_o, query_elements(p), seed, 3, 0, 1);
+    }
     return t;
 }
 
@@ -97,7 +104,13 @@ HostTensors tensors_load(const Stage *stage, Options *options) {
     if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
         cannot_run(stage, "--load: q.npy and k.npy differ in batch (%zu, %zu) or head_dim (%zu, %zu)", q.shape[0],
                    k.shape[0], q.shape[3], k.shape[3]);
-    int has_fp16 = q.element_bytes == 2 || k.element_bytes == 2 || v.element_bytes == 2;
+    Npy d_o = {0};
+    if (stage->forward) {
+        d_o = read_tensor(stage, options->load, "do.npy");
+        if (memcmp(d_o.shape, q.shape, sizeof q.shape) != 0)
+            cannot_run(stage, "--load: do.npy and q.npy differ in shape");
+    }
+    int has_fp16 = q.element_bytes == 2 || k.element_bytes == 2 || v.element_bytes == 2 || d_o.element_bytes == 2;
     if (has_fp16 && options->problem.dtype != DTYPE_FP16)
         cannot_run(stage, "--dtype %s: the files of --load hold fp16, choose fp16", dtype_name(options->problem.dtype));
 
@@ -110,7 +123,8 @@ HostTensors tensors_load(const Stage *stage, Options *options) {
     p->head_dim = (int)q.shape[3];
     check_host_memory(stage, p);
     HostTensors t = {rounded(stage, &q, p->dtype, "q.npy"), rounded(stage, &k, p->dtype, "k.npy"),
-                     rounded(stage, &v, p->dtype, "v.npy")};
+                     rounded(stage, &v, p->dtype, "v.npy"),
+                     stage->forward ? rounded(stage, &d_o, p->dtype, "do.npy") : NULL};
     return t;
 }
 
@@ -126,15 +140,25 @@ void save_check(const Stage *stage, const char *folder) {
     unlink(path);
 }
 
-void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse) {
-    size_t shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
+static void save(const Stage *stage, const char *folder, const char *file, Dtype dtype, int dims, const size_t *shape,
+                 const void *tensor) {
     char path[4096];
-    path_in(stage, path, sizeof path, folder, "o.npy");
-    const char *error = npy_write(path, p->dtype, 4, shape, o);
-    if (!error) {
-        path_in(stage, path, sizeof path, folder, "lse.npy");
-        error = npy_write(path, DTYPE_FP32, 3, shape, lse);
-    }
+    path_in(stage, path, sizeof path, folder, file);
+    const char *error = npy_write(path, dtype, dims, shape, tensor);
     if (error)
         cannot_run(stage, "--save: %s", error);
+}
+
+void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse) {
+    size_t shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
+    save(stage, folder, "o.npy", p->dtype, 4, shape, o);
+    save(stage, folder, "lse.npy", DTYPE_FP32, 3, shape, lse);
+}
+
+void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv) {
+    size_t query_shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
+    size_t key_shape[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
+    save(stage, folder, "dq.npy", p->dtype, 4, query_shape, dq);
+    save(stage, folder, "dk.npy", p->dtype, 4, key_shape, dk);
+    save(stage, folder, "dv.npy", p->dtype, 4, key_shape, dv);
 }

@@ -1,4 +1,4 @@
-/* tensors.h - Q, K and V on the host: drawn at random or read from a folder; and O and LSE written to one.
+/* tensors.h - Q, K, V (and dO) on the host: drawn at random or read from a folder; and the outputs written to one.
  *
  * A mistake in a file, or too little memory, ends the program with one line on stderr and exit code 2.
  */
@@ -10,13 +10,14 @@
 /* In the problem's dtype and shapes. */
 typedef struct {
     void *q, *k, *v;
+    void *d_o; /* NULL in a forward stage */
 } HostTensors;
 
 /* N(0,1), the same numbers for the same seed on every device. */
 HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed);
 
-/* Reads q.npy, k.npy and v.npy from the folder options->load and fills in the shape and dtype of options->problem. fp16
- * files stay fp16; fp32 and fp64 ones are rounded to --dtype, fp16 unless given. */
+/* Reads q.npy, k.npy and v.npy (and do.npy) from the folder options->load and fills in the shape and dtype of options->problem.
+ * fp16 files stay fp16; fp32 and fp64 ones are rounded to --dtype, fp16 unless given. */
 HostTensors tensors_load(const Stage *stage, Options *options);
 
 /* Ends the program unless a file can be created in `folder`: better before the work than after it. */
@@ -25,5 +26,8 @@ void save_check(const Stage *stage, const char *folder);
 /* Writes o.npy, [batch, heads, seqlen_q, head_dim] (fp16 as '<f2', bf16 and fp32 as '<f4'), and lse.npy,
  * [batch, heads, seqlen_q] as '<f4'. */
 void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse);
+
+/* The same for dq.npy, dk.npy and dv.npy, in the shapes of Q, K and V. */
+void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv);
 
 #endif

@@ -25,11 +25,12 @@ extern "C" {
 enum { TRACE_LINE = 128 }; /* bytes of a source line's name */
 enum { TRACE_READ, TRACE_WRITE, TRACE_DIRECTIONS };
 
-/* One kernel and one tensor, or its shared memory; all launches of the kernel together. A *request* is one instruction of one
- * warp. What it costs is counted in 32-byte sectors (device memory) or in wavefronts, passes over the 32 banks (shared). */
+/* One kernel and one tensor, or its shared memory; all launches of the kernel together. A *request* is one instruction of
+ * one warp. What it costs is counted in 32-byte sectors (device memory) or in wavefronts, passes over the 32 banks (shared).
+ */
 typedef struct {
-    const char *kernel; /* without template arguments: "mma_scores" */
-    char tensor[64];    /* the purpose it was allocated for: "Q" */
+    const char *kernel;                /* without template arguments: "mma_scores" */
+    char tensor[64];                   /* the purpose it was allocated for: "Q" */
     uint64_t bytes[TRACE_DIRECTIONS];  /* as the threads asked for them; an atomic counts as one read and one write */
     uint64_t unique[TRACE_DIRECTIONS]; /* different bytes among these; 0 for shared memory */
     uint64_t requests[TRACE_DIRECTIONS];
@@ -84,10 +85,10 @@ const Trace *trace_end(void);
 /* The row of a kernel and a tensor; all zeros if there was no such access. */
 const TraceRow *trace_find(const Trace *trace, const char *kernel, const char *tensor);
 
-/* Prints the result for people, or as JSON, one object a line. `predicted`: what formulas say (Variant.predict), NULL if
- * nobody does. `chip`: a name from roofline.h. */
-void trace_print(const Trace *trace, const char *variant, const Problem *p, const Traffic *predicted, int predicted_count,
-                 const char *chip, int json);
+/* Prints the result for people, or as JSON, one object a line. `flops`: of the problem, as everybody counts them.
+ * `predicted`: what formulas say (Variant.predict). `chip`: a name from roofline.h. */
+void trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
+                 int predicted_count, const char *chip, int json);
 #endif
 
 #ifdef __cplusplus

@@ -12,6 +12,8 @@ use File::Temp qw(tempdir);
 use Cwd qw(getcwd);
 
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
+my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
+my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
 my $problem = 'common/problem.h';
 my @mutations = (
     ['00_naive', '', $naive, 'visible ? p.scale * dot', 'visible ? dot', 'scale dropped'],
@@ -27,7 +29,6 @@ my @mutations = (
     ['00_naive', '', $problem, '((size_t)batch * p->heads + head) *', '((size_t)head * p->batch + batch) *', 'batch and head strides swapped'],
     ['00_naive', '', $problem, 'key_lengths ? key_lengths[batch]', '0 ? key_lengths[batch]', 'key lengths ignored'],
     ['01_tiled', 'fma', $fma, 'column < visible ? p.scale', 'true ? p.scale', 'nothing masked'],
-    ['01_tiled', 'fma', $fma, 'row_exists ? to_float', 'true ? to_float', 'rows read past the end'],
     ['01_tiled', 'fma', $fma, 'if (row < p.seqlen_q && d < p.head_dim)', 'if (d < p.head_dim)', 'tail rows written past the end'],
     ['01_tiled', 'fma', $fma, "multiply_slice(shared, c);\n        __syncthreads();", "multiply_slice(shared, c);", 'barrier after use removed'],
     ['01_tiled', 'fma', $fma, '__syncthreads(); /* the slice is there */', '', 'barrier before use removed'],
@@ -39,6 +40,29 @@ my @mutations = (
     ['01_tiled', 'mma', $mma, 'first_key < keys; first_key += Bc', 'first_key < keys - Bc; first_key += Bc', 'last key tile skipped'],
     ['01_tiled', 'mma', $mma, 'float o[D / 8][4] = {};', 'float o[D / 8][4];', 'accumulators not initialised'],
     ['01_tiled', 'mma', 'common/gpu/tile.cuh', 'chunk ^ (row & 7)', '(chunk ^ row) & 7', 'swizzle that drops the upper half of a row'],
+    ['02_online_softmax', 'online', $online, '__expf(a.m - shift) * a.l + __expf(b.m - shift) * b.l', 'a.l + __expf(b.m - shift) * b.l', 'rescale of the row sum skipped'],
+    ['02_online_softmax', 'online', $online, '{{-INFINITY, 0}, {-INFINITY, 0}}', '{{0, 0}, {0, 0}}', 'maximum starts at 0'],
+    ['02_online_softmax', 'online', $online, 'pair[1] - shift[i % 2]', 'pair[1]', 'LSE not subtracted from half of the columns'],
+    ['02_online_softmax', 'online', $online, '__syncthreads(); /* and done with, before the next overwrite them */', '', 'barrier after use removed'],
+    ['03_fa1', 'fa1', $fa1, 'shared.alpha[threadIdx.x] = alpha * inverse;', 'shared.alpha[threadIdx.x] = inverse;', 'rescale of O skipped'],
+    ['03_fa1', 'fa1', $fa1, 'float l_new = alpha + beta * l_tile;', 'float l_new = shared.l[threadIdx.x] + beta * l_tile;', 'rescale of the row sum skipped'],
+    ['03_fa1', 'fa1', $fa1, 'first ? make_float4(0, 0, 0, 0) : *reinterpret', '*reinterpret', 'accumulator not initialised'],
+    ['03_fa1', 'fa1', $fa1, '__syncthreads(); /* every warp\'s sum is there */', '', 'barrier before the sums are read removed'],
+    ['04_fa2', 'epilogue', $epilogue, 'make_float4(alpha * old.x', 'make_float4(old.x', 'rescale of O skipped in a column'],
+    ['04_fa2', 'loop_swap', $loop_swap, "l[i][h] *= alpha;", '', 'rescale of the row sum skipped'],
+    ['04_fa2', 'loop_swap', $loop_swap, 'pack_pair<T>(inverse * sum.x, inverse * sum.y)', 'pack_pair<T>(inverse * inverse * sum.x, inverse * sum.y)', 'O divided twice'],
+    ['04_fa2', 'loop_swap', $loop_swap, 'load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);', 'load_tile_async<THREADS>(shared.k, k, first_column, columns);', 'the same K tile again'],
+    ['04_fa2', 'split_q', $split_q, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
+    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h] *= factor, o[i][d][2 * h + 1] *= factor;', 'o[i][d][2 * h] *= factor;', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'split_q', $split_q, 'l[i][h] *= factor;', '', 'rescale of the row sum skipped'],
+    ['04_fa2', 'split_q', $split_q, 'm[i][0] = m[i][1] = -1e30f', 'm[i][0] = m[i][1] = 0', 'maximum starts at 0'],
+    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
+    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'm[i][h] + log2f(sum)', 'LSE in base 2'],
+    ['04_fa2', 'split_q', $split_q, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
+    ['04_fa2', 'split_q', $split_q, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
+    ['04_fa2', 'split_q', $split_q, '8 * c < seen', '8 * c <= seen', 'mask off by one'],
+    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
+    ['04_fa2', 'split_q', $split_q, 'inverse = sum > 0 ? 1 / sum : 0', 'inverse = 1 / sum', 'row without keys divided by 0'],
 );
 
 my $root = getcwd;

@@ -62,6 +62,7 @@ for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim') 
 refused('head dim 12, choose a multiple of 8 up to 256', '--head-dim', 12);
 refused('--kv-heads 3: choose a divisor of 4', '--heads', 4, '--kv-heads', 3);
 refused('--kv-heads 8: choose a divisor of 4', '--heads', 4, '--kv-heads', 8);
+refused('--batch 300 times --heads 300: choose a product up to 65535', '--batch', 300, '--heads', 300, '--seqlen', 8);
 refused('--lengths: 2 given, choose one .* each of the 3', '--batch', 3, '--lengths', '1,2');
 refused('--lengths: 65, choose key lengths from 0 to 64', '--seqlen', 64, '--lengths', 65);
 refused("--lengths $_->[1]: choose key lengths", '--lengths', $_->[0])

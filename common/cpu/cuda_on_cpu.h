@@ -19,7 +19,11 @@
 #endif
 
 /* ---- what a function is: here everything is an ordinary function ---- */
+#ifdef TRACE
+#define __global__ __attribute__((flatten)) /* all is inlined: the debug information then knows each line's callers */
+#else
 #define __global__
+#endif
 #define __device__
 #define __host__
 #define __forceinline__ inline

@@ -8,6 +8,7 @@
 #define FA_INSTRUCTIONS_CPU_H
 
 #include "cuda_on_cpu.h"
+#include "trace_hooks.h"
 
 /* The atom: row and first column of the pair of elements that a lane owns in an 8x8 matrix. */
 inline int atom_row(int lane) { return lane / 4; }
@@ -34,7 +35,7 @@ struct LdmatrixOperands {
     uint32_t *fragment; /* one register a matrix */
 };
 
-template <int matrices, bool transposed> void compute_ldmatrix(void **operands, unsigned) {
+template <int matrices, bool transposed> NOT_TRACED void compute_ldmatrix(void **operands, unsigned) {
     for (int matrix = 0; matrix < matrices; matrix++) {
         uint16_t element[8][8];
         for (int row = 0; row < 8; row++)
@@ -50,8 +51,10 @@ template <int matrices, bool transposed> void compute_ldmatrix(void **operands, 
 template <int matrices, bool transposed>
 void ldmatrix(const char *what, uint32_t (&r)[matrices], const void *row, const char *file, int line) {
     simt_need_full_warp(what, file, line);
-    if (simt_lane() < 8 * matrices) /* the other lanes' addresses are not used */
+    if (simt_lane() < 8 * matrices) { /* the other lanes' addresses are not used */
         simt_need_shared(what, row, 16, file, line);
+        trace_read(row, 16);
+    }
     LdmatrixOperands operands = {row, r};
     simt_collective(what, SIMT_FULL_WARP, &operands, compute_ldmatrix<matrices, transposed>, file, line);
 }
@@ -82,7 +85,7 @@ template <typename T> inline float code_to_float(uint16_t code);
 template <> inline float code_to_float<__half>(uint16_t code) { return fp16_to_float(code); }
 template <> inline float code_to_float<__nv_bfloat16>(uint16_t code) { return bf16_to_float(code); }
 
-template <typename T> void compute_mma(void **operands, unsigned) {
+template <typename T> NOT_TRACED void compute_mma(void **operands, unsigned) {
     uint16_t a_code[16][16], b_code[16][8]; /* A[m][k], B[k][n] */
     float a[16][16], b[16][8], c[16][8];
 
@@ -142,6 +145,9 @@ inline void cp_async_16(void *shared, const void *global, bool exists = true, CA
     static const unsigned char zeros[16] = {};
     simt_need_shared("cp_async_16", shared, 16, file, line);
     simt_need_aligned("cp_async_16", global, 16, file, line);
+    if (exists)
+        trace_read(global, 16);
+    trace_write(shared, 16);
     simt_copy(shared, exists ? static_cast<const unsigned char *>(global) : zeros);
 }
 inline void cp_async_commit() { simt_copy_commit(); }
@@ -150,6 +156,7 @@ template <int pending> inline void cp_async_wait() { simt_copy_wait(pending); }
 /* ---- red.global.add.v4.f32 ---- */
 inline void atomic_add_4(float *to, float4 value, CALLER) {
     simt_need_aligned("atomic_add_4", to, 16, file, line);
+    trace_wide_atomic(to, 4);
     atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
 }
 

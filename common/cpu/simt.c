@@ -6,6 +6,7 @@
  * instructions.
  */
 #include "simt_internal.h"
+#include "trace_hooks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -97,6 +98,7 @@ static void fiber_main(void) {
     for (;;) {
         switch_to(next_fiber(w)); /* at first: back to simt_make_fiber. Then: until a block starts this thread */
         simt_job->thread(simt_job->arguments);
+        trace_thread_returns();
         fiber->returned = 1;
         w->returned++;
         clear_ready(w, fiber);
@@ -150,6 +152,7 @@ int simt_barrier(const char *what, int predicate, const char *file, int line) {
     if (simt_same_place(&w->barrier, &fiber->place)) { /* else it never goes on, and simt_report_stuck will say why */
         w->barrier_predicates += predicate != 0;
         if (++w->barrier_arrived == w->threads) {
+            trace_barrier();
             w->barrier_result = w->barrier_predicates;
             w->barrier_arrived = w->barrier_predicates = 0;
             for (int warp = 0; warp * SIMT_WARP < w->threads; warp++)
@@ -185,6 +188,7 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
     warp->arrived |= 1u << lane;
     clear_ready(w, fiber);
     if (all_at(w, number, mask, &fiber->place)) {
+        trace_collective(what, number, mask);
         if (compute)
             compute(warp->operands, mask);
         warp->arrived &= ~mask;
@@ -242,8 +246,10 @@ void simt_copy_commit(void) { simt_self->current->group++; }
 void simt_copy_wait(int pending) {
     Fiber *fiber = simt_self->current;
     int landed = 0;
-    for (; landed < fiber->copy_count && fiber->copies[landed].group < fiber->group - pending; landed++)
+    for (; landed < fiber->copy_count && fiber->copies[landed].group < fiber->group - pending; landed++) {
         memcpy(fiber->copies[landed].to, fiber->copies[landed].bytes, 16);
+        trace_copy_lands(fiber->copies[landed].to);
+    }
     fiber->copy_count -= landed;
     memmove(fiber->copies, fiber->copies + landed, fiber->copy_count * sizeof *fiber->copies);
 }

@@ -1,5 +1,6 @@
 /* simt_launch.c - how the machine of simt.h spreads the blocks of a grid over the cores. */
 #include "simt_internal.h"
+#include "trace_hooks.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,6 +59,7 @@ static void run_block(Worker *w, size_t block) {
         w->warps[warp].arrived = 0;
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
+    trace_block_begins(block);
     simt_run_ready(w);
     if (w->returned < w->threads)
         simt_report_stuck(w);
@@ -180,6 +182,7 @@ void simt_launch(const SimtLaunch *launch) {
 
     pthread_mutex_lock(&lock);
     simt_job = &l;
+    trace_launch_begins();
     block_count = (size_t)l.grid.x * l.grid.y * l.grid.z;
     atomic_store(&next_block, 0);
     job_workers = available < most ? available : most;
@@ -196,4 +199,5 @@ void simt_launch(const SimtLaunch *launch) {
     while (job_running > 0)
         pthread_cond_wait(&job_ends, &lock);
     pthread_mutex_unlock(&lock);
+    trace_launch_ends();
 }

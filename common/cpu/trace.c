@@ -1,9 +1,9 @@
 /* trace.c - sees every access of a kernel to device and shared memory (trace.h says what for).
  *
- * gcc's -fsanitize=thread makes the compiler call __tsan_read4(address), __tsan_write16(address) and so on before each access
- * to memory; variables that live in registers make no calls. Those functions normally belong to a library that looks for data
- * races between POSIX threads. The trace build compiles the kernels with that option, does not link that library, and has the
- * functions here. So a kernel is seen whole and unchanged; its source does not know.
+ * gcc's -fsanitize=thread makes the compiler call __tsan_read4(address), __tsan_write16(address) and so on before each
+ * access to memory; variables that live in registers make no calls. Those functions normally belong to a library that looks
+ * for data races between POSIX threads. The trace build compiles the kernels with that option, does not link that library,
+ * and has the functions here. So a kernel is seen whole and unchanged; its source does not know.
  *
  * The address tells the tensor: a device allocation or the block's shared memory; anything else (a local variable that lives
  * in memory, the kernel's arguments) is not what a GPU would move, and is dropped. The call's return address tells the place
@@ -90,12 +90,12 @@ static void record(const void *address, size_t bytes, SiteKind kind, const void 
 #define PLACE __builtin_return_address(0)
 
 /* None of these is inlined or static: the return address must be the kernel's, and the compiler calls them by name. */
-#define ACCESS(name, bytes, kind) \
+#define ACCESS(name, bytes, kind)                                                                                           \
     void name(const void *address) { record(address, bytes, kind, PLACE); }
-#define ACCESSES(bytes)                             \
-    ACCESS(__tsan_read##bytes, bytes, SITE_READ)    \
-    ACCESS(__tsan_write##bytes, bytes, SITE_WRITE)  \
-    ACCESS(__tsan_unaligned_read##bytes, bytes, SITE_READ) \
+#define ACCESSES(bytes)                                                                                                     \
+    ACCESS(__tsan_read##bytes, bytes, SITE_READ)                                                                            \
+    ACCESS(__tsan_write##bytes, bytes, SITE_WRITE)                                                                          \
+    ACCESS(__tsan_unaligned_read##bytes, bytes, SITE_READ)                                                                  \
     ACCESS(__tsan_unaligned_write##bytes, bytes, SITE_WRITE)
 ACCESSES(1)
 ACCESSES(2)
@@ -107,29 +107,45 @@ void __tsan_write_range(const void *address, size_t bytes) { record(address, byt
 void __tsan_init(void) {}
 
 static void record_atomic(const void *address, size_t bytes, const void *place) {
-    if (!trace_self)
+    Recorder *r = trace_self;
+    if (!r)
         return;
-    race_atomic(trace_self);
+    if (r->atomic_parts > 0) {
+        r->atomic_parts--;
+        return;
+    }
+    race_atomic(r);
     record(address, bytes, SITE_ATOMIC, place);
 }
-/* Atomics are not announced but replaced by calls; the strongest memory order will do for all. The relaxed load that begins a
- * compare-and-swap loop (atomicAdd of floats) is not counted, its successful swap is: one atomic. */
-#define ATOMICS(bits)                                                                                                \
-    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from) { return __atomic_load_n(from, __ATOMIC_SEQ_CST); } \
-    uint##bits##_t __tsan_atomic##bits##_fetch_add(uint##bits##_t *to, uint##bits##_t value) {                       \
-        record_atomic(to, bits / 8, PLACE);                                                                          \
-        return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);                                                      \
-    }                                                                                                                \
-    uint##bits##_t __tsan_atomic##bits##_exchange(uint##bits##_t *to, uint##bits##_t value) {                        \
-        record_atomic(to, bits / 8, PLACE);                                                                          \
-        return __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);                                                     \
-    }                                                                                                                \
-    int __tsan_atomic##bits##_compare_exchange_strong(uint##bits##_t *to, uint##bits##_t *expected,                  \
-                                                      uint##bits##_t value) {                                        \
-        int swapped = __atomic_compare_exchange_n(to, expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);       \
-        if (swapped)                                                                                                 \
-            record_atomic(to, bits / 8, PLACE);                                                                      \
-        return swapped;                                                                                              \
+
+/* Atomics are not announced but replaced by calls; the strongest memory order will do for all. Recording one and doing it
+ * must not come apart: if blocks count themselves, the one that is recorded last must be the one that counted last. The
+ * relaxed load that begins a compare-and-swap loop (atomicAdd of floats) is not recorded, its successful swap is. */
+static pthread_mutex_t atomic_lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define ATOMICS(bits)                                                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from) { return __atomic_load_n(from, __ATOMIC_SEQ_CST); }     \
+    uint##bits##_t __tsan_atomic##bits##_fetch_add(uint##bits##_t *to, uint##bits##_t value) {                              \
+        pthread_mutex_lock(&atomic_lock);                                                                                   \
+        record_atomic(to, bits / 8, PLACE);                                                                                 \
+        uint##bits##_t old = __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);                                               \
+        pthread_mutex_unlock(&atomic_lock);                                                                                 \
+        return old;                                                                                                         \
+    }                                                                                                                       \
+    uint##bits##_t __tsan_atomic##bits##_exchange(uint##bits##_t *to, uint##bits##_t value) {                               \
+        pthread_mutex_lock(&atomic_lock);                                                                                   \
+        record_atomic(to, bits / 8, PLACE);                                                                                 \
+        uint##bits##_t old = __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);                                              \
+        pthread_mutex_unlock(&atomic_lock);                                                                                 \
+        return old;                                                                                                         \
+    }                                                                                                                       \
+    int __tsan_atomic##bits##_compare_exchange_strong(uint##bits##_t *to, uint##bits##_t *expected, uint##bits##_t value) { \
+        pthread_mutex_lock(&atomic_lock);                                                                                   \
+        int swapped = __atomic_compare_exchange_n(to, expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);              \
+        if (swapped)                                                                                                        \
+            record_atomic(to, bits / 8, PLACE);                                                                             \
+        pthread_mutex_unlock(&atomic_lock);                                                                                 \
+        return swapped;                                                                                                     \
     }
 ATOMICS(32)
 ATOMICS(64)
@@ -154,6 +170,12 @@ float __wrap_exp2f(float x) { return count_exponential(), __real_exp2f(x); }
 
 void trace_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE); }
 void trace_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE); }
+
+void trace_wide_atomic(const void *address, int words) {
+    record_atomic(address, 4 * (size_t)words, PLACE);
+    if (trace_self)
+        trace_self->atomic_parts = words;
+}
 
 void trace_copy_lands(const void *shared) {
     if (trace_self)

@@ -21,7 +21,7 @@ void trace_launch_ends(void);
 
 /* On a worker, of its block at hand. */
 void trace_block_begins(size_t block);
-void trace_barrier(void);                                           /* all threads have arrived */
+void trace_barrier(void);                                          /* all threads have arrived */
 void trace_collective(const char *what, int warp, unsigned lanes); /* these have */
 void trace_thread_returns(void);
 void trace_copy_lands(const void *shared);
@@ -30,6 +30,9 @@ void trace_copy_lands(const void *shared);
  * their return address is how the trace knows the line. */
 void trace_read(const void *address, size_t bytes);
 void trace_write(const void *address, size_t bytes);
+
+/* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
+void trace_wide_atomic(const void *address, int words);
 
 /* device_cpu.c: calls visit for each allocation. */
 void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes));
@@ -45,6 +48,7 @@ void device_each_allocation(void (*visit)(const char *purpose, void *pointer, si
 #define trace_copy_lands(shared) ((void)0)
 #define trace_read(address, bytes) ((void)0)
 #define trace_write(address, bytes) ((void)0)
+#define trace_wide_atomic(address, words) ((void)0)
 #endif
 
 #ifdef __cplusplus

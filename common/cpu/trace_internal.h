@@ -10,8 +10,8 @@
 #ifndef FA_TRACE_INTERNAL_H
 #define FA_TRACE_INTERNAL_H
 
-#include "../trace.h"
 #include "simt_internal.h"
+#include "../trace.h"
 #include "trace_hooks.h"
 
 #include <stdint.h>
@@ -30,7 +30,8 @@ typedef struct {
 extern Tensor trace_tensors[MAX_TENSORS];
 extern int trace_tensor_count;
 
-/* A *site* is one place in the program that touches one tensor. Sites are numbered as they are met, and keep their number. */
+/* A *site* is one place in the program that touches one tensor. Sites are numbered as they are met, and keep their number.
+ */
 typedef enum { SITE_READ, SITE_WRITE, SITE_ATOMIC } SiteKind;
 typedef struct {
     const void *place; /* the address to which the access's call returns */
@@ -73,11 +74,12 @@ typedef struct {
     TraceCollective collectives[16];
 
     struct Cell *shared_cells;
-    uint32_t block;                 /* its number in the grid */
-    uint32_t now;                   /* a clock that ticks at each barrier and __syncwarp of the block */
-    uint32_t barrier_time;          /* what was before this is ordered before now, for all threads of the block */
-    uint32_t warp_time[MAX_WARPS];  /* the same, among the lanes of a warp */
-    uint32_t fenced, seen;          /* __threadfence since the block began; see race_atomic */
+    uint32_t block;                /* its number in the grid */
+    uint32_t now;                  /* a clock that ticks at each barrier and __syncwarp of the block */
+    uint32_t barrier_time;         /* what was before this is ordered before now, for all threads of the block */
+    uint32_t warp_time[MAX_WARPS]; /* the same, among the lanes of a warp */
+    int atomic_parts;              /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
+    uint32_t fenced, seen;         /* __threadfence since the block began; see race_atomic */
 } Recorder;
 
 extern __thread Recorder *trace_self; /* this worker's, while a launch is recorded; else NULL */
@@ -101,7 +103,8 @@ void race_launch_begins(Recorder *const *recorders, int count);
 void race_launch_ends(Recorder *const *recorders, int count);
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]); /* adds the bytes touched in this launch */
 
-/* trace_source.c: fills in the line of each site: "mma.cu:53", or "tile.cuh:64 in mma.cu:53" for a function that was inlined. */
+/* trace_source.c: fills in the line of each site: "mma.cu:53", or "tile.cuh:64 in mma.cu:53" for a function that was
+ * inlined. */
 typedef char SourceLine[TRACE_LINE];
 void source_lines(const Site *sites, int count, SourceLine *lines);
 

@@ -1,8 +1,8 @@
 /* trace_race.c - finds two threads that touch the same byte, one of them writing, with nothing between that orders them.
  *
- * Beside each byte of device and shared memory lies a *cell*: who wrote it last, and two of those who read it last. Each such
- * *touch* is a thread, a time and a site. Each block has a clock that ticks at barriers; an access is compared with the cell's
- * touches, and one by another thread is ordered before it
+ * Beside each byte of device and shared memory lies a *cell*: who wrote it last, and two of those who read it last. Each
+ * such *touch* is a thread, a time and a site. Each block has a clock that ticks at barriers; an access is compared with the
+ * cell's touches, and one by another thread is ordered before it
  *
  *     - if a __syncthreads came between: the touch's time is before the block's last barrier;
  *     - if both threads are of one warp, and a __syncwarp of the whole warp came between;
@@ -69,8 +69,7 @@ static int is_ordered(const Recorder *r, Touch earlier, Touch now, int in_shared
         /* shared memory of a block that this worker ran earlier, in the same place; it is another block's memory */
         return in_shared || (released[block] && released[block] < r->seen);
     }
-    return time_of(earlier) < r->barrier_time ||
-           (same_warp(earlier, now) && time_of(earlier) < r->warp_time[warp_of(now)]);
+    return time_of(earlier) < r->barrier_time || (same_warp(earlier, now) && time_of(earlier) < r->warp_time[warp_of(now)]);
 }
 
 static void check(const Recorder *r, Touch earlier, Touch now, size_t offset, int in_shared) {
@@ -132,8 +131,8 @@ static void *zeros(size_t count, size_t size) {
 void race_launch_begins(Recorder *const *recorders, int count) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
     if (blocks > 1u << BLOCK_BITS)
-        simt_give_up(2, "trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel, blocks,
-                     1u << BLOCK_BITS);
+        simt_give_up(2, "trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel,
+                     blocks, 1u << BLOCK_BITS);
     released = zeros(blocks, sizeof *released);
     atomics = 0;
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)

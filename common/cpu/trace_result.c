@@ -95,11 +95,13 @@ void result_add_launch(Recorder *const *recorders, int count) {
     kernel->blocks += (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
     kernel->threads = simt_job->block.x * simt_job->block.y * simt_job->block.z;
     kernel->shared_bytes = simt_job->shared_bytes;
+    for (int tensor = trace_tensor_count - 1; tensor >= 0; tensor--) /* in the order they were allocated */
+        for (int site = 0; site < trace_site_count; site++)
+            for (int i = 0; i < count && trace_sites[site].tensor == tensor; i++)
+                if (recorders[i]->sites[site].requests)
+                    add_site(kernel, site, &recorders[i]->sites[site]);
     for (int i = 0; i < count; i++) {
         Recorder *r = recorders[i];
-        for (int site = 0; site < trace_site_count; site++)
-            if (r->sites[site].requests)
-                add_site(kernel, site, &r->sites[site]);
         for (const TraceCollective *c = r->collectives; c->what; c++)
             add_collective(kernel, c);
         kernel->barriers += r->barriers;

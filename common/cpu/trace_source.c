@@ -10,11 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* One line of the answer, "tile.cuh:64" or "tile.cuh:64 (discriminator 2)", without its end. */
+/* One line of the answer, "tile.cuh:64" or "tile.cuh:64 (discriminator 2)", without what follows the number. */
 static void trim(char *frame) { frame[strcspn(frame, " \n")] = 0; }
 
-/* Does this frame belong to the CUDA words and instruction twins, where nobody looks for a mistake? */
-static int is_below_kernels(const char *frame) { return strstr(frame, "_cpu.h:") != NULL; }
+/* Does this frame belong to the CUDA words, the twins or conversions, where nobody looks for a mistake? */
+static int is_below_kernels(const char *frame) {
+    return strstr(frame, "_cpu.h:") || strncmp(frame, "numeric.h:", 10) == 0 || strncmp(frame, "kernel.cuh:", 11) == 0;
+}
 
 static int same_file(const char *a, const char *b) {
     size_t length = strcspn(a, ":");
@@ -27,7 +29,7 @@ static void add_frame(char *line, char *inner, const char *frame) {
     if (!*inner && is_below_kernels(frame))
         return;
     if (!*inner)
-        snprintf(inner, TRACE_LINE / 2, "%s", frame);
+        snprintf(inner, TRACE_LINE / 2, "%.60s", frame);
     if (same_file(inner, frame))
         snprintf(line, TRACE_LINE, "%s", inner);
     else

@@ -71,9 +71,9 @@ static void count_sectors(const Request *r, SiteCount *c) {
 
 /* ---- shared memory: wavefronts ---- */
 
-/* Shared memory is 32 banks, each a word of 4 bytes wide; word i lies in bank i % 32. In one wavefront each bank delivers one
- * word, to as many lanes as want it. Lanes with up to 4 bytes each go together; with 8 bytes, two halves of the warp go one
- * after the other, with 16 four quarters: so 8 lanes of 16 bytes are 128 bytes, all banks. What is left is conflicts: of
+/* Shared memory is 32 banks, each a word of 4 bytes wide; word i lies in bank i % 32. In one wavefront each bank delivers
+ * one word, to as many lanes as want it. Lanes with up to 4 bytes each go together; with 8 bytes, two halves of the warp go
+ * one after the other, with 16 four quarters: so 8 lanes of 16 bytes are 128 bytes, all banks. What is left is conflicts: of
  * such a group of lanes, the bank with the most different words decides. ldmatrix reads eight rows of 16 bytes a matrix and
  * is such a 16-byte access. */
 static unsigned group_wavefronts(const Request *r, unsigned lanes) {

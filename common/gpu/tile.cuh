@@ -15,18 +15,31 @@
 
 #include "instructions.cuh"
 
-/* Where chunk `chunk` of row `row` lives: an element offset into the tile. D is a multiple of 32. Rows of 64 elements (or
- * a multiple) span all banks, so eight rows need eight different XORs; rows of 32 or 96 already alternate between the two
- * halves of the banks, so pairs of rows share one of four. */
+/* What the chunk numbers of a row are XORed with. Rows of 64 elements (or a multiple) span all banks, so eight rows need
+ * eight different XORs; rows of 32 or 96 already alternate between the two halves of the banks, so pairs of rows share one
+ * of four. */
+template <int D> __device__ inline int swizzle_key(int row) { return D % 64 == 0 ? row & 7 : (row >> 1) & 3; }
+
+/* Where chunk `chunk` of row `row` lives: an element offset into the tile. D is a multiple of 32. */
 template <int D> __device__ inline int swizzle(int row, int chunk) {
     static_assert(D % 32 == 0, "a tile row is a multiple of 64 bytes");
-    return row * D + 8 * (D % 64 == 0 ? chunk ^ (row & 7) : chunk ^ ((row >> 1) & 3));
+    return row * D + 8 * (chunk ^ swizzle_key<D>(row));
 }
 
 /* A tile of `Rows` rows of D 16-bit elements, in shared memory. */
 template <typename T, int Rows, int D> struct Tile {
     alignas(128) T element[Rows * D];
     __device__ T *chunk(int row, int chunk) { return element + swizzle<D>(row, chunk); }
+
+    /* chunk(row + r, chunk + c) for row a multiple of 8, chunk even and c 0 or 1, as the fragments below want it. row does
+     * not change the XOR, and chunk + c is chunk ^ c; so what depends on the lane (r, c) is computed once, and in an
+     * unrolled loop each further address is that XOR a constant, plus a constant. With D = 96 the rows do not start at
+     * powers of two, and the XOR has to stay within the row. */
+    __device__ T *chunk(int row, int r, int c, int chunk) {
+        constexpr bool power_of_two = (D & (D - 1)) == 0;
+        const int lane = power_of_two ? swizzle<D>(r, c) ^ 8 * chunk : r * D + (8 * (c ^ swizzle_key<D>(r)) ^ 8 * chunk);
+        return element + row * D + lane;
+    }
 };
 
 /* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` (row-major, D columns of rows `pitch` elements apart; the
@@ -34,16 +47,17 @@ template <typename T, int Rows, int D> struct Tile {
  * become zeros. Ends with a committed cp.async group. */
 template <int Threads, typename T, int Rows, int D>
 __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D) {
-    constexpr int chunks = D / 8;
-    static_assert(Rows * chunks % Threads == 0, "every thread copies the same number of chunks");
+    /* A thread keeps its chunk and steps down the rows, so that its addresses differ by constants. Rows of 32 or 96 elements
+     * are taken 32 (four chunks) at a time. */
+    constexpr int across = D % 64 == 0 ? D / 8 : 4, down = Threads / across;
+    static_assert(Threads % across == 0 && Rows % down == 0, "every thread copies the same number of chunks");
+    const int row = threadIdx.x / across, chunk = threadIdx.x % across;
+    const T *from = matrix + (size_t)(first_row + row) * pitch + 8 * chunk;
 #pragma unroll
-    for (int i = threadIdx.x; i < Rows * chunks; i += Threads) {
-        int row = i / chunks, chunk = i % chunks;
-        bool exists = first_row + row < row_end;
-        /* a row that does not exist is not read, but its address must still be one that could be */
-        const T *from = matrix + (size_t)(exists ? first_row + row : 0) * pitch + 8 * chunk;
-        cp_async_16(tile.chunk(row, chunk), from, exists);
-    }
+    for (int r = 0; r < Rows; r += down)
+#pragma unroll
+        for (int c = 0; c < D / 8; c += across)
+            cp_async_16(tile.chunk(row + r, chunk + c), from + (size_t)r * pitch + 8 * c, first_row + row + r < row_end);
     cp_async_commit();
 }
 
@@ -55,7 +69,7 @@ __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, 
 template <typename T, int Rows, int D>
 __device__ inline void load_a_fragment(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int row, int inner) {
     int lane = threadIdx.x % 32;
-    ldmatrix_x4(a, tile.chunk(row + lane % 16, 2 * inner + lane / 16));
+    ldmatrix_x4(a, tile.chunk(row, lane % 16, lane / 16, 2 * inner));
 }
 
 /* The same A of a tile stored the other way round, [k][m]: transposed on the way. Lanes 8-15 address the columns of the lower
@@ -63,7 +77,7 @@ __device__ inline void load_a_fragment(uint32_t (&a)[4], Tile<T, Rows, D> &tile,
 template <typename T, int Rows, int D>
 __device__ inline void load_a_fragment_trans(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int inner, int row) {
     int lane = threadIdx.x % 32;
-    ldmatrix_x4_trans(a, tile.chunk(16 * inner + lane % 8 + 8 * (lane / 16), row / 8 + lane / 8 % 2));
+    ldmatrix_x4_trans(a, tile.chunk(16 * inner, lane % 8 + 8 * (lane / 16), lane / 8 % 2, row / 8));
 }
 
 /* B, two fragments of 16 x 8, of a tile stored [n][k] (K of Q K^T): b[0], b[1] for n .. n + 7, b[2], b[3] for n + 8 .. n + 15,
@@ -71,14 +85,14 @@ __device__ inline void load_a_fragment_trans(uint32_t (&a)[4], Tile<T, Rows, D> 
 template <typename T, int Rows, int D>
 __device__ inline void load_b_fragments(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int n, int inner) {
     int lane = threadIdx.x % 32;
-    ldmatrix_x4(b, tile.chunk(n + lane % 8 + 8 * (lane / 16), 2 * inner + lane / 8 % 2));
+    ldmatrix_x4(b, tile.chunk(n, lane % 8 + 8 * (lane / 16), lane / 8 % 2, 2 * inner));
 }
 
 /* The same of a tile stored [k][n] (V of P V): transposed on the way, so that a lane's two elements are neighbours in k. */
 template <typename T, int Rows, int D>
 __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int inner, int n) {
     int lane = threadIdx.x % 32;
-    ldmatrix_x4_trans(b, tile.chunk(16 * inner + lane % 16, n / 8 + lane / 16));
+    ldmatrix_x4_trans(b, tile.chunk(16 * inner, lane % 16, lane / 16, n / 8));
 }
 
 #endif

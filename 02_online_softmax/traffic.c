@@ -1,0 +1,16 @@
+/* traffic.c - the bytes that 02_online_softmax moves: no S, no P; Q and K twice. */
+#include "../common/traffic.h"
+
+int online_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    double key_bytes = walked_key_bytes(p, key_lengths, 64, 1);
+    int i = 0;
+    traffic[i++] = (Traffic){"online_statistics", "Q", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"online_statistics", "K", key_bytes, 0};
+    traffic[i++] = (Traffic){"online_statistics", "LSE", 0, row_bytes(p)};
+    traffic[i++] = (Traffic){"online_output", "Q", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"online_output", "K", key_bytes, 0};
+    traffic[i++] = (Traffic){"online_output", "V", key_bytes, 0};
+    traffic[i++] = (Traffic){"online_output", "LSE", 4 * row_bytes(p), 0}; /* by the four lanes that share a row */
+    traffic[i++] = (Traffic){"online_output", "O", 0, query_bytes(p)};
+    return i;
+}

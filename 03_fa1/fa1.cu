@@ -1,0 +1,274 @@
+/* 03_fa1/fa1 - FlashAttention-1 as published (Dao et al. 2022, Algorithm 1): one pass, O corrected at every key tile.
+ *
+ * The idea. 02_online_softmax had to know LSE before it could multiply by V, and paid Q K^T twice. But O can start with the
+ * statistics of the keys seen so far and be corrected later, exactly as l is. Let O = P V / l over the columns seen so far.
+ * A new tile with P~ = e^(S - m~) and its own (m~, l~) changes it to
+ *
+ *     m' = max(m, m~)      l' = e^(m - m') l + e^(m~ - m') l~      O' = (l e^(m - m') O + e^(m~ - m') P~ V) / l'
+ *
+ * One pass, 4 N^2 D FLOPs, and O is a proper softmax average after every step.
+ *
+ * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its inner loop
+ * lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key tiles: they live in device
+ * memory.
+ *
+ *                          keys ->                    Who owns what: a block of 4 warps owns a head. The keys of the tile
+ *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because it is K and V that
+ *     queries  0     step 1   step 5   ...            stay while queries go by:
+ *        |     1     step 2   step 6                                keys 0-15   16-31    32-47    48-63
+ *        v     2     step 3   step 7                     32 queries   warp 0   warp 1   warp 2   warp 3
+ *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
+ *                                                     shared memory, and so is its O, as a sum of four products.
+ *
+ * Registers a lane: the warp's S, 32 x 16, takes 16; its product with V, 32 x D, takes D. That is why Br is 32: with 64 rows
+ * and D = 128 the product alone would fill all 255. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
+ *
+ * What it costs. Workspace O(N): O in fp32, l and m. But they are read and written at every step, and the partial products
+ * go through shared memory at every step too: 4 warps x 32 x D x 4 bytes, written and read, for a 32 x 64 tile of S. And the
+ * grid is batch x heads: with fewer of them than multiprocessors, the rest of the chip idles.
+ *
+ * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / 64:
+ *
+ *     K, V     Sk D e each                         O accumulator    read and written, each   (steps - 1) Sq D 4
+ *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
+ *     O        Sq D e written                      LSE              Sq 4 written
+ *
+ * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / 64 rounded up),
+ * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
+ *
+ *     make 03_fa1 && ./03_fa1 --head-dim 128 --causal
+ */
+#include "../common/gpu/tile.cuh"
+
+constexpr int Br = 32; /* rows of a tile of S: queries */
+constexpr int Bc = 64; /* columns of a tile of S: keys */
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
+static_assert(Bc == 16 * WARPS, "a warp owns the 16 keys of one mma");
+
+constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
+constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
+
+template <typename T, int D> struct Fa1Shared {
+    Tile<T, Br, D> q;
+    Tile<T, Bc, D> k, v;
+    float partial[WARPS][Br][PITCH];                /* each warp's P~ V, one slice */
+    float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of m~ and l~ */
+    float m[Br], l[Br];                             /* over the earlier key tiles */
+    float alpha[Br], beta[Br];                      /* O' = alpha O + beta P~ V */
+};
+
+/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
+__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
+
+/* Maximum and sum over the four lanes that share a row. */
+__device__ inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. */
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS) fa1_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) {
+    using Shared = Fa1Shared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
+    int batch = blockIdx.x / p.heads, head = blockIdx.x % p.heads;
+    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
+    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
+    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
+    size_t head_row = (size_t)blockIdx.x * p.seqlen_q; /* this head's first row in O, l, m and LSE */
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int keys = key_length(&p, t.key_lengths, batch);
+
+    /* The first key tile is visited even if there are no keys: its step is what writes O = 0 and LSE = -inf. */
+    for (int first_column = 0; first_column == 0 || first_column < keys; first_column += Bc) {
+        bool first = first_column == 0;
+        /* K and V before are done with: every warp has passed a barrier since its P~ V, the one of a slice of O */
+        load_tile_async<THREADS>(shared.k, k, first_column, keys);
+        load_tile_async<THREADS>(shared.v, v, first_column, keys);
+
+        /* Later queries see more keys: the tiles that see none of these keys are the first ones, and are skipped. */
+        int first_row = 0;
+        while (!first && visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1) <= first_column)
+            first_row += Br;
+        load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
+
+        for (; first_row < p.seqlen_q; first_row += Br) {
+            bool last = first_column + Bc >= visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1);
+
+            /* l and m of the earlier key tiles. None before the first: l = 0, m = -inf. Thread r has row r. */
+            bool has_row = threadIdx.x < Br && first_row + (int)threadIdx.x < p.seqlen_q;
+            size_t thread_row = head_row + first_row + threadIdx.x;
+            if (threadIdx.x < Br) {
+                shared.m[threadIdx.x] = first || !has_row ? -INFINITY : m[thread_row];
+                shared.l[threadIdx.x] = first || !has_row ? 0 : l[thread_row];
+            }
+            cp_async_wait<0>();
+            __syncthreads(); /* the tiles are there */
+
+            /* S = scale Q K^T: all rows of the tile, this warp's 16 keys */
+            float s[ROW_TILES][2][4] = {};
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4];
+                load_b_fragments(b, shared.k, 16 * warp, d);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; i++) {
+                    uint32_t a[4];
+                    load_a_fragment(a, shared.q, 16 * i, d);
+                    mma_m16n8k16<T>(s[i][0], a, b[0], b[1]);
+                    mma_m16n8k16<T>(s[i][1], a, b[2], b[3]);
+                }
+            }
+
+            /* the mask, and the maximum over this warp's keys */
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+                    int row = 16 * i + 8 * h + lane / 4;
+                    int visible = visible_keys(&p, keys, first_row + row);
+                    float row_max = -INFINITY;
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            int column = first_column + 16 * warp + 8 * n + 2 * (lane % 4) + j;
+                            float &score = s[i][n][2 * h + j];
+                            score = column < visible ? p.scale * score : -INFINITY;
+                            row_max = fmaxf(row_max, score);
+                        }
+                    row_max = quad_max(row_max);
+                    if (lane % 4 == 0)
+                        shared.warp_max[warp][row] = row_max;
+                }
+            __syncthreads(); /* every warp's maximum is there, and Q is done with: the next one may come */
+            if (first_row + Br < p.seqlen_q)
+                load_tile_async<THREADS>(shared.q, q, first_row + Br, p.seqlen_q);
+
+            /* P~ = e^(S - m~), and its sum over this warp's keys */
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    int row = 16 * i + 8 * h + lane / 4;
+                    float m_tile = -INFINITY, row_sum = 0;
+                    for (int w = 0; w < WARPS; w++)
+                        m_tile = fmaxf(m_tile, shared.warp_max[w][row]);
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            float &score = s[i][n][2 * h + j];
+                            score = __expf(score - shift_of(m_tile));
+                            row_sum += score;
+                        }
+                    row_sum = quad_sum(row_sum);
+                    if (lane % 4 == 0)
+                        shared.warp_sum[warp][row] = row_sum;
+                }
+            __syncthreads(); /* every warp's sum is there */
+
+            /* m', l', and by how much the two terms of O' are scaled. Thread r has row r. */
+            if (has_row) {
+                float m_tile = -INFINITY, l_tile = 0;
+                for (int w = 0; w < WARPS; w++) {
+                    m_tile = fmaxf(m_tile, shared.warp_max[w][threadIdx.x]);
+                    l_tile += shared.warp_sum[w][threadIdx.x];
+                }
+                float m_new = fmaxf(shared.m[threadIdx.x], m_tile);
+                float alpha = __expf(shared.m[threadIdx.x] - shift_of(m_new)) * shared.l[threadIdx.x];
+                float beta = __expf(m_tile - shift_of(m_new));
+                float l_new = alpha + beta * l_tile;
+                float inverse = l_new > 0 ? 1 / l_new : 0;
+                shared.alpha[threadIdx.x] = alpha * inverse;
+                shared.beta[threadIdx.x] = beta * inverse;
+                if (last) {
+                    t.lse[thread_row] = shift_of(m_new) + logf(l_new);
+                } else {
+                    m[thread_row] = m_new;
+                    l[thread_row] = l_new;
+                }
+            }
+
+            /* P~ V: all rows and columns of O, this warp's 16 keys */
+            float o[ROW_TILES][D / 8][4] = {};
+            uint32_t a[ROW_TILES][4];
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
+                    a[i][j] = pack_pair<T>(s[i][j / 2][2 * (j % 2)], s[i][j / 2][2 * (j % 2) + 1]);
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4];
+                load_b_fragments_trans(b, shared.v, warp, 16 * d);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; i++) {
+                    mma_m16n8k16<T>(o[i][2 * d], a[i], b[0], b[1]);
+                    mma_m16n8k16<T>(o[i][2 * d + 1], a[i], b[2], b[3]);
+                }
+            }
+
+            /* O' = alpha O + beta (sum of the warps' P~ V), a slice of the columns at a time */
+#pragma unroll
+            for (int slice = 0; slice < D / SLICE; slice++) {
+                if (slice > 0)
+                    __syncthreads(); /* the slice before is done with */
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                    for (int n = 0; n < SLICE / 8; n++)
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const float *pair = &o[i][SLICE / 8 * slice + n][2 * h];
+                            float *to = &shared.partial[warp][16 * i + 8 * h + lane / 4][8 * n + 2 * (lane % 4)];
+                            *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
+                        }
+                __syncthreads(); /* every warp's slice is there, and alpha and beta are */
+
+                for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
+                    int row = quadruple / (SLICE / 4), column = 4 * (quadruple % (SLICE / 4));
+                    if (first_row + row >= p.seqlen_q)
+                        continue;
+                    float4 sum = make_float4(0, 0, 0, 0);
+                    for (int w = 0; w < WARPS; w++) {
+                        float4 part = *reinterpret_cast<const float4 *>(&shared.partial[w][row][column]);
+                        sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+                    }
+                    size_t element = (head_row + first_row + row) * D + SLICE * slice + column;
+                    float4 old = first ? make_float4(0, 0, 0, 0) : *reinterpret_cast<float4 *>(&O_accumulator[element]);
+                    float alpha = shared.alpha[row], beta = shared.beta[row];
+                    sum = make_float4(alpha * old.x + beta * sum.x, alpha * old.y + beta * sum.y,
+                                      alpha * old.z + beta * sum.z, alpha * old.w + beta * sum.w);
+                    if (last)
+                        *reinterpret_cast<uint2 *>((T *)t.o + element) =
+                            make_uint2(pack_pair<T>(sum.x, sum.y), pack_pair<T>(sum.z, sum.w));
+                    else
+                        *reinterpret_cast<float4 *>(&O_accumulator[element]) = sum;
+                }
+            }
+        }
+    }
+}
+
+extern "C" int fa1_plan(const Problem *p, Buffer *workspace) {
+    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr};
+    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr};
+    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr};
+    return 3;
+}
+
+extern "C" void fa1_forward(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    float *O_accumulator = (float *)workspace[0].pointer;
+    float *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        LAUNCH((fa1_kernel<T, D>), p->batch * p->heads, THREADS, sizeof(Fa1Shared<T, D>), *p, *t, O_accumulator, l, m);
+    }));
+}

@@ -1,0 +1,261 @@
+/* 04_fa2/epilogue - FlashAttention-2, first change: O is divided by l once, in the last step.
+ *
+ * The idea. 03_fa1 keeps O a proper average after every step, which nobody looks at before the last one. Keep the numerator
+ * and the denominator apart instead, and measure both against the maximum that is already the new one:
+ *
+ *     m' = max(m, m~)      P = e^(S - m')      l' = e^(m - m') l + rowsum(P)      O' = e^(m - m') O + P V
+ *
+ * and O / l after the last key tile (Dao 2023, section 3.1.1). The loops, the grid, who owns what and the bytes moved are
+ * those of 03_fa1, picture included: `diff 03_fa1/fa1.cu 04_fa2/epilogue.cu` is these formulas and the division.
+ *
+ * What it saves, for a tile of S: one division and one exponential a row, and one multiplication for each of the Br D
+ * elements of O, whose two terms had a factor each. Tensor cores do a multiply-add some 16 times faster than the other
+ * units, so FLOPs outside the products are the dear ones. But here they hide behind device memory and the exchange between
+ * warps, which are as they were: expect little before the next variant.
+ *
+ * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / 64:
+ *
+ *     K, V     Sk D e each                         O accumulator    read and written, each   (steps - 1) Sq D 4
+ *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
+ *     O        Sq D e written                      LSE              Sq 4 written
+ *
+ * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / 64 rounded up),
+ * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
+ *
+ *     make 04_fa2 && ./04_fa2 --variant epilogue --head-dim 128 --causal
+ */
+#include "../common/gpu/tile.cuh"
+
+constexpr int Br = 32; /* rows of a tile of S: queries */
+constexpr int Bc = 64; /* columns of a tile of S: keys */
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
+static_assert(Bc == 16 * WARPS, "a warp owns the 16 keys of one mma");
+
+constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
+constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
+
+template <typename T, int D> struct EpilogueShared {
+    Tile<T, Br, D> q;
+    Tile<T, Bc, D> k, v;
+    float partial[WARPS][Br][PITCH];                /* each warp's P V, one slice */
+    float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of m' and l' */
+    float m[Br], l[Br];                             /* over the earlier key tiles */
+    float alpha[Br], inverse[Br];                   /* O' = alpha O + P V, and 1 / l' */
+};
+
+/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
+__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
+
+/* Maximum and sum over the four lanes that share a row. */
+__device__ inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. */
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS) epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) {
+    using Shared = EpilogueShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
+    int batch = blockIdx.x / p.heads, head = blockIdx.x % p.heads;
+    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
+    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
+    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
+    size_t head_row = (size_t)blockIdx.x * p.seqlen_q; /* this head's first row in O, l, m and LSE */
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int keys = key_length(&p, t.key_lengths, batch);
+
+    /* The first key tile is visited even if there are no keys: its step is what writes O = 0 and LSE = -inf. */
+    for (int first_column = 0; first_column == 0 || first_column < keys; first_column += Bc) {
+        bool first = first_column == 0;
+        /* K and V before are done with: every warp has passed a barrier since its P V, the one of a slice of O */
+        load_tile_async<THREADS>(shared.k, k, first_column, keys);
+        load_tile_async<THREADS>(shared.v, v, first_column, keys);
+
+        /* Later queries see more keys: the tiles that see none of these keys are the first ones, and are skipped. */
+        int first_row = 0;
+        while (!first && visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1) <= first_column)
+            first_row += Br;
+        load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
+
+        for (; first_row < p.seqlen_q; first_row += Br) {
+            bool last = first_column + Bc >= visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1);
+
+            /* l and m of the earlier key tiles. None before the first: l = 0, m = -inf. Thread r has row r. */
+            bool has_row = threadIdx.x < Br && first_row + (int)threadIdx.x < p.seqlen_q;
+            size_t thread_row = head_row + first_row + threadIdx.x;
+            if (threadIdx.x < Br) {
+                shared.m[threadIdx.x] = first || !has_row ? -INFINITY : m[thread_row];
+                shared.l[threadIdx.x] = first || !has_row ? 0 : l[thread_row];
+            }
+            cp_async_wait<0>();
+            __syncthreads(); /* the tiles are there */
+
+            /* S = scale Q K^T: all rows of the tile, this warp's 16 keys */
+            float s[ROW_TILES][2][4] = {};
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4];
+                load_b_fragments(b, shared.k, 16 * warp, d);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; i++) {
+                    uint32_t a[4];
+                    load_a_fragment(a, shared.q, 16 * i, d);
+                    mma_m16n8k16<T>(s[i][0], a, b[0], b[1]);
+                    mma_m16n8k16<T>(s[i][1], a, b[2], b[3]);
+                }
+            }
+
+            /* the mask, and the maximum over this warp's keys */
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+                    int row = 16 * i + 8 * h + lane / 4;
+                    int visible = visible_keys(&p, keys, first_row + row);
+                    float row_max = -INFINITY;
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            int column = first_column + 16 * warp + 8 * n + 2 * (lane % 4) + j;
+                            float &score = s[i][n][2 * h + j];
+                            score = column < visible ? p.scale * score : -INFINITY;
+                            row_max = fmaxf(row_max, score);
+                        }
+                    row_max = quad_max(row_max);
+                    if (lane % 4 == 0)
+                        shared.warp_max[warp][row] = row_max;
+                }
+            __syncthreads(); /* every warp's maximum is there, and Q is done with: the next one may come */
+            if (first_row + Br < p.seqlen_q)
+                load_tile_async<THREADS>(shared.q, q, first_row + Br, p.seqlen_q);
+
+            /* P = e^(S - m'), and its sum over this warp's keys */
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    int row = 16 * i + 8 * h + lane / 4;
+                    float m_new = shared.m[row], row_sum = 0;
+                    for (int w = 0; w < WARPS; w++)
+                        m_new = fmaxf(m_new, shared.warp_max[w][row]);
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int j = 0; j < 2; j++) {
+                            float &score = s[i][n][2 * h + j];
+                            score = __expf(score - shift_of(m_new));
+                            row_sum += score;
+                        }
+                    row_sum = quad_sum(row_sum);
+                    if (lane % 4 == 0)
+                        shared.warp_sum[warp][row] = row_sum;
+                }
+            __syncthreads(); /* every warp's sum is there */
+
+            /* m', l', and by how much the O so far is scaled. Thread r has row r. */
+            if (has_row) {
+                float m_new = shared.m[threadIdx.x], l_tile = 0;
+                for (int w = 0; w < WARPS; w++) {
+                    m_new = fmaxf(m_new, shared.warp_max[w][threadIdx.x]);
+                    l_tile += shared.warp_sum[w][threadIdx.x];
+                }
+                float alpha = __expf(shared.m[threadIdx.x] - shift_of(m_new));
+                float l_new = alpha * shared.l[threadIdx.x] + l_tile;
+                shared.alpha[threadIdx.x] = alpha;
+                if (last) {
+                    shared.inverse[threadIdx.x] = l_new > 0 ? 1 / l_new : 0;
+                    t.lse[thread_row] = shift_of(m_new) + logf(l_new);
+                } else {
+                    m[thread_row] = m_new;
+                    l[thread_row] = l_new;
+                }
+            }
+
+            /* P V: all rows and columns of O, this warp's 16 keys */
+            float o[ROW_TILES][D / 8][4] = {};
+            uint32_t a[ROW_TILES][4];
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
+                    a[i][j] = pack_pair<T>(s[i][j / 2][2 * (j % 2)], s[i][j / 2][2 * (j % 2) + 1]);
+#pragma unroll
+            for (int d = 0; d < D / 16; d++) {
+                uint32_t b[4];
+                load_b_fragments_trans(b, shared.v, warp, 16 * d);
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; i++) {
+                    mma_m16n8k16<T>(o[i][2 * d], a[i], b[0], b[1]);
+                    mma_m16n8k16<T>(o[i][2 * d + 1], a[i], b[2], b[3]);
+                }
+            }
+
+            /* O' = alpha O + the sum of the warps' P V, a slice of the columns at a time */
+#pragma unroll
+            for (int slice = 0; slice < D / SLICE; slice++) {
+                if (slice > 0)
+                    __syncthreads(); /* the slice before is done with */
+#pragma unroll
+                for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+                    for (int n = 0; n < SLICE / 8; n++)
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const float *pair = &o[i][SLICE / 8 * slice + n][2 * h];
+                            float *to = &shared.partial[warp][16 * i + 8 * h + lane / 4][8 * n + 2 * (lane % 4)];
+                            *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
+                        }
+                __syncthreads(); /* every warp's slice is there, and alpha and inverse are */
+
+                for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
+                    int row = quadruple / (SLICE / 4), column = 4 * (quadruple % (SLICE / 4));
+                    if (first_row + row >= p.seqlen_q)
+                        continue;
+                    float4 sum = make_float4(0, 0, 0, 0);
+                    for (int w = 0; w < WARPS; w++) {
+                        float4 part = *reinterpret_cast<const float4 *>(&shared.partial[w][row][column]);
+                        sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+                    }
+                    size_t element = (head_row + first_row + row) * D + SLICE * slice + column;
+                    float4 old = first ? make_float4(0, 0, 0, 0) : *reinterpret_cast<float4 *>(&O_accumulator[element]);
+                    float alpha = shared.alpha[row];
+                    sum = make_float4(alpha * old.x + sum.x, alpha * old.y + sum.y, alpha * old.z + sum.z,
+                                      alpha * old.w + sum.w);
+                    if (last) {
+                        float inverse = shared.inverse[row];
+                        uint32_t low = pack_pair<T>(inverse * sum.x, inverse * sum.y);
+                        uint32_t high = pack_pair<T>(inverse * sum.z, inverse * sum.w);
+                        *reinterpret_cast<uint2 *>((T *)t.o + element) = make_uint2(low, high);
+                    } else {
+                        *reinterpret_cast<float4 *>(&O_accumulator[element]) = sum;
+                    }
+                }
+            }
+        }
+    }
+}
+
+extern "C" int fa2_epilogue_plan(const Problem *p, Buffer *workspace) {
+    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr};
+    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr};
+    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr};
+    return 3;
+}
+
+extern "C" void fa2_epilogue(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    float *O_accumulator = (float *)workspace[0].pointer;
+    float *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        LAUNCH((epilogue_kernel<T, D>), p->batch * p->heads, THREADS, sizeof(EpilogueShared<T, D>), *p, *t, O_accumulator, l,
+               m);
+    }));
+}

@@ -1,0 +1,252 @@
+/* 04_fa2/loop_swap - FlashAttention-2, second change: queries outer, keys inner, so that O stays in registers.
+ *
+ * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Turn the loops
+ * round: a block takes one tile of queries and lets all keys go by. O, l and m are born, corrected and finished in its
+ * registers. And query tiles have nothing to tell each other, so the grid is query tiles x batch x heads instead of
+ * batch x heads: one head alone can fill the chip (Dao 2023, section 3.2).
+ *
+ *                          keys ->                    Who owns what: a block of 4 warps owns 32 rows of queries. As before,
+ *                   tile 0   tile 1   tile 2          the keys of a tile are split over its warps:
+ *     queries  0     step 1   step 2   ...  block 0                 keys 0-15   16-31    32-47    48-63
+ *        |     1     step 1   step 2   ...  block 1      32 queries   warp 0   warp 1   warp 2   warp 3
+ *        v     2     step 1   step 2   ...  block 2   A warp keeps its own O, 32 x D, over its keys, for the whole walk;
+ *                                                     at the end, once, the four are added through shared memory.
+ *
+ * They can be added because all four are measured against the same maximum: that is still exchanged, at every step.
+ *
+ * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
+ *
+ * Registers a lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times: that is what limits Br to 32,
+ * and makes each warp rescale 32 x D numbers for 32 x 16 scores. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
+ *
+ * Device memory, bytes a (batch, head), e = 2 bytes an element, sums over query tiles of 32 rows:
+ *
+ *              full, whole tiles     in general, `columns` being the keys that a tile's last row sees
+ *     Q        Sq D e                the same           O      Sq D e written
+ *     K, V     Sq/32 Sk D e each     sum columns D e    LSE    Sq 4 written
+ *
+ * No workspace. 03_fa1 read K and V once and Q, O again and again; this is the other way round, and K and V come mostly from
+ * L2. They bring 4 Br Bc D FLOPs for 2 Bc D e bytes: Br = 32 FLOPs a byte, and the next variant is about that number.
+ *
+ *     make 04_fa2 && ./04_fa2 --variant loop_swap --head-dim 128 --causal
+ */
+#include "../common/gpu/tile.cuh"
+
+constexpr int Br = 32; /* rows of a tile of S: queries */
+constexpr int Bc = 64; /* columns of a tile of S: keys */
+constexpr int WARPS = 4;
+constexpr int THREADS = 32 * WARPS;
+constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
+static_assert(Bc == 16 * WARPS, "a warp owns the 16 keys of one mma");
+
+constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
+constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
+
+template <typename T, int D> struct LoopSwapShared {
+    Tile<T, Br, D> q;
+    Tile<T, Bc, D> k, v;
+    float partial[WARPS][Br][PITCH];                /* each warp's O, one slice */
+    float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of a tile's m and of the whole l */
+};
+
+/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
+__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
+
+/* Maximum and sum over the four lanes that share a row. */
+__device__ inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+/* Block: (tile of queries, batch x head). */
+template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swap_kernel(Problem p, Tensors t) {
+    using Shared = LoopSwapShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
+    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads;
+    int first_row = blockIdx.x * Br;
+    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
+    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
+    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
+    size_t head_row = (size_t)blockIdx.y * p.seqlen_q; /* this head's first row in O and LSE */
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int keys = key_length(&p, t.key_lengths, batch);
+    int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
+
+    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
+    load_tile_async<THREADS>(shared.k, k, 0, columns);
+
+    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4. m is that of the whole row, O is the sum
+     * over this warp's keys alone, l over this lane's. */
+    float o[ROW_TILES][D / 8][4] = {};
+    float m[ROW_TILES][2], l[ROW_TILES][2];
+    for (int i = 0; i < ROW_TILES; i++)
+        for (int h = 0; h < 2; h++) {
+            m[i][h] = -INFINITY;
+            l[i][h] = 0;
+        }
+
+    for (int first_column = 0; first_column < columns; first_column += Bc) {
+        cp_async_wait<0>();
+        __syncthreads(); /* K is there, and V is done with: this tile's may come */
+        load_tile_async<THREADS>(shared.v, v, first_column, columns);
+
+        /* S = scale Q K^T: all rows of the tile, this warp's 16 keys */
+        float s[ROW_TILES][2][4] = {};
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[4];
+            load_b_fragments(b, shared.k, 16 * warp, d);
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++) {
+                uint32_t a[4];
+                load_a_fragment(a, shared.q, 16 * i, d);
+                mma_m16n8k16<T>(s[i][0], a, b[0], b[1]);
+                mma_m16n8k16<T>(s[i][1], a, b[2], b[3]);
+            }
+        }
+
+        /* the mask, and the maximum over this warp's keys */
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+                int row = 16 * i + 8 * h + lane / 4;
+                int visible = visible_keys(&p, keys, first_row + row);
+                float row_max = -INFINITY;
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        int column = first_column + 16 * warp + 8 * n + 2 * (lane % 4) + j;
+                        float &score = s[i][n][2 * h + j];
+                        score = column < visible ? p.scale * score : -INFINITY;
+                        row_max = fmaxf(row_max, score);
+                    }
+                row_max = quad_max(row_max);
+                if (lane % 4 == 0)
+                    shared.warp_max[warp][row] = row_max;
+            }
+        cp_async_wait<0>();
+        __syncthreads(); /* every warp's maximum and V are there, and K is done with: the next one may come */
+        if (first_column + Bc < columns)
+            load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);
+
+        /* m', the sums so far rescaled to it, and P = e^(S - m') */
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int row = 16 * i + 8 * h + lane / 4;
+                float m_new = m[i][h];
+                for (int w = 0; w < WARPS; w++)
+                    m_new = fmaxf(m_new, shared.warp_max[w][row]);
+                float alpha = __expf(m[i][h] - shift_of(m_new));
+                m[i][h] = m_new;
+                l[i][h] *= alpha;
+#pragma unroll
+                for (int d = 0; d < D / 8; d++) {
+                    o[i][d][2 * h] *= alpha;
+                    o[i][d][2 * h + 1] *= alpha;
+                }
+#pragma unroll
+                for (int n = 0; n < 2; n++)
+#pragma unroll
+                    for (int j = 0; j < 2; j++) {
+                        float &score = s[i][n][2 * h + j];
+                        score = __expf(score - shift_of(m_new));
+                        l[i][h] += score;
+                    }
+            }
+
+        /* O += P V: all rows and columns of O, this warp's 16 keys */
+        uint32_t a[ROW_TILES][4];
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
+                a[i][j] = pack_pair<T>(s[i][j / 2][2 * (j % 2)], s[i][j / 2][2 * (j % 2) + 1]);
+#pragma unroll
+        for (int d = 0; d < D / 16; d++) {
+            uint32_t b[4];
+            load_b_fragments_trans(b, shared.v, warp, 16 * d);
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++) {
+                mma_m16n8k16<T>(o[i][2 * d], a[i], b[0], b[1]);
+                mma_m16n8k16<T>(o[i][2 * d + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+    cp_async_wait<0>(); /* Q and K were not waited for if there was no key tile */
+
+    /* l = the sum over the quad's lanes and the warps */
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float row_sum = quad_sum(l[i][h]);
+            if (lane % 4 == 0)
+                shared.warp_sum[warp][16 * i + 8 * h + lane / 4] = row_sum;
+        }
+
+    /* O = the sum of the warps' O, divided by l, a slice of the columns at a time */
+#pragma unroll
+    for (int slice = 0; slice < D / SLICE; slice++) {
+        if (slice > 0)
+            __syncthreads(); /* the slice before is done with */
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+            for (int n = 0; n < SLICE / 8; n++)
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float *pair = &o[i][SLICE / 8 * slice + n][2 * h];
+                    float *to = &shared.partial[warp][16 * i + 8 * h + lane / 4][8 * n + 2 * (lane % 4)];
+                    *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
+                }
+        __syncthreads(); /* every warp's slice is there, and warp_sum is */
+
+        for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
+            int row = quadruple / (SLICE / 4), column = 4 * (quadruple % (SLICE / 4));
+            if (first_row + row >= p.seqlen_q)
+                continue;
+            float4 sum = make_float4(0, 0, 0, 0);
+            float l_row = 0;
+            for (int w = 0; w < WARPS; w++) {
+                float4 part = *reinterpret_cast<const float4 *>(&shared.partial[w][row][column]);
+                sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+                l_row += shared.warp_sum[w][row];
+            }
+            size_t element = (head_row + first_row + row) * D + SLICE * slice + column;
+            float inverse = l_row > 0 ? 1 / l_row : 0; /* a row without keys: O = 0 */
+            uint32_t low = pack_pair<T>(inverse * sum.x, inverse * sum.y);
+            uint32_t high = pack_pair<T>(inverse * sum.z, inverse * sum.w);
+            *reinterpret_cast<uint2 *>((T *)t.o + element) = make_uint2(low, high);
+        }
+    }
+
+    /* LSE = m + ln l; every warp knows m, so the first one does it */
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int row = 16 * i + 8 * h + lane / 4;
+            if (warp > 0 || lane % 4 > 0 || first_row + row >= p.seqlen_q)
+                continue;
+            float l_row = 0;
+            for (int w = 0; w < WARPS; w++)
+                l_row += shared.warp_sum[w][row];
+            t.lse[head_row + first_row + row] = shift_of(m[i][h]) + logf(l_row);
+        }
+}
+
+extern "C" void fa2_loop_swap(const Problem *p, const Tensors *t, const Buffer *) {
+    dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, sizeof(LoopSwapShared<T, D>), *p, *t);
+    }));
+}

@@ -1,0 +1,23 @@
+/* 04_fa2 - FlashAttention-2: its three changes against FlashAttention-1, one a variant. */
+#include "../common/stage.h"
+
+extern Launcher fa2_epilogue, fa2_loop_swap, fa2_split_q;
+extern Planner fa2_epilogue_plan;
+extern Predictor fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic;
+
+const Stage stage = {
+    .name = "04_fa2",
+    .idea = "FlashAttention-2: divide once, queries outer, warps own rows",
+    .variants = {
+        {.name = "epilogue", .idea = "O is kept unnormalised and divided once, in the last step", .launch = fa2_epilogue,
+         .plan = fa2_epilogue_plan, .predict = fa2_epilogue_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+        {.name = "loop_swap", .idea = "queries outer, keys inner: O stays in registers", .launch = fa2_loop_swap,
+         .predict = fa2_loop_swap_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+        {.name = "split_q", .idea = "warps own query rows and exchange nothing; tuned", .launch = fa2_split_q,
+         .predict = fa2_split_q_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {32, 64, 96, 128, 256}, .min_bf16_capability = 80},
+    },
+};
+
+int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }

@@ -1,0 +1,40 @@
+/* 05_fa2_backward - the gradients, with P computed again from the logsumexp that the forward pass kept. */
+#include "../common/stage.h"
+
+extern Launcher fa2_split_q, naive_backward, backward_two_pass, backward_atomic;
+extern Planner naive_backward_plan, backward_two_pass_plan, backward_atomic_plan;
+extern Predictor backward_two_pass_traffic, backward_atomic_traffic;
+
+static const Variant forward = {
+    .name = "04_fa2/split_q",
+    .idea = "the forward pass: O and LSE",
+    .launch = fa2_split_q,
+    .dtypes = FP16 | BF16,
+    .head_dims = {64, 128},
+    .min_bf16_capability = 80,
+};
+
+static const Variant reference = {
+    .name = "00_naive",
+    .idea = "the definition: one thread an output, P and dS in device memory",
+    .launch = naive_backward,
+    .plan = naive_backward_plan,
+    .dtypes = FP16 | BF16 | FP32,
+};
+
+const Stage stage = {
+    .name = "05_fa2_backward",
+    .idea = "gradients: P computed again from the logsumexp, tile by tile",
+    .forward = &forward,
+    .reference = &reference,
+    .variants = {
+        {.name = "two_pass", .idea = "dK and dV by one kernel, dQ by another: 7 products, the same bits every time",
+         .launch = backward_two_pass, .plan = backward_two_pass_plan, .predict = backward_two_pass_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+        {.name = "atomic", .idea = "all three in one pass, dQ by atomic additions: 5 products; tuned",
+         .launch = backward_atomic, .plan = backward_atomic_plan, .predict = backward_atomic_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+    },
+};
+
+int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }

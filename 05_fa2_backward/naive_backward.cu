@@ -1,0 +1,114 @@
+/* 05_fa2_backward/naive_backward - the gradients as their definition says, one thread an output element, everything stored.
+ *
+ *     probabilities   P_ij = e^(scale q_i . k_j - LSE_i), 0 where query i does not see key j;   dP_ij = dO_i . v_j
+ *     softmax         dS_ij = P_ij (dP_ij - delta_i),   delta_i = sum_j P_ij dP_ij = dO_i . O_i
+ *     products        dQ = scale dS K       dK = scale dS^T Q       dV = P^T dO       dK and dV summed over a head's group
+ *
+ * O and LSE come from the forward pass. Who owns what: one thread one element of P and dP, one thread one row of dS, one thread
+ * one element of a gradient.
+ *
+ * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes for
+ * P, dP and dS. It is what the two real variants are validated against; 00_naive is its forward half.
+ *
+ *     make 05_fa2_backward && ./05_fa2_backward --seqlen 512 --variant 00_naive
+ */
+#include "../common/gpu/kernel.cuh"
+
+constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
+
+/* P[flat_row][column] in the dtype and dP[flat_row][column] in fp32. A thread is one element. */
+template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, T *P, float *dP) {
+    size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (element >= score_elements(&p))
+        return;
+    size_t flat_row = element / p.seqlen_k;
+    RowIndex i = row_index(&p, flat_row);
+    int column = element % p.seqlen_k;
+    if (column >= visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row)) {
+        P[element] = from_float<T>(0); /* not e^(S - LSE): a row without keys has LSE = -inf */
+        dP[element] = 0;
+        return;
+    }
+
+    size_t query = flat_row * p.head_dim;
+    size_t key = key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + (size_t)column * p.head_dim;
+    const T *q = (const T *)t.q + query, *d_o = (const T *)t.d_o + query;
+    const T *k = (const T *)t.k + key, *v = (const T *)t.v + key;
+    float score = 0, dot = 0;
+    for (int d = 0; d < p.head_dim; d++) {
+        score += to_float(q[d]) * to_float(k[d]);
+        dot += to_float(d_o[d]) * to_float(v[d]);
+    }
+    P[element] = from_float<T>(expf(p.scale * score - t.lse[flat_row]));
+    dP[element] = dot;
+}
+
+/* dS[flat_row][column] in the dtype. A thread is one row. */
+template <typename T> __global__ void naive_score_gradient(Problem p, Tensors t, const T *P, const float *dP, T *dS) {
+    size_t flat_row = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (flat_row >= row_count(&p))
+        return;
+    size_t first = flat_row * p.seqlen_k;
+    const T *o = (const T *)t.o + flat_row * p.head_dim, *d_o = (const T *)t.d_o + flat_row * p.head_dim;
+    float delta = 0;
+    for (int d = 0; d < p.head_dim; d++)
+        delta += to_float(d_o[d]) * to_float(o[d]);
+    for (int column = 0; column < p.seqlen_k; column++)
+        dS[first + column] = from_float<T>(to_float(P[first + column]) * (dP[first + column] - delta));
+}
+
+/* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, as 00_naive's output does. */
+template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS) {
+    size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (element >= query_elements(&p))
+        return;
+    size_t flat_row = element / p.head_dim;
+    RowIndex i = row_index(&p, flat_row);
+    int d = element % p.head_dim;
+    const T *k = (const T *)t.k + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
+    int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
+    float sum = 0;
+    for (int column = 0; column < visible; column++)
+        sum += to_float(dS[flat_row * p.seqlen_k + column]) * to_float(k[(size_t)column * p.head_dim]);
+    ((T *)t.dq)[element] = from_float<T>(p.scale * sum);
+}
+
+/* dK and dV [key][d]. A thread is one element of each; it walks over the queries of every head of its group. A key that does
+ * not exist has P = dS = 0 in every row, so its gradients come out as 0. */
+template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T *P, const T *dS) {
+    size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (element >= key_elements(&p))
+        return;
+    size_t key = element / p.head_dim;
+    int d = element % p.head_dim, column = key % p.seqlen_k;
+    size_t matrix = key / p.seqlen_k; /* which (batch, K/V head) */
+    int group = p.heads / p.kv_heads;
+    float dk = 0, dv = 0;
+    for (int member = 0; member < group; member++) {
+        size_t first_row = (matrix * group + member) * p.seqlen_q; /* the group's heads are neighbours */
+        for (size_t row = first_row; row < first_row + p.seqlen_q; row++) {
+            dk += to_float(dS[row * p.seqlen_k + column]) * to_float(((const T *)t.q)[row * p.head_dim + d]);
+            dv += to_float(P[row * p.seqlen_k + column]) * to_float(((const T *)t.d_o)[row * p.head_dim + d]);
+        }
+    }
+    ((T *)t.dk)[element] = from_float<T>(p.scale * dk);
+    ((T *)t.dv)[element] = from_float<T>(dv);
+}
+
+extern "C" int naive_backward_plan(const Problem *p, Buffer *workspace) {
+    workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr};
+    workspace[1] = Buffer{"dP", score_elements(p) * sizeof(float), nullptr};
+    workspace[2] = Buffer{"dS", score_elements(p) * dtype_bytes(p->dtype), nullptr};
+    return 3;
+}
+
+extern "C" void naive_backward(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    float *dP = (float *)workspace[1].pointer;
+    WITH_ANY_TYPE(p->dtype, T, {
+        T *P = (T *)workspace[0].pointer, *dS = (T *)workspace[2].pointer;
+        LAUNCH(naive_probabilities<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, P, dP);
+        LAUNCH(naive_score_gradient<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, P, dP, dS);
+        LAUNCH(naive_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dS);
+        LAUNCH(naive_dk_dv<T>, blocks_for(key_elements(p), THREADS), THREADS, 0, *p, *t, P, dS);
+    });
+}

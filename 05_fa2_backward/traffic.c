@@ -1,0 +1,73 @@
+/* traffic.c - the bytes that 05_fa2_backward moves. Keys outer: K, V, dK, dV once, Q and dO again for every key tile.
+ * Queries outer, as the second pass of two_pass does: the other way round. */
+#include "../common/traffic.h"
+
+static double padded_rows(const Problem *p) { return round_up(p->seqlen_q, 128) * p->batch * p->heads; }
+
+/* The pre-pass: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8 threads. */
+static int prepare(const Problem *p, Traffic *traffic) {
+    int i = 0;
+    traffic[i++] = (Traffic){"prepare_rows", "O", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"prepare_rows", "dO", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"prepare_rows", "LSE", row_bytes(p) * p->head_dim / 8, 0};
+    traffic[i++] = (Traffic){"prepare_rows", "LSE, delta", 0, 8 * padded_rows(p)};
+    return i;
+}
+
+/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of them. Adds up the rows of
+ * these tiles in *tile_rows, those that do not exist included. */
+static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, double *tile_rows,
+                      Traffic *traffic) {
+    double rows = 0, e = (double)dtype_bytes(p->dtype), D = p->head_dim;
+    *tile_rows = 0;
+    for (int b = 0; b < p->batch; b++) {
+        int keys = key_length(p, key_lengths, b);
+        for (int first_key = 0; first_key < keys; first_key += Bc) {
+            int first_row = p->causal ? first_key - (keys - p->seqlen_q) : 0;
+            int skipped = first_row > 0 ? first_row / Br * Br : 0;
+            if (skipped >= p->seqlen_q)
+                continue;
+            rows += (double)p->heads * (p->seqlen_q - skipped);
+            *tile_rows += p->heads * (round_up(p->seqlen_q, Br) - skipped);
+        }
+    }
+    double key_bytes = all_keys(p, key_lengths) / p->heads * p->kv_heads * D * e; /* once for all query heads of a group */
+    double gradient_bytes = (double)key_elements(p) * e;
+    int i = 0;
+    traffic[i++] = (Traffic){kernel, "Q", rows * D * e, 0};
+    traffic[i++] = (Traffic){kernel, "dO", rows * D * e, 0};
+    traffic[i++] = (Traffic){kernel, "LSE, delta", *tile_rows * 8, 0};
+    traffic[i++] = (Traffic){kernel, "K", key_bytes, 0};
+    traffic[i++] = (Traffic){kernel, "V", key_bytes, 0};
+    traffic[i++] = (Traffic){kernel, "dK", 0, gradient_bytes};
+    traffic[i++] = (Traffic){kernel, "dV", 0, gradient_bytes};
+    return i;
+}
+
+int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    int narrow = p->head_dim == 64; /* two_pass.cu: KeyShape, QueryShape */
+    double tile_rows;
+    int i = prepare(p, traffic);
+    i += keys_outer(p, key_lengths, "key_gradients", narrow ? 64 : 32, narrow ? 128 : 64, &tile_rows, traffic + i);
+
+    double key_bytes = walked_key_bytes(p, key_lengths, 128, narrow ? 64 : 32);
+    traffic[i++] = (Traffic){"query_gradients", "Q", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"query_gradients", "dO", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"query_gradients", "LSE, delta", 4 * 8 * padded_rows(p), 0}; /* by the four lanes of a row */
+    traffic[i++] = (Traffic){"query_gradients", "K", key_bytes, 0};
+    traffic[i++] = (Traffic){"query_gradients", "V", key_bytes, 0};
+    traffic[i++] = (Traffic){"query_gradients", "dQ", 0, query_bytes(p)};
+    return i;
+}
+
+int backward_atomic_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    double tile_rows, accumulator = padded_rows(p) * p->head_dim * 4;
+    int i = prepare(p, traffic);
+    traffic[i++] = (Traffic){"prepare_rows", "dQ accumulator", 0, accumulator}; /* zeros */
+    i += keys_outer(p, key_lengths, "backward_atomic", 64, 128, &tile_rows, traffic + i);
+    double added = tile_rows * p->head_dim * 4;
+    traffic[i++] = (Traffic){"backward_atomic", "dQ accumulator", added, added};
+    traffic[i++] = (Traffic){"convert_dq", "dQ accumulator", accumulator, 0};
+    traffic[i++] = (Traffic){"convert_dq", "dQ", 0, query_bytes(p)};
+    return i;
+}

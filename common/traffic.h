@@ -1,0 +1,65 @@
+/* traffic.h - what the formulas of several stages have in common (Variant.predict, each in the stage's traffic.c).
+ *
+ * All count bytes that threads ask for, caches or not, over the whole problem.
+ */
+#ifndef FA_TRAFFIC_H
+#define FA_TRAFFIC_H
+
+#include "stage.h"
+
+static inline double round_up(double a, double b) {
+    double tiles = (double)(long long)(a / b);
+    return b * (tiles * b < a ? tiles + 1 : tiles);
+}
+
+/* Q or O, and LSE: each once. */
+static inline double query_bytes(const Problem *p) { return (double)query_elements(p) * (double)dtype_bytes(p->dtype); }
+static inline double row_bytes(const Problem *p) { return 4.0 * (double)row_count(p); }
+
+/* Keys that exist, summed over the query heads. */
+static inline double all_keys(const Problem *p, const int *key_lengths) {
+    double sum = 0;
+    for (int b = 0; b < p->batch; b++)
+        sum += (double)p->heads * key_length(p, key_lengths, b);
+    return sum;
+}
+
+/* K or V of a kernel in which each tile of Br queries walks over the keys that its last row sees, in tiles of Bc of which
+ * the last is loaded whole, as far as keys exist. Bc = 1: it is loaded only as far as that row sees. */
+static inline double walked_key_bytes(const Problem *p, const int *key_lengths, int Br, int Bc) {
+    double keys_loaded = 0;
+    for (int b = 0; b < p->batch; b++)
+        for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
+            int keys = key_length(p, key_lengths, b);
+            int last_row = (first_row + Br < p->seqlen_q ? first_row + Br : p->seqlen_q) - 1;
+            double loaded = round_up(visible_keys(p, keys, last_row), Bc);
+            keys_loaded += p->heads * (loaded < keys ? loaded : keys);
+        }
+    return keys_loaded * p->head_dim * (double)dtype_bytes(p->dtype);
+}
+
+/* 03_fa1 and the first variant of 04_fa2: keys outer, queries inner, O, l and m in workspace between the key tiles. A tile
+ * of 32 rows has as many steps as there are tiles of 64 keys that its last row sees, at least one. */
+static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, Traffic *traffic) {
+    double row_steps = 0; /* summed over all rows */
+    for (int b = 0; b < p->batch; b++)
+        for (int first_row = 0; first_row < p->seqlen_q; first_row += 32) {
+            int end = first_row + 32 < p->seqlen_q ? first_row + 32 : p->seqlen_q;
+            int steps = (visible_keys(p, key_length(p, key_lengths, b), end - 1) + 63) / 64;
+            row_steps += (double)p->heads * (end - first_row) * (steps > 0 ? steps : 1);
+        }
+    double e = (double)dtype_bytes(p->dtype), D = p->head_dim, again = row_steps - (double)row_count(p);
+    double key_bytes = all_keys(p, key_lengths) * D * e;
+    Traffic all[] = {
+        {kernel, "Q", row_steps * D * e, 0}, {kernel, "K", key_bytes, 0},
+        {kernel, "V", key_bytes, 0},         {kernel, "O accumulator", again * D * 4, again * D * 4},
+        {kernel, "l", again * 4, again * 4}, {kernel, "m", again * 4, again * 4},
+        {kernel, "O", 0, query_bytes(p)},    {kernel, "LSE", 0, row_bytes(p)},
+    };
+    int count = sizeof all / sizeof *all;
+    for (int i = 0; i < count; i++)
+        traffic[i] = all[i];
+    return count;
+}
+
+#endif

@@ -1,0 +1,171 @@
+#!/usr/bin/env perl
+# tables.pl - keeps the figures in README.md and notes/*.md equal to the result files they come from.
+#
+#     perl notes/tables.pl            rewrites what has changed (make tables)
+#     perl notes/tables.pl --check    rewrites nothing, names what it would rewrite; exit code 1 if there is something
+#
+# A figure stands between two comments that a reader of the page does not see. Files are those of notes/results/nvidia-h200.
+#
+#     <!-- table: ladder.jsonl -->             a stage's --json rows, a line a variant
+#     <!-- table: ladder.jsonl to 03_fa1 -->   the same, up to this stage
+#     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
+#     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
+#     <!-- end -->
+#
+#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                     row, column
+#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->       how many times that of a row
+#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->            or divided by a number
+#     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->                                 a row is named by its first column
+#
+# A file that is not there yet gives "not measured yet".
+use strict;
+use warnings;
+use JSON::PP;
+
+my $results = 'notes/results/nvidia-h200';
+my $check = @ARGV == 1 && $ARGV[0] eq '--check';
+if (@ARGV && !$check) {
+    print STDERR "tables.pl: $ARGV[0]: choose --check or nothing\n";
+    exit 2;
+}
+
+my $stale = 0;
+for my $page ('README.md', sort glob 'notes/*.md') {
+    my $old = read_text($page);
+    my $new = $old =~ s{(<!-- (table|value): (.*?) -->)(.*?)(<!-- end -->)}{$1 . figure($page, $2, $3, $4) . $5}gser;
+    write_text($page, $new) if $new ne $old && !$check;
+}
+exit($check && $stale ? 1 : 0);
+
+# What belongs between the comments; says so if that is not what is there.
+sub figure {
+    my ($page, $kind, $wish, $old) = @_;
+    my ($file, @words) = split ' ', $wish;
+    my $new = eval {
+        !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
+            : $file =~ /\.jsonl$/ ? ladder($file, @words) : $file =~ /\.tsv$/ ? plain($file) : peers($file);
+    } // die "$page: $kind: $wish: $@";
+    $new = "\n$new\n" if $kind eq 'table';
+    if ($new ne $old) {
+        $stale++;
+        print "$page: $kind: $wish: ", $kind eq 'value' ? "$old, now $new" : 'changed', "\n";
+    }
+    return $new;
+}
+
+# ---- files ----
+
+# A result file as rows (hashes by column, in the file's order) and the name of the column that names a row.
+sub rows {
+    my ($file) = @_;
+    my @lines = split /\n/, read_text("$results/$file");
+    if ($file =~ /\.jsonl$/) {
+        my %seen; # each program runs 00_naive too: the first will do
+        return ([grep { !$seen{$_->{variant}}++ } map { JSON::PP->new->decode($_) } @lines], 'variant');
+    }
+    my @columns = split /\t/, shift @lines;
+    return ([map { my %row; @row{@columns} = split /\t/; \%row } @lines], $columns[0]);
+}
+
+sub row {
+    my ($file, $name) = @_;
+    my ($rows, $key) = rows($file);
+    my ($row) = grep { $_->{$key} eq $name } @$rows;
+    return $row // die "there is no row $name\n";
+}
+
+# ---- figures ----
+
+sub value {
+    my ($file, $name, $column, $over, $divisor) = @_;
+    my $figure = row($file, $name)->{$column} // die "there is no column $column\n";
+    return with_unit($column, $figure) if !defined $over;
+    return with_unit($column, $figure / $divisor) if $divisor =~ /^[\d.]+$/;
+    return three_digits($figure / row($file, $divisor)->{$column});
+}
+
+sub ladder {
+    my ($file, $to, $stage) = @_;
+    my @lines = (['variant', 'latency', 'TFLOP/s', 'against the one before', 'workspace', 'worst error', 'allowed'],
+                 ['---', ('---:') x 6]);
+    my ($rows) = rows($file);
+    my ($before, $problem);
+    for my $row (@$rows) {
+        last if defined $stage && $row->{stage} gt $stage;
+        my ($b, $h, $hk, $q, $k, $d, $type) = @$row{qw(batch heads kv_heads seqlen_q seqlen_k head_dim dtype)};
+        my $this = "batch $b, heads $h/$hk, seqlen $q×$k, head_dim $d, $type, " . ($row->{causal} ? 'causal' : 'full');
+        $problem //= $this;
+        die "rows of two problems: $problem; $this\n" if $problem ne $this;
+        push @lines, [$row->{variant}, with_unit('latency_ms', $row->{latency_ms}), three_digits($row->{tflops}),
+                      $before ? speed($before->{latency_ms} / $row->{latency_ms}) : '',
+                      with_unit('bytes', $row->{workspace_bytes}), map { sprintf '%.1e', $row->{$_} } 'worst_error', 'allowed_error'];
+        $before = $row;
+    }
+    return markdown(@lines) . "\n\n" . source($file, "Forward, $problem; $before->{device}");
+}
+
+sub plain {
+    my ($file) = @_;
+    my ($heading, @lines) = map { [split /\t/, $_, -1] } split /\n/, read_text("$results/$file");
+    return markdown($heading, [('---') x @$heading], @lines) . "\n\n" . source($file, 'From');
+}
+
+# Lines as:   D64 full S512 B32 fp16   split_q   0.1234 ms   278.1 TF  | flash 263.0  x1.057  | cudnn 383.0 x0.726
+# and, last:  geometric mean against flash x1.18 worst x1.05
+sub peers {
+    my ($file) = @_;
+    my (@lines, @means);
+    for (split /\n/, read_text("$results/$file")) {
+        if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)\s*\|(.*)/) {
+            my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $6);
+            my (@names, @cells);
+            for (@peers) {
+                /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)/ or die "cannot read '$_'\n";
+                push @names, $1, 'ratio';
+                push @cells, three_digits($2), sprintf '%.2f', $3;
+            }
+            $unit = 'TFLOP/s' if $unit eq 'TF';
+            @lines = (['shape', 'latency', "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
+            push @lines, [$shape, with_unit('latency_ms', $ms), three_digits($speed), @cells];
+        } elsif (/^geometric mean against (\S+)\s+x([\d.]+)\s+worst x([\d.]+)/) {
+            push @means, sprintf 'Against %s: geometric mean %.2f, worst %.2f.', $1, $2, $3;
+        }
+    }
+    die "no lines in it\n" if !@lines;
+    return markdown(@lines) . "\n\n" . join(' ', @means, source($file, 'From'));
+}
+
+# Where a table comes from, as a link from a note.
+sub source {
+    my ($file, $what) = @_;
+    my $date = -e "$results/machine.tsv" ? ', ' . row('machine.tsv', 'date')->{is} : '';
+    return "$what, [$file](/$results/$file)$date." =~ s/^From, /From /r;
+}
+
+# ---- words ----
+
+sub markdown { return join "\n", map { '| ' . join(' | ', @$_) . ' |' } @_ }
+
+sub three_digits {
+    my ($x) = @_;
+    my $decimals = $x >= 100 ? 0 : $x >= 10 ? 1 : $x >= 1 ? 2 : 3;
+    return sprintf '%.*f', $decimals, $x;
+}
+
+sub with_unit {
+    my ($column, $x) = @_;
+    if ($column =~ /_ms$/) {
+        return $x >= 1 ? three_digits($x) . ' ms' : three_digits(1000 * $x) . ' us';
+    } elsif ($column =~ /bytes$/) {
+        return $x == 0 ? '0' : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
+    }
+    return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column eq 'gbps' ? three_digits($x) . ' GB/s' : $x;
+}
+
+sub speed {
+    my ($times) = @_;
+    return $times >= 1 ? three_digits($times) . ' × faster' : three_digits(1 / $times) . ' × slower';
+}
+
+sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!\n"; local $/; return <$in> }
+sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!\n"; print $out $_[1]; close $out or die "$_[0]: $!\n" }

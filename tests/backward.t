@@ -1,0 +1,127 @@
+#!/usr/bin/env perl
+# backward.t - what a backward stage's program adds to the others: rows by direction, dO from a file, gradients to files. The
+# gradients are held against differences of attention computed here in double precision.
+use strict;
+use warnings;
+use Test::More;
+use JSON::PP;
+use File::Temp qw(tempdir);
+use lib 'tests';
+use Program;
+
+my $stage = '05_fa2_backward';
+my @small = ('--heads', 4, '--kv-heads', 2, '--seqlen', 40, '--seqlen-k', 70, '--causal', '--iters', 1);
+
+# ---- the table
+my $run = run($stage, @small);
+is($run->{code}, 0, 'the table: exit code 0') or diag($run->{err});
+like($run->{out}, qr/^PASS  2 variants agree with 00_naive$/m, 'the verdict');
+like($run->{out}, qr/^04_fa2\/split_q +forward /m, 'a row for the forward pass');
+like($run->{out}, qr/^00_naive +backward /m, 'a row for the naive gradients');
+for my $variant ('two_pass', 'atomic') {
+    like($run->{out}, qr/^$stage\/$variant +backward /m, "$variant: a row for the backward pass");
+    like($run->{out}, qr/^$stage\/$variant +both /m, "$variant: a row for both");
+    like($run->{out}, qr/^gradients  $stage\/$variant: dQ \S+ \/ \S+, dK \S+ \/ \S+, dV \S+ \/ \S+; 4 runs /m, "$variant: errors of each");
+}
+like($run->{out}, qr/^workspace  $stage\/atomic: .*dQ accumulator/m, 'the dQ accumulator is counted');
+like($run->{out}, qr/two_pass: dQ .*bit-equal$/m, 'two_pass repeats its bits');
+
+# ---- JSON
+$run = run($stage, @small, '--json', '--variant', 'atomic', '--no-validate');
+my @rows = map { decode_json($_) } split /\n/, $run->{out};
+is_deeply([map { "$_->{variant} $_->{direction}" } @rows],
+    ['04_fa2/split_q forward', "$stage/atomic backward", "$stage/atomic both"], 'JSON: one row a direction');
+my @flops = map { $_->{tflops} * $_->{latency_ms} } @rows;
+ok(abs($flops[1] / $flops[0] - 2.5) < 1e-9 && abs($flops[2] / $flops[0] - 3.5) < 1e-9, 'FLOPs 1 : 2.5 : 3.5');
+
+# ---- files: a small problem, whose gradients are differenced below
+my ($H, $G, $SQ, $SK, $D) = (2, 1, 3, 5, 64);
+my $scale = 1 / sqrt($D);
+my $folder = tempdir(CLEANUP => 1);
+srand(1);
+my %tensor = (q => draw($H * $SQ * $D), k => draw($G * $SK * $D), v => draw($G * $SK * $D), do => draw($H * $SQ * $D));
+write_npy("$folder/$_.npy", $_ eq 'q' || $_ eq 'do' ? [1, $H, $SQ, $D] : [1, $G, $SK, $D], $tensor{$_}) for keys %tensor;
+for my $variant ('two_pass', 'atomic', '00_naive') {
+    my $saved = tempdir(CLEANUP => 1);
+    $run = run($stage, '--load', $folder, '--save', $saved, '--variant', $variant, '--causal', '--iters', 1);
+    is($run->{code}, 0, "$variant: --load and --save") or diag($run->{out}, $run->{err});
+    my ($worst, $h) = (0, 1e-4);
+    for my $name ('q', 'k', 'v') {
+        my $got = read_npy("$saved/d$name.npy");
+        is(scalar @$got, scalar @{$tensor{$name}}, "$variant: d$name.npy has the size of $name");
+        for (my $i = 0; $i < @$got; $i += 13) { # every 13th element: all rows, all columns mod 13
+            my $x = $tensor{$name}[$i];
+            $tensor{$name}[$i] = $x + $h;
+            my $above = loss();
+            $tensor{$name}[$i] = $x - $h;
+            my $difference = ($above - loss()) / (2 * $h);
+            $tensor{$name}[$i] = $x;
+            my $error = abs($got->[$i] - $difference);
+            $worst = $error unless $error <= $worst;
+        }
+    }
+    ok($worst < 4e-3, "$variant: saved gradients agree with differences of the loss") or diag("worst error $worst");
+}
+
+# ---- mistakes: one line, exit code 2
+unlink "$folder/do.npy";
+complains('do.npy', '--load', $folder);
+write_npy("$folder/do.npy", [1, $G, $SK, $D], $tensor{k});
+complains('do.npy and q.npy differ in shape', '--load', $folder);
+complains('fp32', '--dtype', 'fp32');
+complains('head dim', '--head-dim', 96);
+done_testing;
+
+sub complains {
+    my ($text, @arguments) = @_;
+    my $run = run($stage, @arguments);
+    is($run->{code}, 2, "@arguments: exit code 2");
+    like($run->{err}, qr/^[^\n]*\Q$text\E[^\n]*\n\z/, "@arguments: one line that says $text");
+}
+
+# Multiples of 1/64 in -2 .. 2, which fp16 holds exactly.
+sub draw { return [map { int(rand(257) - 128) / 64 } 1 .. $_[0]] }
+
+# Sum of dO * O: attention as its definition says, causal, aligned to the last key.
+sub loss {
+    my ($q, $k, $v, $do) = @tensor{'q', 'k', 'v', 'do'};
+    my $sum = 0;
+    for my $head (0 .. $H - 1) {
+        my $kv = int($head / ($H / $G)) * $SK * $D;
+        for my $i (0 .. $SQ - 1) {
+            my $row = ($head * $SQ + $i) * $D;
+            my ($total, $weighted) = (0, 0);
+            for my $j (0 .. $i + $SK - $SQ) {
+                my ($score, $value) = (0, 0);
+                for my $d (0 .. $D - 1) {
+                    $score += $q->[$row + $d] * $k->[$kv + $j * $D + $d];
+                    $value += $do->[$row + $d] * $v->[$kv + $j * $D + $d];
+                }
+                $total += my $p = exp($scale * $score);
+                $weighted += $p * $value;
+            }
+            $sum += $weighted / $total;
+        }
+    }
+    return $sum;
+}
+
+sub write_npy {
+    my ($path, $shape, $values) = @_;
+    my $header = "{'descr': '<f8', 'fortran_order': False, 'shape': (" . join(', ', @$shape) . "), }";
+    $header .= ' ' x (-(length($header) + 11) % 64) . "\n";
+    open(my $file, '>:raw', $path) or die "$path: $!";
+    print $file "\x93NUMPY\x01\x00", pack('v', length $header), $header, pack('d<*', @$values);
+    close($file) or die "$path: $!";
+}
+
+sub read_npy {
+    my ($path) = @_;
+    open(my $file, '<:raw', $path) or die "$path: $!";
+    local $/;
+    my $bytes = <$file>;
+    my $values = substr $bytes, 10 + unpack('v', substr $bytes, 8, 2);
+    return [map { my $exponent = $_ >> 10 & 31; my $mantissa = $_ & 1023;
+                  ($_ & 0x8000 ? -1 : 1) * ($exponent ? (1 + $mantissa / 1024) * 2**($exponent - 15) : $mantissa * 2**-24) }
+            unpack 'v*', $values];
+}

@@ -1,0 +1,339 @@
+/* trace.cu - the trace against values that can be worked out by hand: sectors, wavefronts, races.
+ *
+ *     make test-trace
+ *
+ * Each kernel below is one block of one warp, unless it says otherwise, and does one thing to memory.
+ */
+#include "../common/gpu/tile.cuh"
+#include "../common/trace.h"
+#include "tap.h"
+
+#include <string.h>
+
+/* What the kernels keep in shared memory. They are launched with more of it than they use. */
+using Floats = float[32 * 33];
+using Pairs = float2[32];
+using Ints = int[64];
+using Bytes = unsigned char[64];
+using Chunks = uint4[128];
+constexpr size_t SHARED = sizeof(Floats);
+
+/* `in` and `out` are filled by each test as it likes; 64 KB each. */
+constexpr size_t BYTES = 64 * 1024;
+static unsigned char *in, *out;
+
+#define TRACED(kernel, grid, block, shared, ...)                                                                            \
+    (trace_begin(), LAUNCH(kernel, grid, block, shared, __VA_ARGS__), trace_end())
+
+/* "trace.cu:37" for the line of this file whose comment begins with the name. Needs the working directory of make. */
+static const char *line_of(const char *name) {
+    static char result[2][32];
+    static int turn;
+    char text[256], comment[64];
+    snprintf(comment, sizeof comment, "/* %s ", name);
+    FILE *file = fopen(__FILE__, "r");
+    int line = 0, found = 0;
+    while (file && fgets(text, sizeof text, file)) {
+        line++;
+        if (strstr(text, comment))
+            found = line;
+    }
+    if (file)
+        fclose(file);
+    turn = !turn;
+    snprintf(result[turn], sizeof *result, "trace.cu:%d", found);
+    return result[turn];
+}
+
+/* ---- sectors ---- */
+
+__global__ void coalesced(const float *from, float *to) { to[threadIdx.x] = from[threadIdx.x]; }
+__global__ void coalesced_16(const float4 *from, float4 *to) { to[threadIdx.x] = from[threadIdx.x]; }
+__global__ void taken_apart(const float4 *from, float4 *to) {
+    float4 v = from[threadIdx.x];
+    to[threadIdx.x] = make_float4(2 * v.x, v.y + 1, v.z, -v.w);
+}
+__global__ void stride_two(const float *from, float *to) {
+    to[threadIdx.x] = from[2 * threadIdx.x]; /* stride: the worst line */
+}
+__global__ void off_by_one(const float *from, float *to) { to[threadIdx.x] = from[threadIdx.x + 1]; }
+__global__ void same_address(const float *from, float *to) { to[threadIdx.x] = from[7]; }
+__global__ void transposed_index(const float *from, float *to) { to[threadIdx.x] = from[32 * threadIdx.x]; }
+__global__ void backwards(const float *from, float *to) { to[threadIdx.x] = from[31 - threadIdx.x]; }
+__global__ void half_a_warp(const float *from, float *to) {
+    if (threadIdx.x < 16)
+        to[threadIdx.x] = from[threadIdx.x];
+}
+__global__ void asynchronous(const __half *from, float *to) {
+    SHARED_MEMORY(Chunks, tile);
+    cp_async_16(&tile[threadIdx.x], from + 8 * threadIdx.x, threadIdx.x < 31); /* the last lane's row does not exist */
+    cp_async_commit();
+    cp_async_wait<0>();
+    to[threadIdx.x] = tile[threadIdx.x].x;
+}
+/* 16 lanes read 16 sectors; then all read one. The shuffle between keeps the two turns apart though the lanes' visits
+ * differ. */
+__global__ void two_turns(const float *from, float *to) {
+    float sum = 0;
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn == 1 || threadIdx.x < 16)
+            sum += from[turn == 1 ? 1024 : 8 * threadIdx.x];
+        sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    }
+    to[threadIdx.x] = sum;
+}
+
+__global__ void wide_atomic(float *to) { atomic_add_4(to + 4 * threadIdx.x, make_float4(1, 2, 3, 4)); }
+
+/* sectors and ideal of a request that reads `from`, for one launch of one warp */
+static void check_read(const Trace *trace, const char *kernel, unsigned bytes, unsigned sectors, unsigned ideal) {
+    const TraceRow *row = trace_find(trace, kernel, "in");
+    if (!ok(row->bytes[TRACE_READ] == bytes && row->requests[TRACE_READ] == 1 && row->cost[TRACE_READ] == sectors &&
+                row->ideal[TRACE_READ] == ideal,
+            "%s: %u bytes, %u sectors, %u ideal", kernel, bytes, sectors, ideal))
+        diag("%llu bytes, %llu requests, %llu sectors, %llu ideal", (unsigned long long)row->bytes[TRACE_READ],
+             (unsigned long long)row->requests[TRACE_READ], (unsigned long long)row->cost[TRACE_READ],
+             (unsigned long long)row->ideal[TRACE_READ]);
+}
+#define CHECK_READ(kernel, From, To, shared, bytes, sectors, ideal)                                                         \
+    check_read(TRACED(kernel, 1, 32, shared, (const From *)in, (To *)out), #kernel, bytes, sectors, ideal)
+
+static void test_sectors() {
+    CHECK_READ(coalesced, float, float, 0, 128, 4, 4);
+    CHECK_READ(coalesced_16, float4, float4, 0, 512, 16, 16);
+    CHECK_READ(taken_apart, float4, float4, 0, 512, 16, 16);
+    CHECK_READ(stride_two, float, float, 0, 128, 8, 4);
+    CHECK_READ(off_by_one, float, float, 0, 128, 5, 4);
+    CHECK_READ(same_address, float, float, 0, 128, 1, 1);
+    CHECK_READ(transposed_index, float, float, 0, 128, 32, 4);
+    CHECK_READ(backwards, float, float, 0, 128, 4, 4);
+    CHECK_READ(half_a_warp, float, float, 0, 64, 2, 2);
+    CHECK_READ(asynchronous, __half, float, SHARED, 496, 16, 16);
+    const TraceRow *turns = trace_find(TRACED(two_turns, 1, 32, 0, (const float *)in, (float *)out), "two_turns", "in");
+    ok(turns->requests[TRACE_READ] == 2 && turns->cost[TRACE_READ] == 17 && !turns->approximate,
+       "two_turns: 16 sectors, then 1");
+    const TraceRow *written =
+        trace_find(TRACED(taken_apart, 1, 32, 0, (const float4 *)in, (float4 *)out), "taken_apart", "out");
+    ok(written->bytes[TRACE_WRITE] == 512 && written->requests[TRACE_WRITE] == 1 && written->cost[TRACE_WRITE] == 16,
+       "a float4 made of four numbers is one 16-byte store");
+    const TraceRow *row = trace_find(TRACED(same_address, 2, 32, 0, (const float *)in, (float *)out), "same_address", "in");
+    ok(row->bytes[TRACE_READ] == 256 && row->unique[TRACE_READ] == 4, "4 bytes read 64 times: 256 bytes, 4 different ones");
+    const TraceRow *atomic = trace_find(TRACED(wide_atomic, 1, 32, 0, (float *)out), "wide_atomic", "out");
+    ok(atomic->requests[TRACE_WRITE] == 1 && atomic->bytes[TRACE_WRITE] == 512 && atomic->bytes[TRACE_READ] == 512 &&
+           atomic->cost[TRACE_WRITE] == 16 && atomic->unique[TRACE_READ] == 512,
+       "an atomic of 16 bytes is one request, that reads and writes");
+    const TraceRow *worst = trace_find(TRACED(stride_two, 1, 32, 0, (const float *)in, (float *)out), "stride_two", "in");
+    ok(strcmp(worst->worst_line, line_of("stride:")) == 0 && worst->worst_cost == 8, "the worst line is named: %s",
+       worst->worst_line);
+}
+
+/* ---- wavefronts ---- */
+
+template <int Pitch> __global__ void transpose(float *to) {
+    SHARED_MEMORY(Floats, tile);
+    for (int row = 0; row < 32; row++)
+        tile[row * Pitch + threadIdx.x] = row; /* a row: 32 banks */
+    __syncwarp();
+    to[threadIdx.x] = tile[threadIdx.x * Pitch]; /* a column */
+}
+__global__ void shared_8(float *to) {
+    SHARED_MEMORY(Pairs, tile);
+    tile[threadIdx.x] = make_float2(threadIdx.x, 1);
+    __syncwarp();
+    to[threadIdx.x] = tile[31 - threadIdx.x].x;
+}
+__global__ void shared_broadcast(float *to) {
+    SHARED_MEMORY(Floats, tile);
+    tile[threadIdx.x] = threadIdx.x;
+    __syncwarp();
+    to[threadIdx.x] = tile[5];
+}
+template <bool swizzled> __global__ void ldmatrix_rows(uint32_t *to) {
+    SHARED_MEMORY(Chunks, tile); /* 16 rows of 128 bytes */
+    int row = threadIdx.x % 16, chunk = threadIdx.x / 16;
+    uint32_t r[4];
+    ldmatrix_x4(r, &tile[8 * row + (swizzled ? chunk ^ (row & 7) : chunk)]);
+    to[threadIdx.x] = r[0] + r[1] + r[2] + r[3];
+}
+
+static void check_shared(const TraceRow *row, int direction, unsigned wavefronts, unsigned ideal, const char *name) {
+    if (!ok(row->cost[direction] == wavefronts && row->ideal[direction] == ideal, "%s: %u wavefronts, %u ideal", name,
+            wavefronts, ideal))
+        diag("%llu wavefronts, %llu ideal", (unsigned long long)row->cost[direction],
+             (unsigned long long)row->ideal[direction]);
+}
+
+static void test_wavefronts() {
+    const TraceRow *row = trace_find(TRACED(transpose<32>, 1, 32, SHARED, (float *)out), "transpose", SHARED_MEMORY_NAME);
+    check_shared(row, TRACE_WRITE, 32, 32, "32 rows");
+    check_shared(row, TRACE_READ, 32, 1, "a column at pitch 32");
+    row = trace_find(TRACED(transpose<33>, 1, 32, SHARED, (float *)out), "transpose", SHARED_MEMORY_NAME);
+    check_shared(row, TRACE_READ, 1, 1, "a column at pitch 33");
+    row = trace_find(TRACED(shared_8, 1, 32, SHARED, (float *)out), "shared_8", SHARED_MEMORY_NAME);
+    check_shared(row, TRACE_WRITE, 2, 2, "8 bytes a lane");
+    check_shared(row, TRACE_READ, 2, 1, "every second word");
+    row = trace_find(TRACED(shared_broadcast, 1, 32, SHARED, (float *)out), "shared_broadcast", SHARED_MEMORY_NAME);
+    check_shared(row, TRACE_READ, 1, 1, "one word for all lanes");
+    const TraceRow *plain =
+        trace_find(TRACED(ldmatrix_rows<false>, 1, 32, SHARED, (uint32_t *)out), "ldmatrix_rows", SHARED_MEMORY_NAME);
+    check_shared(plain, TRACE_READ, 32, 4, "ldmatrix.x4 of plain 128-byte rows");
+    row = trace_find(TRACED(ldmatrix_rows<true>, 1, 32, SHARED, (uint32_t *)out), "ldmatrix_rows", SHARED_MEMORY_NAME);
+    check_shared(row, TRACE_READ, 4, 4, "ldmatrix.x4 of swizzled rows");
+}
+
+/* ---- races. Each kernel is right with <true> and wrong with <false>. Two warps a block. ---- */
+
+template <bool right> __global__ void read_after_write(int *to) {
+    SHARED_MEMORY(Ints, tile);
+    tile[threadIdx.x] = threadIdx.x; /* raw: write */
+    if (right)
+        __syncthreads();
+    to[threadIdx.x] = tile[63 - threadIdx.x]; /* raw: read */
+}
+template <bool right> __global__ void overwrite(int *to) { /* warp 0 runs first: it has read when warp 1 writes */
+    SHARED_MEMORY(Ints, tile);
+    tile[threadIdx.x] = 0;
+    __syncthreads();
+    if (threadIdx.x < 32)
+        to[threadIdx.x] = tile[threadIdx.x + 32]; /* overwrite: read */
+    if (right)
+        __syncthreads();
+    if (threadIdx.x >= 32)
+        tile[threadIdx.x] = 1; /* overwrite: write */
+}
+template <bool right> __global__ void write_after_read(int *to) {
+    SHARED_MEMORY(Ints, tile);
+    for (int turn = 0; turn < 3; turn++) {
+        tile[threadIdx.x] = turn; /* war: write in the next turn */
+        __syncthreads();
+        to[threadIdx.x] = tile[(threadIdx.x + 32) % 64]; /* war: read */
+        if (right)
+            __syncthreads();
+    }
+}
+template <bool right> __global__ void lanes_of_a_warp(int *to) {
+    SHARED_MEMORY(Ints, tile);
+    tile[threadIdx.x] = threadIdx.x; /* lanes: write */
+    if (right)
+        __syncwarp();
+    to[threadIdx.x] = tile[threadIdx.x ^ 1]; /* lanes: read */
+}
+__global__ void shuffle_between(int *to) {
+    SHARED_MEMORY(Ints, tile);
+    tile[threadIdx.x] = threadIdx.x; /* shuffle: write */
+    int one = __shfl_xor_sync(0xffffffff, 1, 1);
+    to[threadIdx.x] = one + tile[threadIdx.x ^ 1]; /* shuffle: read */
+}
+__global__ void bytes_of_a_word(int *to) {
+    SHARED_MEMORY(Bytes, tile);
+    tile[threadIdx.x] = threadIdx.x;
+    to[threadIdx.x] = tile[threadIdx.x];
+}
+template <bool right> __global__ void copy_while_in_use(const __half *from, int *to) {
+    SHARED_MEMORY(Chunks, tile);
+    tile[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    to[threadIdx.x] = tile[63 - threadIdx.x].x; /* copy: read */
+    if (right)
+        __syncthreads();
+    cp_async_16(&tile[threadIdx.x], from + 8 * threadIdx.x); /* copy: issue */
+    cp_async_commit();
+    cp_async_wait<0>();
+}
+template <bool right> __global__ void barrier_before_wait(const __half *from, int *to) {
+    SHARED_MEMORY(Chunks, tile);
+    cp_async_16(&tile[threadIdx.x], from + 8 * threadIdx.x); /* wait: issue */
+    cp_async_commit();
+    if (!right)
+        __syncthreads();
+    cp_async_wait<0>();
+    if (right)
+        __syncthreads();
+    to[threadIdx.x] = tile[63 - threadIdx.x].x; /* wait: read */
+}
+template <bool right> __global__ void blocks(int *to) {
+    to[right ? blockIdx.x * 64 + threadIdx.x : threadIdx.x] = 1; /* blocks: write */
+}
+template <bool right> __global__ void sum_of_blocks(int *to) {
+    if (right)
+        atomicAdd(to, 1);
+    else
+        *to = *to + 1; /* sum: read and write */
+}
+/* The block that comes last reads what all have written: each fences its writes, then counts itself in an atomic. */
+template <bool right> __global__ void last_block(int *to, unsigned *counter) {
+    SHARED_MEMORY(int, is_last);
+    to[blockIdx.x * 64 + threadIdx.x] = 1; /* last: write */
+    if (right || blockIdx.x == 0)          /* one fence is not enough */
+        __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        is_last = atomicAdd(counter, 1u) % gridDim.x == gridDim.x - 1;
+    __syncthreads();
+    if (is_last)
+        for (unsigned i = threadIdx.x; i < 64 * gridDim.x; i += 64)
+            to[1024 + i] = to[(i + 1) % (64 * gridDim.x)]; /* last: read */
+}
+
+static void no_race(const Trace *trace, const char *name) {
+    if (!ok(trace->race_count == 0, "%s: no race", name))
+        diag("%s and %s", trace->races[0].line[0], trace->races[0].line[1]);
+}
+
+/* A race between these two lines, in either order. The fibers' order decides which comes first. */
+static void one_race(const Trace *trace, const char *name, const char *a, const char *b) {
+    int found = 0;
+    for (int i = 0; i < trace->race_count; i++) {
+        const TraceRace *race = &trace->races[i];
+        found |= (strcmp(race->line[0], a) == 0 && strcmp(race->line[1], b) == 0) ||
+                 (strcmp(race->line[0], b) == 0 && strcmp(race->line[1], a) == 0);
+    }
+    if (!ok(found, "%s: a race between %s and %s", name, a, b))
+        for (int i = 0; i < trace->race_count; i++)
+            diag("%s and %s", trace->races[i].line[0], trace->races[i].line[1]);
+}
+
+static void test_races() {
+    int *to = (int *)out;
+    unsigned *counter = (unsigned *)in;
+    const __half *from = (const __half *)in;
+    no_race(TRACED(read_after_write<true>, 1, 64, SHARED, to), "read after write, with a barrier");
+    one_race(TRACED(read_after_write<false>, 1, 64, SHARED, to), "read after write", line_of("raw: write"),
+             line_of("raw: read"));
+    no_race(TRACED(overwrite<true>, 1, 64, SHARED, to), "read, then overwrite, with a barrier");
+    one_race(TRACED(overwrite<false>, 1, 64, SHARED, to), "read, then overwrite", line_of("overwrite: write"),
+             line_of("overwrite: read"));
+    no_race(TRACED(write_after_read<true>, 1, 64, SHARED, to), "write after read, with a barrier");
+    one_race(TRACED(write_after_read<false>, 1, 64, SHARED, to), "write after read", line_of("war: write"),
+             line_of("war: read"));
+    no_race(TRACED(lanes_of_a_warp<true>, 1, 64, SHARED, to), "lanes of a warp, with __syncwarp");
+    one_race(TRACED(lanes_of_a_warp<false>, 1, 64, SHARED, to), "lanes of a warp", line_of("lanes: write"),
+             line_of("lanes: read"));
+    one_race(TRACED(shuffle_between, 1, 64, SHARED, to), "a shuffle is no barrier", line_of("shuffle: write"),
+             line_of("shuffle: read"));
+    no_race(TRACED(bytes_of_a_word, 1, 64, SHARED, to), "different bytes of one word");
+    no_race(TRACED(copy_while_in_use<true>, 1, 64, SHARED, from, to), "copy after use, with a barrier");
+    one_race(TRACED(copy_while_in_use<false>, 1, 64, SHARED, from, to), "copy while in use", line_of("copy: read"),
+             line_of("copy: issue"));
+    no_race(TRACED(barrier_before_wait<true>, 1, 64, SHARED, from, to), "copy, wait, barrier");
+    one_race(TRACED(barrier_before_wait<false>, 1, 64, SHARED, from, to), "copy, barrier, wait", line_of("wait: issue"),
+             line_of("wait: read"));
+    no_race(TRACED(blocks<true>, 4, 64, 0, to), "blocks that write apart");
+    one_race(TRACED(blocks<false>, 4, 64, 0, to), "blocks that write the same", line_of("blocks: write"),
+             line_of("blocks: write"));
+    no_race(TRACED(sum_of_blocks<true>, 4, 64, 0, to), "atomic sum");
+    one_race(TRACED(sum_of_blocks<false>, 4, 64, 0, to), "plain sum", line_of("sum: read"), line_of("sum: read"));
+    no_race(TRACED(last_block<true>, 4, 64, SHARED, to, counter), "the last block goes on, with a fence");
+    one_race(TRACED(last_block<false>, 4, 64, SHARED, to, counter), "the last block goes on", line_of("last: write"),
+             line_of("last: read"));
+}
+
+int main() {
+    in = (unsigned char *)device_alloc(BYTES, "in");
+    out = (unsigned char *)device_alloc(BYTES, "out");
+    memset(in, 0, BYTES);
+    test_sectors();
+    test_wavefronts();
+    test_races();
+    return tap_done();
+}
