@@ -180,7 +180,7 @@ trace-built: $(foreach s,$(STAGES),$(OUT)/$s/$s)
 	@perl common/trace_table.pl $(foreach s,$(STAGES),$(OUT)/$s/$s) -- $(TRACE_OPTIONS)
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
-.PHONY: help clean sanitize format
+.PHONY: help clean sanitize format tables
 sanitize: ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
 ifeq ($(DEVICE),cuda)
 	@$(MAKE) --no-print-directory DEVICE=cuda $(GRIDS)
@@ -193,6 +193,9 @@ endif
 sanitize-cpu: $(UNITS) $(GRIDS)
 	prove --jobs $(JOBS) --exec '' $(filter-out %/simt_errors,$(UNITS))
 	@for grid in $(GRIDS); do $$grid --quick || exit 1; done
+
+tables: ## rewrite the figures in README and notes from the result files
+	perl notes/tables.pl
 
 format: ## clang-format over the sources
 	clang-format -i $(wildcard common/*.[ch] common/*.cu common/*/*.[ch] common/*/*.cuh 0?_*/*.c 0?_*/*.cu 0?_*/*.cuh tests/*.[ch] tests/*.cu)

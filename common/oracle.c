@@ -68,38 +68,33 @@ typedef struct {
     double *dq, *dk, *dv;
 } Work;
 
-/* Where one query row (index into [batch, heads, seqlen_q]) finds its head's keys and how many of them it sees. */
-typedef struct {
-    size_t keys; /* offset of the head's K and V */
-    int visible;
-} RowView;
-
-/* The mask, the head groups and the offsets, on purpose not from problem.h: a mistake there would be made by the kernels and
- * by their judge alike, and nobody would notice. */
-static int length_of(const Work *w, int batch) { return w->key_lengths ? w->key_lengths[batch] : w->p->seqlen_k; }
-
-static int sees(const Work *w, int batch, int row, int column) {
-    int length = length_of(w, batch);
-    return column < length && (!w->p->causal || column - length <= row - w->p->seqlen_q); /* both counted from the end */
+static int sees(const Problem *p, const int *key_lengths, int batch, int row, int column) {
+    int length = key_lengths ? key_lengths[batch] : p->seqlen_k;
+    return column < length && (!p->causal || column - length <= row - p->seqlen_q); /* both counted from the end */
 }
 
-static RowView view_row(const Work *w, size_t index) {
+OracleView oracle_view(const Problem *p, const int *key_lengths, int batch, int head, int row) {
+    size_t kv_head = (size_t)head * p->kv_heads / p->heads;
+    OracleView view = {(batch * (size_t)p->kv_heads + kv_head) * p->seqlen_k * p->head_dim, 0};
+    while (sees(p, key_lengths, batch, row, view.visible))
+        view.visible++;
+    return view;
+}
+
+/* The same for an index into [batch, heads, seqlen_q]. */
+static OracleView view_row(const Work *w, size_t index) {
     const Problem *p = w->p;
     int row = (int)(index % p->seqlen_q);
     int head = (int)(index / p->seqlen_q % p->heads);
     int batch = (int)(index / p->seqlen_q / p->heads);
-    size_t kv_head = (size_t)head * p->kv_heads / p->heads;
-    RowView view = {(batch * (size_t)p->kv_heads + kv_head) * p->seqlen_k * p->head_dim, 0};
-    while (sees(w, batch, row, view.visible))
-        view.visible++;
-    return view;
+    return oracle_view(p, w->key_lengths, batch, head, row);
 }
 
 static void forward_rows(size_t begin, size_t end, void *context) {
     const Work *w = context;
     int d = w->p->head_dim;
     for (size_t row = begin; row < end; row++) {
-        RowView view = view_row(w, row);
+        OracleView view = view_row(w, row);
         oracle_row(w->q + row * d, w->k + view.keys, w->v + view.keys, view.visible, d, w->p->scale, w->o + row * d,
                    &w->lse[row]);
     }
@@ -124,7 +119,7 @@ static void query_gradients(size_t begin, size_t end, void *context) {
     const Work *w = context;
     int d = w->p->head_dim;
     for (size_t row = begin; row < end; row++) {
-        RowView view = view_row(w, row);
+        OracleView view = view_row(w, row);
         w->delta[row] = dot(w->d_o + row * d, w->o + row * d, d);
         set_zero(w->dq + row * d, d);
         for (int j = 0; j < view.visible; j++) {
@@ -150,7 +145,7 @@ static void key_gradients(size_t begin, size_t end, void *context) {
         set_zero(w->dv + key * d, d);
         for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
             for (int i = 0; i < p->seqlen_q; i++) {
-                if (!sees(w, batch, i, column))
+                if (!sees(p, w->key_lengths, batch, i, column))
                     continue;
                 size_t row = ((size_t)batch * p->heads + head) * p->seqlen_q + i;
                 double p_ij, ds_ij;

@@ -13,6 +13,14 @@
 extern "C" {
 #endif
 
+/* Where a query finds its head's keys, and how many of them it sees. Worked out here and not by problem.h, on purpose: a mistake
+ * in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would notice. */
+typedef struct {
+    size_t keys; /* offset, in elements, of the head's K and V */
+    int visible; /* its first `visible` keys are seen */
+} OracleView;
+OracleView oracle_view(const Problem *p, const int *key_lengths, int batch, int head, int row);
+
 /* One query of one head. q_row: [head_dim]; k, v: this head's [visible or more, head_dim], of which the first `visible` keys
  * are seen; o_row: [head_dim] and *lse receive the result. visible == 0: O = 0, LSE = -infinity. */
 void oracle_row(const double *q_row, const double *k, const double *v, int visible, int head_dim, double scale,

@@ -42,13 +42,12 @@ static void compute_samples(size_t begin, size_t end, void *context) {
     const Problem *p = s->p;
     for (size_t i = begin; i < end; i++) {
         RowIndex row = s->rows[i];
-        int visible = visible_keys(p, key_length(p, work->key_lengths, row.batch), row.row);
-        size_t keys = (size_t)visible * p->head_dim;
-        size_t offset = key_head_offset(p, row.batch, kv_head_of(p, row.head));
+        OracleView view = oracle_view(p, work->key_lengths, row.batch, row.head, row.row);
+        size_t keys = (size_t)view.visible * p->head_dim;
         double *q = to_doubles(p, work->inputs->q, flat_row(p, row) * p->head_dim, (size_t)p->head_dim);
-        double *k = to_doubles(p, work->inputs->k, offset, keys);
-        double *v = to_doubles(p, work->inputs->v, offset, keys);
-        oracle_row(q, k, v, visible, p->head_dim, p->scale, s->o + i * p->head_dim, &s->lse[i]);
+        double *k = to_doubles(p, work->inputs->k, view.keys, keys);
+        double *v = to_doubles(p, work->inputs->v, view.keys, keys);
+        oracle_row(q, k, v, view.visible, p->head_dim, p->scale, s->o + i * p->head_dim, &s->lse[i]);
         free(q);
         free(k);
         free(v);

@@ -12,10 +12,10 @@
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- end -->
 #
-#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                     row, column
-#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->       how many times that of a row
-#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->            or divided by a number
-#     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->                                 a row is named by its first column
+#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
+#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->  how many times a row's
+#     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->       or divided by a number
+#     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
 #
 # A file that is not there yet gives "not measured yet".
 use strict;
@@ -30,16 +30,17 @@ if (@ARGV && !$check) {
 }
 
 my $stale = 0;
-for my $page ('README.md', sort glob 'notes/*.md') {
+our $page; # the one at work
+for $page ('README.md', sort(glob 'notes/*.md'), "$results/README.md") {
     my $old = read_text($page);
-    my $new = $old =~ s{(<!-- (table|value): (.*?) -->)(.*?)(<!-- end -->)}{$1 . figure($page, $2, $3, $4) . $5}gser;
+    my $new = $old =~ s{(<!-- (table|value): (.*?) -->)(.*?)(<!-- end -->)}{$1 . figure($2, $3, $4) . $5}gser;
     write_text($page, $new) if $new ne $old && !$check;
 }
 exit($check && $stale ? 1 : 0);
 
 # What belongs between the comments; says so if that is not what is there.
 sub figure {
-    my ($page, $kind, $wish, $old) = @_;
+    my ($kind, $wish, $old) = @_;
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
         !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
@@ -86,8 +87,7 @@ sub value {
 
 sub ladder {
     my ($file, $to, $stage) = @_;
-    my @lines = (['variant', 'latency', 'TFLOP/s', 'against the one before', 'workspace', 'worst error', 'allowed'],
-                 ['---', ('---:') x 6]);
+    my @lines = (['variant', 'latency', 'TFLOP/s', 'against the one before', 'workspace'], ['---', ('---:') x 4]);
     my ($rows) = rows($file);
     my ($before, $problem);
     for my $row (@$rows) {
@@ -98,16 +98,16 @@ sub ladder {
         die "rows of two problems: $problem; $this\n" if $problem ne $this;
         push @lines, [$row->{variant}, with_unit('latency_ms', $row->{latency_ms}), three_digits($row->{tflops}),
                       $before ? speed($before->{latency_ms} / $row->{latency_ms}) : '',
-                      with_unit('bytes', $row->{workspace_bytes}), map { sprintf '%.1e', $row->{$_} } 'worst_error', 'allowed_error'];
+                      with_unit('bytes', $row->{workspace_bytes})];
         $before = $row;
     }
-    return markdown(@lines) . "\n\n" . source($file, "Forward, $problem; $before->{device}");
+    return markdown(@lines) . "\n\nForward, $problem. $before->{device}, " . date() . ', ' . link_to($file) . '.';
 }
 
 sub plain {
     my ($file) = @_;
     my ($heading, @lines) = map { [split /\t/, $_, -1] } split /\n/, read_text("$results/$file");
-    return markdown($heading, [('---') x @$heading], @lines) . "\n\n" . source($file, 'From');
+    return markdown($heading, [('---') x @$heading], @lines) . "\n\nFrom " . link_to($file) . '.';
 }
 
 # Lines as:   D64 full S512 B32 fp16   split_q   0.1234 ms   278.1 TF  | flash 263.0  x1.057  | cudnn 383.0 x0.726
@@ -132,14 +132,17 @@ sub peers {
         }
     }
     die "no lines in it\n" if !@lines;
-    return markdown(@lines) . "\n\n" . join(' ', @means, source($file, 'From'));
+    return markdown(@lines) . "\n\n" . join(' ', @means) . ' '
+        . row('machine.tsv', 'GPU')->{is} . ', ' . date() . ', ' . link_to($file) . '.';
 }
 
-# Where a table comes from, as a link from a note.
-sub source {
-    my ($file, $what) = @_;
-    my $date = -e "$results/machine.tsv" ? ', ' . row('machine.tsv', 'date')->{is} : '';
-    return "$what, [$file](/$results/$file)$date." =~ s/^From, /From /r;
+sub date { return row('machine.tsv', 'date')->{is} }
+
+# A result file, as a link from the page at work.
+sub link_to {
+    my ($file) = @_;
+    my $folder = $page =~ /^notes\/results/ ? '' : $page =~ /^notes/ ? "$results/" =~ s/^notes\///r : "$results/";
+    return "[$file]($folder$file)";
 }
 
 # ---- words ----
@@ -164,6 +167,7 @@ sub with_unit {
 
 sub speed {
     my ($times) = @_;
+    return 'the same' if abs($times - 1) < 0.005;
     return $times >= 1 ? three_digits($times) . ' × faster' : three_digits(1 / $times) . ' × slower';
 }
 

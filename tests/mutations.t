@@ -39,7 +39,7 @@ my @mutations = (
     ['01_tiled', 'mma', $mma, 'cp_async_wait<0>();', '', 'no wait for the copies'],
     ['01_tiled', 'mma', $mma, 'first_key < keys; first_key += Bc', 'first_key < keys - Bc; first_key += Bc', 'last key tile skipped'],
     ['01_tiled', 'mma', $mma, 'float o[D / 8][4] = {};', 'float o[D / 8][4];', 'accumulators not initialised'],
-    ['01_tiled', 'mma', 'common/gpu/tile.cuh', 'chunk ^ (row & 7)', '(chunk ^ row) & 7', 'swizzle that drops the upper half of a row'],
+    ['01_tiled', 'mma', 'common/gpu/tile.cuh', 'return row * D + 8 * (chunk ^ swizzle_key<D>(row));', 'return row * D + 8 * ((chunk ^ swizzle_key<D>(row)) & 7);', 'swizzle that drops the upper half of a row'],
     ['02_online_softmax', 'online', $online, '__expf(a.m - shift) * a.l + __expf(b.m - shift) * b.l', 'a.l + __expf(b.m - shift) * b.l', 'rescale of the row sum skipped'],
     ['02_online_softmax', 'online', $online, '{{-INFINITY, 0}, {-INFINITY, 0}}', '{{0, 0}, {0, 0}}', 'maximum starts at 0'],
     ['02_online_softmax', 'online', $online, 'pair[1] - shift[i % 2]', 'pair[1]', 'LSE not subtracted from half of the columns'],

@@ -1,0 +1,90 @@
+#!/usr/bin/env perl
+# notes.t - README.md and the notes say what is so: their figures are those of the result files, their links lead somewhere,
+# the code they print is in the tree, and the commands they print run.
+#
+# In a ```sh block each line is run. The programs are those built last, and `make` is asked only whether it knows the way
+# (make -n): some of its targets take minutes, and this test is part of one of them. A block for a GPU begins with ```sh gpu.
+use strict;
+use warnings;
+use utf8;
+use Test::More;
+use File::Find qw(find);
+use File::Temp qw(tempdir);
+
+delete @ENV{'MAKEFLAGS', 'MAKELEVEL', 'MFLAGS'}; # of the make that runs the tests
+my @pages = ('README.md', sort glob('notes/*.md notes/results/*/README.md'));
+my %text = map { $_ => read_text($_) } @pages;
+
+# ---- figures ----
+gives(0, 'perl notes/tables.pl --check', 'figures are those of the result files (make tables rewrites them)');
+# Markdown would take the rest of such a line for HTML.
+ok($text{$_} !~ /^\s*<!-- value/m, "$_: no line begins with a figure's comment") for @pages;
+
+# The check itself, in a copy: it sees a figure that has changed, and what it asks for is then what is there.
+my $copy = tempdir(CLEANUP => 1);
+system("cp -a README.md notes '$copy'") == 0 or BAIL_OUT("cannot copy the notes to $copy");
+my $ladder = "$copy/notes/results/nvidia-h200/ladder.jsonl";
+my $changed = read_text($ladder) =~ s/("variant": "03_fa1\/fa1".*?"latency_ms": )/${1}1/r;
+write_text($ladder, $changed);
+gives(1, "cd '$copy' && perl notes/tables.pl --check", 'a figure that has changed is noticed');
+gives(0, "cd '$copy' && perl notes/tables.pl", 'and rewritten');
+gives(0, "cd '$copy' && perl notes/tables.pl --check", 'after which all is well');
+
+# ---- links ----
+for my $page (@pages) {
+    my $folder = $page =~ s/[^\/]*$//r;
+    my @dead;
+    for my $link (without_code($text{$page}) =~ /\]\(([^)]+)\)/g) {
+        next if $link =~ /^https?:/;
+        my ($file, $anchor) = split /#/, $link, 2;
+        my $target = $file eq '' ? $page : $folder . $file;
+        1 while $target =~ s/[^\/]+\/\.\.\///; # a/../b is b, and must not depend on a
+        my $alive = -e $target && (!defined $anchor || grep { $_ eq $anchor } anchors($target));
+        push @dead, $link if !$alive;
+    }
+    ok(!@dead, "$page: links") or diag("leads nowhere: @dead");
+}
+
+# ---- code ----
+my (@sources, %source_line);
+find({no_chdir => 1, wanted => sub { push @sources, $_ if /\.(c|h|cu|cuh)$/ }}, 'common', glob('0?_*'));
+$source_line{trimmed($_)} = 1 for map { split /\n/, read_text($_) } @sources;
+for my $page (@pages) {
+    my @gone = grep { $_ ne '' && !$source_line{$_} } map { trimmed($_) } map { split /\n/ } blocks($text{$page}, 'cuda');
+    ok(!@gone, "$page: code") or diag(map { "no longer in the tree: $_\n" } @gone);
+}
+
+# ---- commands ----
+for my $page (@pages) {
+    my @blocks = (blocks($text{$page}, 'sh'), ($ENV{TEST_DEVICE} // '') eq 'cuda' ? blocks($text{$page}, 'sh gpu') : ());
+    for my $line (grep { /^\w|^\.\// } map { split /\n/ } @blocks) {
+        write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
+        gives(0, "bash '$copy/line.sh'", "$page: " . $line =~ s/ +#.*//r);
+    }
+}
+done_testing();
+
+# Whether a command ends with this exit code; if not, what it said.
+sub gives {
+    my ($code, $command, $name) = @_;
+    my $said = `( $command ) 2>&1 </dev/null`;
+    is($? >> 8, $code, $name) or diag($said);
+}
+
+# The fenced blocks of a page that begin with ``` and `info`.
+sub blocks {
+    my ($text, $info) = @_;
+    return $text =~ /^```\Q$info\E\n(.*?)^```$/msg;
+}
+
+sub without_code { return $_[0] =~ s/^```.*?^```$//msgr =~ s/^    .*$//mgr =~ s/`[^`\n]*`//gr }
+
+# A page's anchors, as GitHub names them: headings in lower case, punctuation left out, spaces as hyphens.
+sub anchors {
+    my ($page) = @_;
+    return map { lc =~ s/[^\w\- ]//gr =~ s/ /-/gr } read_text($page) =~ s/^```.*?^```$//msgr =~ /^#+ (.*?)\s*$/mg;
+}
+
+sub trimmed { return $_[0] =~ s/^\s+|\s+$//gr }
+sub read_text { open my $in, '<:utf8', $_[0] or die "$_[0]: $!"; local $/; return <$in> }
+sub write_text { open my $out, '>:utf8', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
