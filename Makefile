@@ -192,7 +192,7 @@ else
 endif
 sanitize-cpu: $(UNITS) $(GRIDS)
 	prove --jobs $(JOBS) --exec '' $(filter-out %/simt_errors,$(UNITS))
-	@for grid in $(GRIDS); do $$grid --quick || exit 1; done
+	prove --jobs $(JOBS) --exec '' $(GRIDS) :: --quick
 
 tables: ## rewrite the figures in README and notes from the result files
 	perl notes/tables.pl
