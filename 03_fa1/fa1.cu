@@ -10,54 +10,66 @@
  *
  * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its inner loop
  * lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key tiles: they live in device
- * memory.
+ * memory. Each key tile is a pass over them, so Bc is what shared memory can hold: 256 keys at D = 64, 128 at D = 128.
  *
  *                          keys ->                    Who owns what: a block of 4 warps owns a head. The keys of the tile
  *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because it is K and V that
  *     queries  0     step 1   step 5   ...            stay while queries go by:
- *        |     1     step 2   step 6                                keys 0-15   16-31    32-47    48-63
+ *        |     1     step 2   step 6                       D = 64:  keys 0-63   64-127   128-191  192-255
  *        v     2     step 3   step 7                     32 queries   warp 0   warp 1   warp 2   warp 3
  *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
  *                                                     shared memory, and so is its O, as a sum of four products.
  *
- * Registers a lane: the warp's S, 32 x 16, takes 16; its product with V, 32 x D, takes D. That is why Br is 32: with 64 rows
- * and D = 128 the product alone would fill all 255. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
+ * Registers a lane: the warp's S, 32 x Bc / 4, takes Bc / 4; its product with V, 32 x D, takes D. Shared memory: 64 KB for K
+ * and V, 64 D bytes for Q, 22 KB for what the warps exchange: 90 KB (D = 64) or 94 KB (D = 128); on sm_75, with half of Bc,
+ * 58 or 62 KB.
  *
  * What it costs. Workspace O(N): O in fp32, l and m. But they are read and written at every step, and the partial products
- * go through shared memory at every step too: 4 warps x 32 x D x 4 bytes, written and read, for a 32 x 64 tile of S. And the
+ * go through shared memory at every step too: 4 warps x 32 x D x 4 bytes, written and read, for a 32 x Bc tile of S. And the
  * grid is batch x heads: with fewer of them than multiprocessors, the rest of the chip idles.
  *
- * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / 64:
+ * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / Bc:
  *
  *     K, V     Sk D e each                         O accumulator    read and written, each   (steps - 1) Sq D 4
  *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
  *     O        Sq D e written                      LSE              Sq 4 written
  *
- * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / 64 rounded up),
+ * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded up),
  * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
  *
  *     make 03_fa1 && ./03_fa1 --head-dim 128 --causal
  */
 #include "../common/gpu/tile.cuh"
 
-constexpr int Br = 32; /* rows of a tile of S: queries */
-constexpr int Bc = 64; /* columns of a tile of S: keys */
+constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
-static_assert(Bc == 16 * WARPS, "a warp owns the 16 keys of one mma");
+
+/* Bc, the columns of a tile of S: keys. Each tile is one more pass over O, l and m, so K and V get what is left of shared
+ * memory: 64 KB of the 99 KB that a block can have on every chip from sm_80 on, 32 KB of the 64 KB of sm_75. */
+HOST_DEVICE constexpr int key_tile(int D, int capability) {
+    return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes a key */
+}
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
 constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
 
-template <typename T, int D> struct Fa1Shared {
+template <typename T, int D, int capability> struct Fa1Shared {
     Tile<T, Br, D> q;
-    Tile<T, Bc, D> k, v;
+    Tile<T, key_tile(D, capability), D> k, v;
     float partial[WARPS][Br][PITCH];                /* each warp's P~ V, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of m~ and l~ */
     float m[Br], l[Br];                             /* over the earlier key tiles */
     float alpha[Br], beta[Br];                      /* O' = alpha O + beta P~ V */
 };
+
+/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int CAPABILITY = 75;
+#else
+constexpr int CAPABILITY = 80;
+#endif
 
 /* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
 __device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
@@ -72,12 +84,14 @@ __device__ inline float quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. */
+/* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head.
+ * Two blocks a multiprocessor are the most that shared memory has room for, so registers need not be saved for more. */
 template <typename T, int D>
-__global__ void __launch_bounds__(THREADS) fa1_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) {
-    using Shared = Fa1Shared<T, D>;
+__global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) {
+    constexpr int Bc = key_tile(D, CAPABILITY), warp_keys = Bc / WARPS;
+    using Shared = Fa1Shared<T, D, CAPABILITY>;
     SHARED_MEMORY(Shared, shared);
-    static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
+    static_assert(sizeof(Shared) <= (CAPABILITY < 80 ? 64 : 99) * 1024, "what a block can have");
     int batch = blockIdx.x / p.heads, head = blockIdx.x % p.heads;
     const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
     const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
@@ -112,18 +126,23 @@ __global__ void __launch_bounds__(THREADS) fa1_kernel(Problem p, Tensors t, floa
             cp_async_wait<0>();
             __syncthreads(); /* the tiles are there */
 
-            /* S = scale Q K^T: all rows of the tile, this warp's 16 keys */
-            float s[ROW_TILES][2][4] = {};
+            /* S = scale Q K^T: all rows of the tile, this warp's keys */
+            float s[ROW_TILES][warp_keys / 8][4] = {};
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
-                uint32_t b[4];
-                load_b_fragments(b, shared.k, 16 * warp, d);
+                uint32_t a[ROW_TILES][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++) {
-                    uint32_t a[4];
-                    load_a_fragment(a, shared.q, 16 * i, d);
-                    mma_m16n8k16<T>(s[i][0], a, b[0], b[1]);
-                    mma_m16n8k16<T>(s[i][1], a, b[2], b[3]);
+                for (int i = 0; i < ROW_TILES; i++)
+                    load_a_fragment(a[i], shared.q, 16 * i, d);
+#pragma unroll
+                for (int n = 0; n < warp_keys / 8; n += 2) {
+                    uint32_t b[4];
+                    load_b_fragments(b, shared.k, warp_keys * warp + 8 * n, d);
+#pragma unroll
+                    for (int i = 0; i < ROW_TILES; i++) {
+                        mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
+                        mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
+                    }
                 }
             }
 
@@ -136,10 +155,10 @@ __global__ void __launch_bounds__(THREADS) fa1_kernel(Problem p, Tensors t, floa
                     int visible = visible_keys(&p, keys, first_row + row);
                     float row_max = -INFINITY;
 #pragma unroll
-                    for (int n = 0; n < 2; n++)
+                    for (int n = 0; n < warp_keys / 8; n++)
 #pragma unroll
                         for (int j = 0; j < 2; j++) {
-                            int column = first_column + 16 * warp + 8 * n + 2 * (lane % 4) + j;
+                            int column = first_column + warp_keys * warp + 8 * n + 2 * (lane % 4) + j;
                             float &score = s[i][n][2 * h + j];
                             score = column < visible ? p.scale * score : -INFINITY;
                             row_max = fmaxf(row_max, score);
@@ -162,7 +181,7 @@ __global__ void __launch_bounds__(THREADS) fa1_kernel(Problem p, Tensors t, floa
                     for (int w = 0; w < WARPS; w++)
                         m_tile = fmaxf(m_tile, shared.warp_max[w][row]);
 #pragma unroll
-                    for (int n = 0; n < 2; n++)
+                    for (int n = 0; n < warp_keys / 8; n++)
 #pragma unroll
                         for (int j = 0; j < 2; j++) {
                             float &score = s[i][n][2 * h + j];
@@ -197,22 +216,25 @@ __global__ void __launch_bounds__(THREADS) fa1_kernel(Problem p, Tensors t, floa
                 }
             }
 
-            /* P~ V: all rows and columns of O, this warp's 16 keys */
+            /* P~ V: all rows and columns of O, this warp's keys */
             float o[ROW_TILES][D / 8][4] = {};
-            uint32_t a[ROW_TILES][4];
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int n = 0; n < warp_keys / 16; n++) {
+                uint32_t a[ROW_TILES][4];
 #pragma unroll
-                for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
-                    a[i][j] = pack_pair<T>(s[i][j / 2][2 * (j % 2)], s[i][j / 2][2 * (j % 2) + 1]);
+                for (int i = 0; i < ROW_TILES; i++)
 #pragma unroll
-            for (int d = 0; d < D / 16; d++) {
-                uint32_t b[4];
-                load_b_fragments_trans(b, shared.v, warp, 16 * d);
+                    for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
+                        a[i][j] = pack_pair<T>(s[i][2 * n + j / 2][2 * (j % 2)], s[i][2 * n + j / 2][2 * (j % 2) + 1]);
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++) {
-                    mma_m16n8k16<T>(o[i][2 * d], a[i], b[0], b[1]);
-                    mma_m16n8k16<T>(o[i][2 * d + 1], a[i], b[2], b[3]);
+                for (int d = 0; d < D / 8; d += 2) {
+                    uint32_t b[4];
+                    load_b_fragments_trans(b, shared.v, warp_keys / 16 * warp + n, 8 * d);
+#pragma unroll
+                    for (int i = 0; i < ROW_TILES; i++) {
+                        mma_m16n8k16<T>(o[i][d], a[i], b[0], b[1]);
+                        mma_m16n8k16<T>(o[i][d + 1], a[i], b[2], b[3]);
+                    }
                 }
             }
 
@@ -268,7 +290,9 @@ extern "C" int fa1_plan(const Problem *p, Buffer *workspace) {
 extern "C" void fa1_forward(const Problem *p, const Tensors *t, const Buffer *workspace) {
     float *O_accumulator = (float *)workspace[0].pointer;
     float *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
+    const bool small = device_properties()->capability < 80;
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((fa1_kernel<T, D>), p->batch * p->heads, THREADS, sizeof(Fa1Shared<T, D>), *p, *t, O_accumulator, l, m);
+        const size_t shared_bytes = small ? sizeof(Fa1Shared<T, D, 75>) : sizeof(Fa1Shared<T, D, 80>);
+        LAUNCH((fa1_kernel<T, D>), p->batch * p->heads, THREADS, shared_bytes, *p, *t, O_accumulator, l, m);
     }));
 }

@@ -33,7 +33,7 @@
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 32; /* rows of a tile of S: queries */
-constexpr int Bc = 64; /* columns of a tile of S: keys */
+constexpr int Bc = 64; /* columns of a tile of S: keys. No pass over O any more that larger tiles would save */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */

@@ -39,13 +39,14 @@ static inline double walked_key_bytes(const Problem *p, const int *key_lengths, 
 }
 
 /* 03_fa1 and the first variant of 04_fa2: keys outer, queries inner, O, l and m in workspace between the key tiles. A tile
- * of 32 rows has as many steps as there are tiles of 64 keys that its last row sees, at least one. */
+ * of 32 rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. */
 static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, Traffic *traffic) {
-    double row_steps = 0; /* summed over all rows */
+    int Bc = 16384 / p->head_dim; /* fa1.cu: key_tile */
+    double row_steps = 0;         /* summed over all rows */
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += 32) {
             int end = first_row + 32 < p->seqlen_q ? first_row + 32 : p->seqlen_q;
-            int steps = (visible_keys(p, key_length(p, key_lengths, b), end - 1) + 63) / 64;
+            int steps = (visible_keys(p, key_length(p, key_lengths, b), end - 1) + Bc - 1) / Bc;
             row_steps += (double)p->heads * (end - first_row) * (steps > 0 ? steps : 1);
         }
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, again = row_steps - (double)row_count(p);
