@@ -19,6 +19,8 @@ inline uint16_t low_half(uint32_t pair) { return (uint16_t)pair; }
 inline uint16_t high_half(uint32_t pair) { return (uint16_t)(pair >> 16); }
 inline uint32_t two_halves(uint16_t low, uint16_t high) { return low | (uint32_t)high << 16; }
 
+inline int fresh_lane() { return simt_lane(); }
+
 /* ---- 16-byte accesses ---- */
 inline uint4 load_16(const void *from, CALLER) {
     simt_need_aligned("load_16", from, 16, file, line);
@@ -138,6 +140,10 @@ template <> inline uint32_t pack_pair<__half>(float low, float high) {
 }
 template <> inline uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
     return two_halves(float_to_bf16(low), float_to_bf16(high));
+}
+
+template <typename T> float2 unpack_pair(uint32_t pair) {
+    return {code_to_float<T>(low_half(pair)), code_to_float<T>(high_half(pair))};
 }
 
 /* ---- cp.async: the bytes land at the wait, see simt_copy ---- */

@@ -30,6 +30,14 @@ __device__ inline uint32_t shared_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/* This thread's lane, as a value of which the compiler knows nothing. Addresses made from it are computed where they are used, one
+ * XOR each, and not, because they never change, kept in registers throughout a loop. For kernels that have none to spare. */
+__device__ inline int fresh_lane() {
+    int lane = threadIdx.x % 32;
+    asm volatile("" : "+r"(lane));
+    return lane;
+}
+
 /* ---- 16-byte accesses ------------------------------------------------------------------------------------------------
  * The widest load and store a lane has; a warp moves 512 bytes, four full 128-byte lines. Pointers aligned to 16 bytes. */
 __device__ inline uint4 load_16(const void *from) { return *static_cast<const uint4 *>(from); }
@@ -120,6 +128,15 @@ template <> __device__ inline uint32_t pack_pair<__half>(float low, float high) 
 template <> __device__ inline uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<uint32_t *>(&pair);
+}
+
+/* And back. */
+template <typename T> __device__ float2 unpack_pair(uint32_t pair);
+template <> __device__ inline float2 unpack_pair<__half>(uint32_t pair) {
+    return __half22float2(*reinterpret_cast<__half2 *>(&pair));
+}
+template <> __device__ inline float2 unpack_pair<__nv_bfloat16>(uint32_t pair) {
+    return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&pair));
 }
 
 /* ---- cp.async: 16 bytes from device memory to shared memory, past the registers ----------------------------------------
