@@ -1,26 +1,22 @@
 /* 05_fa2_backward/atomic - all three gradients in one pass over the tiles of S; dQ by atomic additions.
  *
- * The idea. two_pass computes S and dP twice, because dK and dV want to be summed over queries and dQ over keys. But dQ can be
+ * The idea. two_pass computes S and dP twice, because dK and dV are sums over queries and dQ is one over keys. But dQ can be
  * summed in device memory: each block, which owns some keys, adds its share dS K to a dQ in fp32 that all blocks of the head
- * share. 5 products instead of 7. What it costs: 4 D bytes of atomic additions for each query and key tile, an accumulator of
- * 4 D bytes a query that must be zeroed before and converted after, and the order of the additions, which is another one in each
- * run: sums of floats depend on it in the last bits.
+ * have in common. 5 products instead of 7. It costs 4 D bytes of atomic additions for each query and key tile; an
+ * accumulator of 4 D bytes a query, zeroed before and converted after; and the order of the additions, another one in each
+ * run, on which sums of floats depend in the last bits.
  *
- * Who owns what. A block: Bc keys of one K/V head. It walks over the query tiles, of all query heads of the group, that see
- * any of them. S and dP are computed transposed, [key][query], so that a warp owns keys as split_q's warps own queries: P^T and
- * dS^T go from accumulators to left operands in registers, and dK and dV never leave a warp's registers.
+ * Who owns what. As in key_gradients of two_pass, and then a fifth product: dQ needs the dS of all keys of the block, so
+ * dS^T goes through shared memory in any case, and each warp computes a piece of 32 rows of the tile of dQ.
  *
- *     D = 64   4 warps, 32 keys each                  D = 128   8 warps; two share 32 keys, since dK and dV of 32 keys x 128
- *              S^T of a chunk of 32 queries                      columns would fill 256 registers a lane. Each takes half of
- *              dK, dV: 32 x 64, 128 registers                    the queries for S and dP and half of the columns of dK, dV;
- *                                                                the other's P and dS come through shared memory
- *     dQ needs the dS of all keys of the block: through shared memory, a 32 x 32 or 32 x 64 piece of the tile a warp.
+ *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 a warp      81 KB of shared memory, two blocks a multiprocessor
+ *     D = 128   8 warps    dQ's tile 128 x 128, 32 x 64 a warp      226 KB, one block
  *
- * The accumulator of dQ is laid out as the fragments lie in the registers: [tile][warp][fragment][lane][4 floats]. A lane then adds
- * 16 neighbouring bytes with one instruction, and a warp 512; convert_dq puts the elements into their places.
+ * The accumulator is laid out as the fragments lie in the registers: [tile][warp][fragment][lane][4 floats]. A lane then
+ * adds 16 neighbouring bytes with one instruction, and a warp 512; convert_dq puts the elements into their places.
  *
- * Costs, for each Br x Bc tile: 10 Br Bc D FLOPs, Br Bc exponentials, 4 Br D bytes of atomics, 4 Br D bytes of Q and dO.
- * Shared memory: D = 64 81 KB, two blocks a multiprocessor; D = 128 226 KB, one; smaller shapes where that does not fit.
+ * Costs, for each tile of Br queries and Bc keys: 10 Br Bc D FLOPs, Br Bc exponentials, 4 Br D bytes of atomics, 4 Br D
+ * bytes of Q and dO, mostly from L2. Chips with less shared memory get smaller tiles: launch_if_it_fits.
  *
  *     make 05_fa2_backward && ./05_fa2_backward --variant atomic --head-dim 128 --causal
  */
@@ -29,22 +25,21 @@
 template <typename T, int D, typename S> struct AtomicShared {
     Tile<T, S::Bc, D> k, v;
     Tile<T, S::Br, D> q[2], d_o[S::paired ? 1 : 2];
-    Tile<T, S::Bc, S::Br> ds;                  /* dS^T: [key][query] */
-    Tile<T, S::paired ? S::Bc : 8, S::Br> p;   /* P^T, of pairs only */
+    Tile<T, S::Bc, S::Br> ds;                /* dS^T: [key][query] */
+    Tile<T, S::paired ? S::Bc : 8, S::Br> p; /* P^T, of pairs only */
     StatisticsTile<S::Br> statistics[2];
 };
 
-template <typename T, int D, int key_groups, int n_tiles, int chunks>
-__global__ void __launch_bounds__(Shape<D, key_groups, n_tiles, chunks>::threads, Shape<D, key_groups, n_tiles, chunks>::blocks)
+template <typename T, int D, typename S>
+__global__ void __launch_bounds__(S::threads, S::blocks)
     backward_atomic(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {
-    using S = Shape<D, key_groups, n_tiles, chunks>;
     using Shared = AtomicShared<T, D, S>;
     constexpr int Br = S::Br, Bc = S::Bc, THREADS = S::threads;
     SHARED_MEMORY(Shared, shared);
     const int warp = threadIdx.x / 32;
-    const int warp_key = warp / S::sharing * 32;               /* its first key in the tile */
-    const int warp_query = warp % S::sharing * (8 * n_tiles);  /* its first query in a chunk, for S and dP */
-    const int warp_column = warp % S::sharing * 64;            /* its first column, of 64, of dK and dV */
+    const int warp_key = warp / S::sharing * 32;                 /* its first key in the tile */
+    const int warp_query = warp % S::sharing * (8 * S::n_tiles); /* its first query in a chunk, for S and dP */
+    const int warp_column = warp % S::sharing * 64;              /* its first column, of 64, of dK and dV */
 
     const int key_tiles = ceil_div(p.seqlen_k, Bc);
     const int batch = blockIdx.x / key_tiles / p.kv_heads, kv_head = blockIdx.x / key_tiles % p.kv_heads;
@@ -52,8 +47,8 @@ __global__ void __launch_bounds__(Shape<D, key_groups, n_tiles, chunks>::threads
     const int keys = key_length(&p, t.key_lengths, batch);
     const size_t kv_offset = key_head_offset(&p, batch, kv_head);
 
-    /* A step is one query tile of one head. Under a causal mask, row first_key - (keys - seqlen_q) is the first to see any of
-     * these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
+    /* A step is one query tile of one head. Under a causal mask, row first_key - (keys - seqlen_q) is the first to see any
+     * of these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
     const int query_tiles = ceil_div(p.seqlen_q, Br), group = p.heads / p.kv_heads;
     const int first_row = p.causal ? max(first_key - (keys - p.seqlen_q), 0) : 0;
     const int first_tile = min(first_row / Br, query_tiles);
@@ -95,7 +90,7 @@ __global__ void __launch_bounds__(Shape<D, key_groups, n_tiles, chunks>::threads
 #pragma unroll 1
         for (int chunk = 0; chunk < Br; chunk += S::chunk) {
             const int first_query = chunk + warp_query;
-            uint32_t p_a[n_tiles / 2][2][4], ds_a[n_tiles / 2][2][4];
+            uint32_t p_a[S::n_tiles / 2][2][4], ds_a[S::n_tiles / 2][2][4];
             compute_p_and_ds<S>(p_a, ds_a, p, keys, shared.k, shared.v, first_key, warp_key, shared.q[stage],
                                 shared.d_o[d_o_stage], shared.statistics[stage], row, first_query);
             if (S::paired)
@@ -153,7 +148,8 @@ constexpr int CONVERT_THREADS = 256;
 /* dQ = scale x accumulator, in the problem's dtype and order. A thread takes one row of the upper and of the lower half of a
  * fragment: 4 lanes' registers, 64 bytes in, 2 x 16 bytes out. */
 template <typename T, int D, int Br, int dq_columns>
-__global__ void __launch_bounds__(CONVERT_THREADS) convert_dq(Problem p, Tensors t, const float *dq_accumulator, size_t count) {
+__global__ void __launch_bounds__(CONVERT_THREADS)
+    convert_dq(Problem p, Tensors t, const float *dq_accumulator, size_t count) {
     size_t thread = (size_t)blockIdx.x * CONVERT_THREADS + threadIdx.x;
     if (thread >= count)
         return;
@@ -192,12 +188,12 @@ static bool launch_if_it_fits(const Problem &p, const Tensors &t, const Buffer *
         return false;
     RowStatistics statistics = statistics_in(workspace);
     float *dq_accumulator = (float *)workspace[2].pointer;
-    size_t count = all_padded_rows(&p) * D / 16;
+    int blocks = ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads;
+    size_t count = all_padded_rows(&p) * D / 16; /* convert_dq's threads */
     launch_prepare_rows<T, D>(p, t, statistics, dq_accumulator);
-    LAUNCH((backward_atomic<T, D, key_groups, n_tiles, chunks>), ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads, S::threads,
-           sizeof(Shared), p, t, statistics, dq_accumulator);
-    LAUNCH((convert_dq<T, D, S::Br, S::dq_columns>), blocks_for(count, CONVERT_THREADS), CONVERT_THREADS, 0, p, t, dq_accumulator,
-           count);
+    LAUNCH((backward_atomic<T, D, S>), blocks, S::threads, sizeof(Shared), p, t, statistics, dq_accumulator);
+    LAUNCH((convert_dq<T, D, S::Br, S::dq_columns>), blocks_for(count, CONVERT_THREADS), CONVERT_THREADS, 0, p, t,
+           dq_accumulator, count);
     return true;
 }
 

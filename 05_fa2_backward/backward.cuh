@@ -1,5 +1,5 @@
-/* backward.cuh - what both variants of 05_fa2_backward share: the pre-pass that turns each query row into two numbers, and the
- * way a finished gradient leaves.
+/* backward.cuh - what both variants of 05_fa2_backward share: the pre-pass that turns each query row into two numbers, the
+ * products of tiles, P and dS of a warp that owns keys, and the way a finished gradient leaves.
  *
  * The gradients (Dao et al. 2022, appendix B.2; Dao 2023, algorithm 2). With dP = dO V^T,
  *
@@ -16,10 +16,10 @@
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-/* The two numbers of a query row, in arrays of their own: [batch x heads][rows padded to whole tiles]. A row that does not exist, or
- * sees no key, has lse = +inf: then P = 2^(s - inf) = 0, and everything made of it is 0 without a branch. */
+/* The two numbers of a query row, in arrays of their own: [batch x heads][rows padded to whole tiles]. A row that does not
+ * exist, or sees no key, has lse = +inf: then P = 2^(s - inf) = 0, and everything made of it is 0 without a branch. */
 struct RowStatistics {
-    float *lse;   /* LSE log2(e), so that P = 2^(scale log2(e) S - lse) */
+    float *lse; /* LSE log2(e), so that P = 2^(scale log2(e) S - lse) */
     float *delta;
 };
 constexpr int ROW_PADDING = 128;
@@ -85,9 +85,7 @@ static void launch_prepare_rows(const Problem &p, const Tensors &t, const RowSta
 }
 
 /* The statistics of a tile's rows in shared memory. */
-template <int Rows> struct StatisticsTile {
-    alignas(16) float lse[Rows], delta[Rows];
-};
+template <int Rows> struct StatisticsTile { alignas(16) float lse[Rows], delta[Rows]; };
 
 /* Starts copying those of `Rows` padded rows from `first` on; joins the caller's cp.async group. */
 template <int Rows>
@@ -107,8 +105,9 @@ __device__ inline float2 load_pair(const float *from) { return *reinterpret_cast
 
 /* The two products every kernel here is made of, for one warp that owns 16 m_tiles rows of the result.
  *
- * c = A B^T: rows `row` ... of tile A against the 8 n_tiles rows of tile B from `column` on. Both rows are D long. The compiler
- * takes `unroll` steps of 16 at once; the more, the earlier it loads operands, and the more registers they wait in. */
+ * c = A B^T: rows `row` ... of tile A against the 8 n_tiles rows of tile B from `column` on. Both rows are D long. The
+ * compiler takes `unroll` steps of 16 at once: the more, the earlier it loads operands, and the more registers these need.
+ */
 template <int unroll, typename T, int Rows, int Columns, int D, int m_tiles, int n_tiles>
 __device__ inline void multiply_transposed(float (&c)[m_tiles][n_tiles][4], Tile<T, Rows, D> &a_tile, int row,
                                            Tile<T, Columns, D> &b_tile, int column) {
@@ -132,10 +131,10 @@ __device__ inline void multiply_transposed(float (&c)[m_tiles][n_tiles][4], Tile
     }
 }
 
-/* c += A B for 16 columns of A, given as operands, and rows 16 inner ... of tile B, its 8 n_tiles columns from `column` on. */
+/* c += A B for 16 columns of A, given as operands, and rows 16 inner ... of tile B, 8 n_tiles of its columns. */
 template <typename T, int Rows, int D, int m_tiles, int n_tiles>
-__device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint32_t (&a)[m_tiles][4], Tile<T, Rows, D> &b_tile,
-                                     int inner, int column, int lane) {
+__device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint32_t (&a)[m_tiles][4],
+                                     Tile<T, Rows, D> &b_tile, int inner, int column, int lane) {
 #pragma unroll
     for (int n = 0; n < n_tiles; n += 2) {
         uint32_t b[4];
@@ -150,27 +149,29 @@ __device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint
 
 /* ---- dK and dV: what a warp owns, and its P and dS ---- */
 
-/* A warp's S^T is 32 keys x 8 n_tiles queries. At D = 128 (paired) it is 64 queries wide, so that each fragment of K serves eight
- * of Q: reading shared memory, not multiplying, is what such a kernel waits for. At D = 64 a warp takes its queries in two
- * chunks of 32. In registers a lane: dK and dV 128, S or dP at most 64, P and dS as operands 2 n_tiles each. */
-template <int D, int key_groups, int n_tiles, int chunks> struct Shape {
+/* A warp's S^T is 32 keys x 8 n_tiles queries. At D = 128 (paired) it is 64 queries wide, so that each fragment of K serves
+ * eight of Q: reading shared memory, more than multiplying, is what such a kernel waits for. At D = 64 a warp takes its
+ * queries in two chunks of 32. Registers a lane: dK and dV 128, S or dP at most 64, P and dS as operands 4 n_tiles each. */
+template <int D, int key_groups, int n_tiles_, int chunks> struct Shape {
     static constexpr bool paired = D == 128;
     static constexpr int sharing = paired ? 2 : 1; /* warps that share 32 keys */
     static constexpr int warps = key_groups * sharing, threads = 32 * warps;
+    static constexpr int n_tiles = n_tiles_;
     static constexpr int Bc = 32 * key_groups;
     static constexpr int chunk = 8 * n_tiles * sharing; /* queries */
     static constexpr int Br = chunk * chunks;
-    static constexpr int blocks = paired ? 1 : 2; /* a multiprocessor */
+    static constexpr int blocks = paired ? 1 : 2;              /* a multiprocessor */
+    static constexpr int dq_columns = D / (warps / (Br / 32)); /* of the 32 rows of dQ that a warp computes (atomic) */
     static_assert(!paired || chunks == 1, "a pair exchanges P and dS once a step");
-    static constexpr int dq_columns = D / (warps / (Br / 32)); /* of the 32 rows of dQ's tile that a warp computes (atomic) */
 };
 
-/* P^T and dS^T of 32 keys x 8 n_tiles queries, as left operands: [16 queries][m16 tile of keys]. The keys lie in tiles k and v
- * from warp_key on, the queries in tiles q and d_o from first_query on; first_key and row are the first of these tiles. */
+/* P^T and dS^T of 32 keys x 8 n_tiles queries, as left operands: [16 queries][m16 tile of keys]. The keys lie in tiles k and
+ * v from warp_key on, the queries in tiles q and d_o from first_query on; first_key and row are the first of these tiles. */
 template <typename S, typename T, int Bc, int Br, int D, int n_steps>
-__device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t (&ds_a)[n_steps][2][4], const Problem &p, int keys,
-                                        Tile<T, Bc, D> &k, Tile<T, Bc, D> &v, int first_key, int warp_key, Tile<T, Br, D> &q,
-                                        Tile<T, Br, D> &d_o, const StatisticsTile<Br> &statistics, int row, int first_query) {
+__device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t (&ds_a)[n_steps][2][4], const Problem &p,
+                                        int keys, Tile<T, Bc, D> &k, Tile<T, Bc, D> &v, int first_key, int warp_key,
+                                        Tile<T, Br, D> &q, Tile<T, Br, D> &d_o, const StatisticsTile<Br> &statistics,
+                                        int row, int first_query) {
     constexpr int n_tiles = 2 * n_steps;
     const int lane = threadIdx.x % 32;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
@@ -236,7 +237,8 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t
 
 /* Puts such operands into a tile [key][query] in shared memory, for other warps. */
 template <typename T, int Bc, int Br, int n_steps>
-__device__ inline void store_operands(Tile<T, Bc, Br> &tile, const uint32_t (&a)[n_steps][2][4], int warp_key, int first_query) {
+__device__ inline void store_operands(Tile<T, Bc, Br> &tile, const uint32_t (&a)[n_steps][2][4], int warp_key,
+                                      int first_query) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < n_steps; k++)
@@ -252,8 +254,8 @@ __device__ inline void store_operands(Tile<T, Bc, Br> &tile, const uint32_t (&a)
 /* c += A B over the queries of a chunk, 16 at a time; A is P^T or dS^T and B is dO or Q. First the warp's own queries, whose
  * operands it holds in `own`; then, in a pair, the other warp's, from `tile`. */
 template <typename S, typename T, int Bc, int Br, int D, int n_steps, int n_tiles>
-__device__ inline void accumulate(float (&c)[2][n_tiles][4], const uint32_t (&own)[n_steps][2][4], Tile<T, Bc, Br> &tile, int warp_key,
-                                  Tile<T, Br, D> &b_tile, int chunk, int warp_query, int column) {
+__device__ inline void accumulate(float (&c)[2][n_tiles][4], const uint32_t (&own)[n_steps][2][4], Tile<T, Bc, Br> &tile,
+                                  int warp_key, Tile<T, Br, D> &b_tile, int chunk, int warp_query, int column) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int n = 0; n < S::chunk / 16; n++) {
@@ -272,10 +274,11 @@ __device__ inline void accumulate(float (&c)[2][n_tiles][4], const uint32_t (&ow
 
 /* ---- the way out ---- */
 
-/* A warp writes 16 rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of `matrix`
- * (D columns). The four lanes of a quad hold 16 neighbouring bytes of a row. */
+/* A warp writes 16 rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of
+ * `matrix` (D columns). The four lanes of a quad hold 16 neighbouring bytes of a row. */
 template <typename T, int D, int n_tiles>
-__device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column, const float (&c)[n_tiles][4], float factor) {
+__device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column, const float (&c)[n_tiles][4],
+                                      float factor) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; h++) {

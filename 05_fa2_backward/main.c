@@ -27,14 +27,25 @@ const Stage stage = {
     .idea = "gradients: P computed again from the logsumexp, tile by tile",
     .forward = &forward,
     .reference = &reference,
-    .variants = {
-        {.name = "two_pass", .idea = "dK and dV by one kernel, dQ by another: 7 products, the same bits every time",
-         .launch = backward_two_pass, .plan = backward_two_pass_plan, .predict = backward_two_pass_traffic,
-         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
-        {.name = "atomic", .idea = "all three in one pass, dQ by atomic additions: 5 products; tuned",
-         .launch = backward_atomic, .plan = backward_atomic_plan, .predict = backward_atomic_traffic,
-         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
-    },
+    .variants =
+        {
+            {.name = "two_pass",
+             .idea = "dK and dV by one kernel, dQ by another: 7 products, the same bits every time",
+             .launch = backward_two_pass,
+             .plan = backward_two_pass_plan,
+             .predict = backward_two_pass_traffic,
+             .dtypes = FP16 | BF16,
+             .head_dims = {64, 128},
+             .min_bf16_capability = 80},
+            {.name = "atomic",
+             .idea = "all three in one pass, dQ by atomic additions: 5 products; tuned",
+             .launch = backward_atomic,
+             .plan = backward_atomic_plan,
+             .predict = backward_atomic_traffic,
+             .dtypes = FP16 | BF16,
+             .head_dims = {64, 128},
+             .min_bf16_capability = 80},
+        },
 };
 
 int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }

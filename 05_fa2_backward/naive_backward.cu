@@ -4,8 +4,8 @@
  *     softmax         dS_ij = P_ij (dP_ij - delta_i),   delta_i = sum_j P_ij dP_ij = dO_i . O_i
  *     products        dQ = scale dS K       dK = scale dS^T Q       dV = P^T dO       dK and dV summed over a head's group
  *
- * O and LSE come from the forward pass. Who owns what: one thread one element of P and dP, one thread one row of dS, one thread
- * one element of a gradient.
+ * O and LSE come from the forward pass. Who owns what: one thread one element of P and dP, one thread one row of dS, one
+ * thread one element of a gradient.
  *
  * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes for
  * P, dP and dS. It is what the two real variants are validated against; 00_naive is its forward half.

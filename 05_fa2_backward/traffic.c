@@ -10,7 +10,8 @@ static int prepare(const Problem *p, Traffic *traffic) {
     traffic[i++] = (Traffic){"prepare_rows", "O", query_bytes(p), 0};
     traffic[i++] = (Traffic){"prepare_rows", "dO", query_bytes(p), 0};
     traffic[i++] = (Traffic){"prepare_rows", "LSE", row_bytes(p) * p->head_dim / 8, 0};
-    traffic[i++] = (Traffic){"prepare_rows", "LSE, delta", 0, 8 * padded_rows(p)};
+    traffic[i++] = (Traffic){"prepare_rows", "LSE in base 2", 0, 4 * padded_rows(p)};
+    traffic[i++] = (Traffic){"prepare_rows", "delta", 0, 4 * padded_rows(p)};
     return i;
 }
 
@@ -36,7 +37,8 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
     int i = 0;
     traffic[i++] = (Traffic){kernel, "Q", rows * D * e, 0};
     traffic[i++] = (Traffic){kernel, "dO", rows * D * e, 0};
-    traffic[i++] = (Traffic){kernel, "LSE, delta", *tile_rows * 8, 0};
+    traffic[i++] = (Traffic){kernel, "LSE in base 2", *tile_rows * 4, 0};
+    traffic[i++] = (Traffic){kernel, "delta", *tile_rows * 4, 0};
     traffic[i++] = (Traffic){kernel, "K", key_bytes, 0};
     traffic[i++] = (Traffic){kernel, "V", key_bytes, 0};
     traffic[i++] = (Traffic){kernel, "dK", 0, gradient_bytes};
@@ -45,15 +47,16 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
 }
 
 int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    int narrow = p->head_dim == 64; /* two_pass.cu: KeyShape, QueryShape */
+    int narrow = p->head_dim == 64; /* the largest Shape of backward.cuh, QueryShape of two_pass.cu */
     double tile_rows;
     int i = prepare(p, traffic);
-    i += keys_outer(p, key_lengths, "key_gradients", narrow ? 64 : 32, narrow ? 128 : 64, &tile_rows, traffic + i);
+    i += keys_outer(p, key_lengths, "key_gradients", narrow ? 64 : 128, 128, &tile_rows, traffic + i);
 
     double key_bytes = walked_key_bytes(p, key_lengths, 128, narrow ? 64 : 32);
     traffic[i++] = (Traffic){"query_gradients", "Q", query_bytes(p), 0};
     traffic[i++] = (Traffic){"query_gradients", "dO", query_bytes(p), 0};
-    traffic[i++] = (Traffic){"query_gradients", "LSE, delta", 4 * 8 * padded_rows(p), 0}; /* by the four lanes of a row */
+    traffic[i++] = (Traffic){"query_gradients", "LSE in base 2", 4 * 4 * padded_rows(p), 0}; /* by the four lanes of a row */
+    traffic[i++] = (Traffic){"query_gradients", "delta", 4 * 4 * padded_rows(p), 0};
     traffic[i++] = (Traffic){"query_gradients", "K", key_bytes, 0};
     traffic[i++] = (Traffic){"query_gradients", "V", key_bytes, 0};
     traffic[i++] = (Traffic){"query_gradients", "dQ", 0, query_bytes(p)};
@@ -64,7 +67,7 @@ int backward_atomic_traffic(const Problem *p, const int *key_lengths, Traffic *t
     double tile_rows, accumulator = padded_rows(p) * p->head_dim * 4;
     int i = prepare(p, traffic);
     traffic[i++] = (Traffic){"prepare_rows", "dQ accumulator", 0, accumulator}; /* zeros */
-    i += keys_outer(p, key_lengths, "backward_atomic", 64, 128, &tile_rows, traffic + i);
+    i += keys_outer(p, key_lengths, "backward_atomic", p->head_dim == 64 ? 64 : 128, 128, &tile_rows, traffic + i);
     double added = tile_rows * p->head_dim * 4;
     traffic[i++] = (Traffic){"backward_atomic", "dQ accumulator", added, added};
     traffic[i++] = (Traffic){"convert_dq", "dQ accumulator", accumulator, 0};

@@ -1,14 +1,14 @@
 /* 05_fa2_backward/two_pass - dK and dV by one kernel, dQ by another: blocks share nothing, and every sum has one order.
  *
- * The idea. The forward pass keeps LSE, one number a row, and from it any tile of P can be computed again: P = e^(S - LSE), with
- * no maximum and no sum to carry along. But dK and dV are sums over queries and dQ is a sum over keys, and a block that keeps
- * one of them in registers walks past the other. So there are two kernels, which both compute S and dP:
+ * The idea. The forward pass keeps LSE, one number a row, and from it any tile of P can be computed again: P = e^(S - LSE),
+ * with no maximum and no sum to carry along. But dK and dV are sums over queries and dQ is a sum over keys, and a block that
+ * keeps one of them in registers walks past the other. So there are two kernels, which both compute S and dP:
  *
  *     key_gradients      a block owns keys and walks over queries:    S, dP, dV += P^T dO, dK += dS^T Q     4 products
  *     query_gradients    a block owns queries and walks over keys:    S, dP, dQ += dS K                     3 products
  *
- * 7 products where 5 would do, 14 N^2 D FLOPs instead of 10; in return no atomics, no accumulator of dQ in device memory, and
- * the same bits in every run. The workspace is two floats a query row (backward.cuh).
+ * 7 products where 5 would do, 14 N^2 D FLOPs instead of 10; in return no atomics, no accumulator of dQ in device memory,
+ * and the same bits in every run. The workspace is two floats a query row (backward.cuh).
  *
  * Who owns what. key_gradients computes S and dP transposed, [key][query], so that a warp owns keys as split_q's warps own
  * queries: P^T and dS^T go from accumulators to left operands in registers, and dK and dV never leave a warp's registers.
@@ -18,8 +18,8 @@
  *              dK, dV: 32 x 64, 128 registers                   the queries for S and dP and half of the columns of dK, dV;
  *                                                               the other's P and dS come through shared memory
  *
- * query_gradients is the forward pass with dQ in O's place: 4 warps, 32 queries each, 32 keys at a time; registers a lane: dQ D,
- * S and dP 32 each.
+ * query_gradients is the forward pass with dQ in O's place: 4 warps, 32 queries each, 32 keys at a time. Registers a lane:
+ * dQ D, S and dP 32 each. Chips with less shared memory get smaller tiles: launch_..._gradients.
  *
  *     make 05_fa2_backward && ./05_fa2_backward --variant two_pass --head-dim 128 --causal
  */
@@ -34,17 +34,15 @@ template <typename T, int D, typename S> struct KeyShared {
     StatisticsTile<S::Br> statistics[2];
 };
 
-template <typename T, int D, int key_groups, int n_tiles, int chunks>
-__global__ void __launch_bounds__(Shape<D, key_groups, n_tiles, chunks>::threads, Shape<D, key_groups, n_tiles, chunks>::blocks)
-    key_gradients(Problem p, Tensors t, RowStatistics statistics) {
-    using S = Shape<D, key_groups, n_tiles, chunks>;
+template <typename T, int D, typename S>
+__global__ void __launch_bounds__(S::threads, S::blocks) key_gradients(Problem p, Tensors t, RowStatistics statistics) {
     using Shared = KeyShared<T, D, S>;
     constexpr int Br = S::Br, Bc = S::Bc, THREADS = S::threads;
     SHARED_MEMORY(Shared, shared);
     const int warp = threadIdx.x / 32;
-    const int warp_key = warp / S::sharing * 32;               /* its first key in the tile */
-    const int warp_query = warp % S::sharing * (8 * n_tiles);  /* its first query in a chunk, for S and dP */
-    const int warp_column = warp % S::sharing * 64;            /* its first column, of 64, of dK and dV */
+    const int warp_key = warp / S::sharing * 32;                 /* its first key in the tile */
+    const int warp_query = warp % S::sharing * (8 * S::n_tiles); /* its first query in a chunk, for S and dP */
+    const int warp_column = warp % S::sharing * 64;              /* its first column, of 64, of dK and dV */
 
     const int key_tiles = ceil_div(p.seqlen_k, Bc);
     const int batch = blockIdx.x / key_tiles / p.kv_heads, kv_head = blockIdx.x / key_tiles % p.kv_heads;
@@ -52,8 +50,8 @@ __global__ void __launch_bounds__(Shape<D, key_groups, n_tiles, chunks>::threads
     const int keys = key_length(&p, t.key_lengths, batch);
     const size_t kv_offset = key_head_offset(&p, batch, kv_head);
 
-    /* A step is one query tile of one head. Under a causal mask, row first_key - (keys - seqlen_q) is the first to see any of
-     * these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
+    /* A step is one query tile of one head. Under a causal mask, row first_key - (keys - seqlen_q) is the first to see any
+     * of these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
     const int query_tiles = ceil_div(p.seqlen_q, Br), group = p.heads / p.kv_heads;
     const int first_row = p.causal ? max(first_key - (keys - p.seqlen_q), 0) : 0;
     const int first_tile = min(first_row / Br, query_tiles);
@@ -95,13 +93,13 @@ __global__ void __launch_bounds__(Shape<D, key_groups, n_tiles, chunks>::threads
 #pragma unroll 1
         for (int chunk = 0; chunk < Br; chunk += S::chunk) {
             const int first_query = chunk + warp_query;
-            uint32_t p_a[n_tiles / 2][2][4], ds_a[n_tiles / 2][2][4];
+            uint32_t p_a[S::n_tiles / 2][2][4], ds_a[S::n_tiles / 2][2][4];
             compute_p_and_ds<S>(p_a, ds_a, p, keys, shared.k, shared.v, first_key, warp_key, shared.q[stage],
                                 shared.d_o[d_o_stage], shared.statistics[stage], row, first_query);
             if (S::paired) {
                 store_operands(shared.p, p_a, warp_key, first_query);
                 store_operands(shared.ds, ds_a, warp_key, first_query);
-                __syncthreads(); /* the other warp's are there */
+                __syncthreads(); /* the other warp's P and dS are there */
             }
 
             /* dV += P^T dO, dK += dS^T Q */
@@ -250,8 +248,8 @@ static bool launch_key_gradients(const Problem &p, const Tensors &t, const RowSt
     using Shared = KeyShared<T, D, S>;
     if (sizeof(Shared) > device_properties()->shared_bytes)
         return false;
-    LAUNCH((key_gradients<T, D, key_groups, n_tiles, chunks>), ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads, S::threads,
-           sizeof(Shared), p, t, statistics);
+    int blocks = ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads;
+    LAUNCH((key_gradients<T, D, S>), blocks, S::threads, sizeof(Shared), p, t, statistics);
     return true;
 }
 
@@ -260,8 +258,8 @@ static bool launch_query_gradients(const Problem &p, const Tensors &t, const Row
     using Shared = QueryShared<T, D, m_tiles>;
     if (sizeof(Shared) > device_properties()->shared_bytes)
         return false;
-    LAUNCH((query_gradients<T, D, m_tiles>), ceil_div(p.seqlen_q, QueryShape<D, m_tiles>::Br) * p.batch * p.heads, QUERY_THREADS,
-           sizeof(Shared), p, t, statistics);
+    int blocks = ceil_div(p.seqlen_q, QueryShape<D, m_tiles>::Br) * p.batch * p.heads;
+    LAUNCH((query_gradients<T, D, m_tiles>), blocks, QUERY_THREADS, sizeof(Shared), p, t, statistics);
     return true;
 }
 
@@ -270,7 +268,8 @@ extern "C" void backward_two_pass(const Problem *p, const Tensors *t, const Buff
     WITH_HALF_TYPE(p->dtype, T, {
         if (p->head_dim == 64) {
             launch_prepare_rows<T, 64>(*p, *t, statistics, nullptr);
-            launch_key_gradients<T, 64, 4, 4, 2>(*p, *t, statistics) || launch_key_gradients<T, 64, 2, 4, 2>(*p, *t, statistics);
+            launch_key_gradients<T, 64, 4, 4, 2>(*p, *t, statistics) ||
+                launch_key_gradients<T, 64, 2, 4, 2>(*p, *t, statistics);
             launch_query_gradients<T, 64, 2>(*p, *t, statistics);
         } else {
             launch_prepare_rows<T, 128>(*p, *t, statistics, nullptr);

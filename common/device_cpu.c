@@ -47,6 +47,18 @@ static void find_name(char *name, size_t size) {
     fclose(file);
 }
 
+/* CPU_DEVICE_SHARED, see cpu/simt.h. */
+static size_t shared_bytes(void) {
+    const char *text = getenv("CPU_DEVICE_SHARED");
+    char *end = NULL;
+    unsigned long bytes = text ? strtoul(text, &end, 10) : SIMT_SHARED_LIMIT;
+    if (text && (end == text || *end || bytes < 48 * 1024 || bytes > SIMT_SHARED_LIMIT)) {
+        fprintf(stderr, "CPU_DEVICE_SHARED=%s: choose 49152 to %d bytes\n", text, SIMT_SHARED_LIMIT);
+        exit(2);
+    }
+    return bytes;
+}
+
 const DeviceProperties *device_properties(void) {
     static DeviceProperties properties;
     if (properties.sm_count == 0) {
@@ -54,7 +66,7 @@ const DeviceProperties *device_properties(void) {
         properties.is_cpu = 1;
         properties.capability = 80; /* what instructions_cpu.h has twins for */
         properties.sm_count = simt_workers();
-        properties.shared_bytes = SIMT_SHARED_LIMIT;
+        properties.shared_bytes = shared_bytes();
         snprintf(properties.platform, sizeof properties.platform, "CPU device · %d core%s", properties.sm_count,
                  properties.sm_count == 1 ? "" : "s");
     }

@@ -25,18 +25,19 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
     return largest;
 }
 
-/* As in output_allowance: P is rounded to the dtype, dS is, and the gradient once more, each by at most u and in both of the two
- * compared; and S, summed in fp32, has an error that goes with the size of what is summed. Together 6u + 2^-20 + 2^-22 score_size
- * of the largest element of the row. Beyond that:
+/* As in output_allowance: P is rounded to the dtype, dS is, and the gradient once more, each by at most u and in both of the
+ * two compared; and S, summed in fp32, has an error that goes with the size of what is summed. Together 6u + 2^-20 + 2^-22
+ * score_size of the largest element of the row. Beyond that:
  *
- * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add up
- *             to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
- *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row.
- * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
- *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. And what is smaller than the dtype's smallest step
- *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. */
+ * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add
+ * up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The samples
+ * measure it: sqrt(sum of squares of the terms) over the largest element of the row. floor       dS = P (dP - delta) cancels
+ * where one key has nearly all of P. dP and delta are fp32 sums of D products: they leave 2^-20 sqrt(D) max|dO| max|V|,
+ * which then meets K or Q. And what is smaller than the dtype's smallest step vanishes, at random in each of the n terms of
+ * the sum: sqrt(n) steps of the other operand. */
 GradientScale gradient_scale(const Problem *p, const void *q, const void *k, const void *v, const void *d_o) {
-    double max_q = largest_magnitude(p->dtype, q, query_elements(p)), max_k = largest_magnitude(p->dtype, k, key_elements(p));
+    double max_q = largest_magnitude(p->dtype, q, query_elements(p)),
+           max_k = largest_magnitude(p->dtype, k, key_elements(p));
     double max_v = largest_magnitude(p->dtype, v, key_elements(p));
     double max_d_o = largest_magnitude(p->dtype, d_o, query_elements(p));
     double ds = 0x1p-20 * sqrt(p->head_dim) * max_d_o * max_v;
@@ -77,7 +78,8 @@ static void read_row(const Problem *p, const void *matrix, size_t row, double *t
 static void compare_rows(size_t begin, size_t end, void *context) {
     Job *job = context;
     const Problem *p = job->p;
-    int heads = job->which == GRADIENT_Q ? p->heads : p->kv_heads, rows = job->which == GRADIENT_Q ? p->seqlen_q : p->seqlen_k;
+    int heads = job->which == GRADIENT_Q ? p->heads : p->kv_heads,
+        rows = job->which == GRADIENT_Q ? p->seqlen_q : p->seqlen_k;
     double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM];
     Comparison part = comparison_start(gradient_name(job->which));
     for (size_t row = begin; row < end; row++) {
@@ -93,8 +95,10 @@ static void compare_rows(size_t begin, size_t end, void *context) {
     pthread_mutex_unlock(&job->lock);
 }
 
-Comparison compare_gradient(const Problem *p, Gradient which, const void *got, const void *want, const GradientScale *scale) {
-    Job job = {.p = p, .which = which, .got = got, .want = want, .scale = scale, .result = comparison_start(gradient_name(which))};
+Comparison compare_gradient(const Problem *p, Gradient which, const void *got, const void *want,
+                            const GradientScale *scale) {
+    Job job = {
+        .p = p, .which = which, .got = got, .want = want, .scale = scale, .result = comparison_start(gradient_name(which))};
     pthread_mutex_init(&job.lock, NULL);
     parallel_for(gradient_elements(p, which) / p->head_dim, compare_rows, &job);
     pthread_mutex_destroy(&job.lock);
@@ -134,8 +138,8 @@ static void add_scaled(double *sum, double *squares, double factor, const double
 }
 
 /* What query row `row` and key `key` (counted through all of them) give each other: sample number `query` of dQ gets
- * scale dS_ij k_j, sample number `sampled_key` of dK and dV gets scale dS_ij q_i and P_ij dO_i; -1: not wanted. The equations
- * are in oracle.c. */
+ * scale dS_ij k_j, sample number `sampled_key` of dK and dV gets scale dS_ij q_i and P_ij dO_i; -1: not wanted. The
+ * equations are in oracle.c. */
 static void add_pair(const Work *w, size_t row, size_t key, int query, int sampled_key) {
     const Problem *p = w->samples->p;
     double *const *gradients = w->samples->gradients, *const *squares = w->samples->squares;
@@ -232,7 +236,8 @@ Comparison gradient_samples_compare(const GradientSamples *s, Gradient which, co
     Comparison c = comparison_start(gradient_name(which));
     for (int i = 0; i < count_of(s, which); i++) {
         RowIndex at = which == GRADIENT_Q ? s->queries[i] : s->keys[i];
-        size_t offset = which == GRADIENT_Q ? query_head_offset(p, at.batch, at.head) : key_head_offset(p, at.batch, at.head);
+        size_t offset =
+            which == GRADIENT_Q ? query_head_offset(p, at.batch, at.head) : key_head_offset(p, at.batch, at.head);
         const double *want = s->gradients[which] + (size_t)i * p->head_dim;
         double row[MAX_HEAD_DIM], size = worse(term_size(s, which, i), largest_of(want, p->head_dim));
         read_row(p, got, offset / p->head_dim + at.row, row);

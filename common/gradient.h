@@ -19,7 +19,7 @@ extern "C" {
 
 typedef enum { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENT_COUNT } Gradient;
 
-const char *gradient_name(Gradient which);                            /* "dQ" */
+const char *gradient_name(Gradient which); /* "dQ" */
 size_t gradient_elements(const Problem *p, Gradient which);
 
 /* How far two correct gradients may be apart depends on the inputs; this looks at them once. Derived in gradient.c. */
@@ -42,12 +42,13 @@ typedef struct {
     const Problem *p;
     int query_count, key_count;
     RowIndex queries[MAX_SAMPLES], keys[MAX_SAMPLES]; /* of a key: batch entry, K/V head, key */
-    double *gradients[GRADIENT_COUNT]; /* [count, head_dim]; free_gradient_samples */
-    double *squares[GRADIENT_COUNT];   /* [count, head_dim]: the sum of the squares of the terms of that sum */
+    double *gradients[GRADIENT_COUNT];                /* [count, head_dim]; free_gradient_samples */
+    double *squares[GRADIENT_COUNT]; /* [count, head_dim]: the sum of the squares of the terms of that sum */
 } GradientSamples;
 GradientSamples gradient_samples_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, const void *o,
                                          const float *lse, GradientScale *scale);
-Comparison gradient_samples_compare(const GradientSamples *samples, Gradient which, const void *got, const GradientScale *scale);
+Comparison gradient_samples_compare(const GradientSamples *samples, Gradient which, const void *got,
+                                    const GradientScale *scale);
 void free_gradient_samples(GradientSamples *samples);
 
 #ifdef __cplusplus

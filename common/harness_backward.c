@@ -40,8 +40,8 @@ void validate_gradients(Run *run, Row *row) {
     const HostTensors *in = &run->inputs;
     if (!run->gradient_samples.p) {
         run->gradient_scale = gradient_scale(p, in->q, in->k, in->v, in->d_o);
-        run->gradient_samples = gradient_samples_compute(p, run->options.key_lengths, in, run->o, run->lse,
-                                                         &run->gradient_scale);
+        run->gradient_samples =
+            gradient_samples_compute(p, run->options.key_lengths, in, run->o, run->lse, &run->gradient_scale);
     }
     row->against_oracle = !run->outputs[0].reference;
     if (row->against_oracle)
@@ -63,8 +63,8 @@ void measure_spread(Run *run, Launch *launch, Row *row) {
             launch_once(launch);
             device_synchronize();
             device_read(again, *output->device, output->bytes);
-            double difference = largest_difference(run->p->dtype, output->host, again,
-                                                   gradient_elements(run->p, (Gradient)i));
+            double difference =
+                largest_difference(run->p->dtype, output->host, again, gradient_elements(run->p, (Gradient)i));
             row->spread = difference > row->spread || difference != difference ? difference : row->spread;
         }
         free(again);

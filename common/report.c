@@ -124,7 +124,8 @@ static void table_start(const Report *r) {
     const Problem *p = r->problem;
     printf("device   %s · %s\n", r->device->name, r->device->platform);
     printf("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s",
-           r->stage->forward ? "forward and backward" : "forward", p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+           r->stage->forward ? "forward and backward" : "forward", p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k,
+           p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
         printf(" · scale %g", p->scale);
     if (r->key_lengths) {

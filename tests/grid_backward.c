@@ -1,13 +1,14 @@
-/* grid_backward.c - the gradients of every variant of a backward stage against the fp64 oracle, over shapes, masks, head groups,
- * key lengths and inputs; what grid.c is for a forward stage.
+/* grid_backward.c - the gradients of every variant of a backward stage against the fp64 oracle, over shapes, masks, head
+ * groups, key lengths and inputs; what grid.c is for a forward stage.
  *
  *     build/cpu/tests/grid_05_fa2_backward [--quick] [--variant NAME] [--verbose]
  *
- * --quick keeps every eighth of the pairs of lengths and ends at the first case that is wrong, for sanitizers and mutation tests.
+ * --quick keeps every eighth of the pairs of lengths and ends at the first case that is wrong, for sanitizers and mutation
+ * tests.
  *
- * Each case runs the stage's own forward pass first. A gradient passes if its worst error is at most 3 times that of the naive
- * gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels; if it is
- * exactly 0 where the mask leaves nothing; and if no guard strip behind a tensor was written to.
+ * Each case runs the stage's own forward pass first. A gradient passes if its worst error is at most 3 times that of the
+ * naive gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels;
+ * if it is exactly 0 where the mask leaves nothing; and if no guard strip behind a tensor was written to.
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -101,8 +102,8 @@ static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed
 }
 
 static void free_case(Case *c) {
-    void *device[] = {(void *)c->t.q, (void *)c->t.k, (void *)c->t.v, c->t.o,  c->t.lse, (void *)c->t.key_lengths,
-                      (void *)c->t.d_o, c->t.dq, c->t.dk, c->t.dv};
+    void *device[] = {(void *)c->t.q,           (void *)c->t.k,   (void *)c->t.v, c->t.o,  c->t.lse,
+                      (void *)c->t.key_lengths, (void *)c->t.d_o, c->t.dq,        c->t.dk, c->t.dv};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         device_free(device[i]);
     for (int which = 0; which < GRADIENT_COUNT; which++)
@@ -112,8 +113,8 @@ static void free_case(Case *c) {
 
 static void print_case(const Case *c) {
     const Problem *p = &c->p;
-    diag("batch %d, heads %d/%d, seqlen %d x %d, head_dim %d, %s, %s, %s inputs%s", p->batch, p->heads, p->kv_heads, p->seqlen_q,
-         p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full", INPUT_NAMES[c->kind],
+    diag("batch %d, heads %d/%d, seqlen %d x %d, head_dim %d, %s, %s, %s inputs%s", p->batch, p->heads, p->kv_heads,
+         p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full", INPUT_NAMES[c->kind],
          c->lengths ? ", key lengths:" : "");
     for (int b = 0; c->lengths && b < p->batch; b++)
         diag("  %d", c->lengths[b]);
@@ -122,7 +123,8 @@ static void print_case(const Case *c) {
 /* Whether the mask leaves this row of dQ, or this key, nothing at all. */
 static int is_cut_off(const Case *c, Gradient which, int batch, int row) {
     int length = key_length(&c->p, c->lengths, batch);
-    return which == GRADIENT_Q ? visible_keys(&c->p, length, row) == 0 : row >= visible_keys(&c->p, length, c->p.seqlen_q - 1);
+    return which == GRADIENT_Q ? visible_keys(&c->p, length, row) == 0
+                               : row >= visible_keys(&c->p, length, c->p.seqlen_q - 1);
 }
 
 /* Reads a gradient back and compares it. The allowance is one number, except that cut-off rows are exactly 0. */
@@ -198,8 +200,16 @@ static Case case_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, D
     int large = (long)seqlen_q * seqlen_k > 130 * 130; /* large ones keep to one head or a pair, for time */
     const int *h = heads[large ? index % 2 : index % 5];
     InputKind kind = index / 2 % INPUT_COUNT;
-    Problem p = {.batch = large ? 1 : index % 3 == 0 ? 3 : 1, .heads = h[0], .kv_heads = h[1], .seqlen_q = seqlen_q,
-                 .seqlen_k = seqlen_k, .head_dim = head_dim, .dtype = dtype, .causal = causal,
+    Problem p = {.batch = large            ? 1
+                          : index % 3 == 0 ? 3
+                                           : 1,
+                 .heads = h[0],
+                 .kv_heads = h[1],
+                 .seqlen_q = seqlen_q,
+                 .seqlen_k = seqlen_k,
+                 .head_dim = head_dim,
+                 .dtype = dtype,
+                 .causal = causal,
                  .scale = (kind == PEAKED ? 4 : 1) / sqrt(head_dim)};
     return make_case(p, kind, index % 4 < 2, index);
 }
@@ -216,11 +226,18 @@ static double loss(const Problem *p, const double *q, const double *k, const dou
     return sum;
 }
 
-/* Each element of Q, K and V is moved a little both ways; (loss(x + h) - loss(x - h)) / 2h is its gradient, up to h^2 = 1e-8. No
- * formula of the backward pass takes part. */
+/* Each element of Q, K and V is moved a little both ways; (loss(x + h) - loss(x - h)) / 2h is its gradient, up to h^2 =
+ * 1e-8. No formula of the backward pass takes part. */
 static void test_differences(const Variant **variants, int count) {
-    Problem p = {.batch = 1, .heads = 2, .kv_heads = 1, .seqlen_q = 5, .seqlen_k = 7, .head_dim = 64, .dtype = DTYPE_FP16,
-                 .causal = 1, .scale = 0.125f};
+    Problem p = {.batch = 1,
+                 .heads = 2,
+                 .kv_heads = 1,
+                 .seqlen_q = 5,
+                 .seqlen_k = 7,
+                 .head_dim = 64,
+                 .dtype = DTYPE_FP16,
+                 .causal = 1,
+                 .scale = 0.125f};
     const double h = 1e-4;
     const unsigned seed = 11;
     Case c = make_case(p, NORMAL, 0, seed);
@@ -250,8 +267,15 @@ static void test_differences(const Variant **variants, int count) {
 
 /* Two launches of a deterministic variant leave the same bits. */
 static void test_bit_equality(const Variant *variant, int runs) {
-    Problem p = {.batch = 2, .heads = 4, .kv_heads = 2, .seqlen_q = 129, .seqlen_k = 257, .head_dim = 64, .dtype = DTYPE_FP16,
-                 .causal = 1, .scale = 0.125f};
+    Problem p = {.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .seqlen_q = 129,
+                 .seqlen_k = 257,
+                 .head_dim = 64,
+                 .dtype = DTYPE_FP16,
+                 .causal = 1,
+                 .scale = 0.125f};
     Case c = make_case(p, NORMAL, 0, 7);
     size_t bytes[GRADIENT_COUNT];
     void *first[GRADIENT_COUNT], *again, *device[GRADIENT_COUNT] = {c.t.dq, c.t.dk, c.t.dv};
@@ -312,11 +336,12 @@ int main(int argc, char **argv) {
                 if (variant_refuses(stage.forward, &any))
                     continue;
                 for (int index = 0; index < LENGTH_COUNT * LENGTH_COUNT; index++) {
-                    int every = (d == 0 ? 1 : 2) * (quick ? 8 : 1); /* D = 64 takes all pairs of lengths, D = 128 half of them */
+                    int every =
+                        (d == 0 ? 1 : 2) * (quick ? 8 : 1); /* D = 64 takes all pairs of lengths, D = 128 half of them */
                     if ((index + causal + (int)d) % every || (quick && wrong_total))
                         continue;
-                    Case c = case_of_shape(index + 3 * causal + 5 * d, LENGTHS[index / LENGTH_COUNT], LENGTHS[index % LENGTH_COUNT],
-                                           head_dims[d], dtype, causal);
+                    Case c = case_of_shape(index + 3 * causal + 5 * d, LENGTHS[index / LENGTH_COUNT],
+                                           LENGTHS[index % LENGTH_COUNT], head_dims[d], dtype, causal);
                     for (int i = 0; i < count; i++)
                         if (wrong[i] < 3 || verbose) /* three examples are enough */
                             wrong[i] += !run_variant(variants[i], &c);
@@ -326,8 +351,8 @@ int main(int argc, char **argv) {
                     free_case(&c);
                 }
                 for (int i = 0; i < count; i++)
-                    ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, variants[i]->name, dtype_name(dtype), head_dims[d],
-                       causal ? "causal" : "full", cases);
+                    ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, variants[i]->name, dtype_name(dtype),
+                       head_dims[d], causal ? "causal" : "full", cases);
                 if (quick && wrong_total)
                     return tap_done();
             }

@@ -15,6 +15,8 @@ my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '0
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
 my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
 my $problem = 'common/problem.h';
+my ($naive_backward, $backward, $two_pass, $atomic) =
+    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
 my @mutations = (
     ['00_naive', '', $naive, 'visible ? p.scale * dot', 'visible ? dot', 'scale dropped'],
     ['00_naive', '', $naive, 'float shift = m == -INFINITY ? 0 : m;', 'float shift = 0;', 'max not subtracted'],
@@ -63,6 +65,27 @@ my @mutations = (
     ['04_fa2', 'split_q', $split_q, '8 * c < seen', '8 * c <= seen', 'mask off by one'],
     ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
     ['04_fa2', 'split_q', $split_q, 'inverse = sum > 0 ? 1 / sum : 0', 'inverse = 1 / sum', 'row without keys divided by 0'],
+    # the backward
+    ['05_fa2_backward', '', $naive_backward, 'p.scale * score - t.lse', 'score - t.lse', 'scale dropped'],
+    ['05_fa2_backward', '', $naive_backward, 'member < group', 'member < 1', 'dK and dV missing the heads of a group'],
+    ['05_fa2_backward', 'two_pass', $backward, 'delta += to_float(o[i]) * to_float(d_o[i]);', '', 'delta left out of dS'],
+    ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse * LOG2_E', 'rows without keys not set apart'],
+    ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse == -INFINITY ? INFINITY : lse', 'LSE in the wrong base'],
+    ['05_fa2_backward', 'two_pass', $backward, 'key + 16 * i + 8 * (e / 2) >= visible_keys(', 'key + 16 * i + 8 * (e / 2) > visible_keys(', 'mask off by one'],
+    ['05_fa2_backward', 'two_pass', $backward, 'first_key + Bc > visible_keys(&p, keys, row)', 'false', 'nothing masked'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'dq[i], p.scale)', 'dq[i], 1)', 'scale left out of dQ'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'dk[i], p.scale)', 'dk[i], 1)', 'scale left out of dK'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
+    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
+    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'tile >= whole_tiles', 'tile > whole_tiles', 'diagonal tile of dQ not masked'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'max(first_key - (keys - p.seqlen_q), 0)', 'max(first_key, 0)', 'causal aligned top left: query tiles skipped'],
+    ['05_fa2_backward', 'atomic', $atomic, 'p.scale * __uint_as_float(bits.x)', '__uint_as_float(bits.x)', 'scale left out of dQ'],
+    ['05_fa2_backward', 'atomic', $backward, 'if (dq_accumulator) {', 'if (false) {', 'dQ not zeroed before the atomics'],
+    ['05_fa2_backward', 'atomic', $atomic, '__syncthreads(); /* the dS of all warps is there */', '', 'no barrier before dQ'],
+    ['05_fa2_backward', 'atomic', $atomic, 'if (row + 8 < p.seqlen_q)', 'if (row < p.seqlen_q)', 'tail rows of dQ written past the end'],
+    ['05_fa2_backward', 'atomic', $backward, 'if (row >= row_end)', 'if (false)', 'tail keys written past the end'],
+    ['05_fa2_backward', 'atomic', $atomic, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
 );
 
 my $root = getcwd;
