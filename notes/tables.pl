@@ -8,6 +8,7 @@
 #
 #     <!-- table: ladder.jsonl -->             a stage's --json rows, a line a variant
 #     <!-- table: ladder.jsonl to 03_fa1 -->   the same, up to this stage
+#     <!-- table: backward.jsonl -->           the same; not forward: 05_fa2_backward/atomic/backward, 05_fa2_backward/atomic/both
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- end -->
@@ -61,8 +62,10 @@ sub rows {
     my ($file) = @_;
     my @lines = split /\n/, read_text("$results/$file");
     if ($file =~ /\.jsonl$/) {
+        my @rows = map { JSON::PP->new->decode($_) } @lines;
+        $_->{variant} .= "/$_->{direction}" for grep { $_->{direction} ne 'forward' } @rows;
         my %seen; # each program runs 00_naive too: the first will do
-        return ([grep { !$seen{$_->{variant}}++ } map { JSON::PP->new->decode($_) } @lines], 'variant');
+        return ([grep { !$seen{$_->{variant}}++ } @rows], 'variant');
     }
     my @columns = split /\t/, shift @lines;
     return ([map { my %row; @row{@columns} = split /\t/; \%row } @lines], $columns[0]);
@@ -89,19 +92,21 @@ sub ladder {
     my ($file, $to, $stage) = @_;
     my @lines = (['variant', 'latency', 'TFLOP/s', 'against the one before', 'workspace'], ['---', ('---:') x 4]);
     my ($rows) = rows($file);
-    my ($before, $problem);
+    my (%before, $problem); # the row before, of the same direction
     for my $row (@$rows) {
         last if defined $stage && $row->{stage} gt $stage;
         my ($b, $h, $hk, $q, $k, $d, $type) = @$row{qw(batch heads kv_heads seqlen_q seqlen_k head_dim dtype)};
         my $this = "batch $b, heads $h/$hk, seqlen $q×$k, head_dim $d, $type, " . ($row->{causal} ? 'causal' : 'full');
         $problem //= $this;
         die "rows of two problems: $problem; $this\n" if $problem ne $this;
+        my $before = $before{$row->{direction}};
         push @lines, [$row->{variant}, with_unit('latency_ms', $row->{latency_ms}), three_digits($row->{tflops}),
                       $before ? speed($before->{latency_ms} / $row->{latency_ms}) : '',
                       with_unit('bytes', $row->{workspace_bytes})];
-        $before = $row;
+        $before{$row->{direction}} = $row;
     }
-    return markdown(@lines) . "\n\nForward, $problem. $before->{device}, " . date() . ', ' . link_to($file) . '.';
+    my $what = keys %before == 1 ? ucfirst((keys %before)[0]) . ", $problem" : ucfirst $problem;
+    return markdown(@lines) . "\n\n$what. $rows->[0]{device}, " . date() . ', ' . link_to($file) . '.';
 }
 
 sub plain {

@@ -82,7 +82,7 @@ my @mutations = (
     ['05_fa2_backward', 'two_pass', $two_pass, 'max(first_key - (keys - p.seqlen_q), 0)', 'max(first_key, 0)', 'causal aligned top left: query tiles skipped'],
     ['05_fa2_backward', 'atomic', $atomic, 'p.scale * __uint_as_float(bits.x)', '__uint_as_float(bits.x)', 'scale left out of dQ'],
     ['05_fa2_backward', 'atomic', $backward, 'if (dq_accumulator) {', 'if (false) {', 'dQ not zeroed before the atomics'],
-    ['05_fa2_backward', 'atomic', $atomic, '__syncthreads(); /* the dS of all warps is there */', '', 'no barrier before dQ'],
+    ['05_fa2_backward', 'atomic', $atomic, '__syncthreads(); /* the dS of all warps is there */', ';', 'no barrier before dQ'],
     ['05_fa2_backward', 'atomic', $atomic, 'if (row + 8 < p.seqlen_q)', 'if (row < p.seqlen_q)', 'tail rows of dQ written past the end'],
     ['05_fa2_backward', 'atomic', $backward, 'if (row >= row_end)', 'if (false)', 'tail keys written past the end'],
     ['05_fa2_backward', 'atomic', $atomic, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
