@@ -80,8 +80,8 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
 }
 
 extern "C" int naive_plan(const Problem *p, Buffer *workspace) {
-    workspace[0] = Buffer{"S", score_elements(p) * sizeof(float), nullptr};
-    workspace[1] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr};
+    workspace[0] = Buffer{"S", score_elements(p) * sizeof(float), nullptr, 0};
+    workspace[1] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     return 2;
 }
 

@@ -14,8 +14,8 @@ HOST_DEVICE inline int score_pitch(const Problem *p) { return ceil_div(p->seqlen
 
 inline int tiled_workspace(const Problem *p, Buffer *workspace) {
     size_t elements = row_count(p) * score_pitch(p);
-    workspace[0] = Buffer{"S", elements * sizeof(float), nullptr};
-    workspace[1] = Buffer{"P", elements * dtype_bytes(p->dtype), nullptr};
+    workspace[0] = Buffer{"S", elements * sizeof(float), nullptr, 0};
+    workspace[1] = Buffer{"P", elements * dtype_bytes(p->dtype), nullptr, 0};
     return 2;
 }
 

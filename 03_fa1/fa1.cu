@@ -281,9 +281,9 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
 }
 
 extern "C" int fa1_plan(const Problem *p, Buffer *workspace) {
-    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr};
-    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr};
-    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr};
+    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};
+    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr, 0};
+    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr, 0};
     return 3;
 }
 

@@ -267,9 +267,9 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
 }
 
 extern "C" int fa2_epilogue_plan(const Problem *p, Buffer *workspace) {
-    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr};
-    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr};
-    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr};
+    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};
+    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr, 0};
+    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr, 0};
     return 3;
 }
 

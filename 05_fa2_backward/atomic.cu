@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
 
 extern "C" int backward_atomic_plan(const Problem *p, Buffer *workspace) {
     int count = plan_statistics(p, workspace);
-    workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr};
+    workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
     return count;
 }
 

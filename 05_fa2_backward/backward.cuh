@@ -29,8 +29,8 @@ inline size_t all_padded_rows(const Problem *p) { return (size_t)p->batch * p->h
 
 /* The first two workspace buffers of both variants. */
 inline int plan_statistics(const Problem *p, Buffer *workspace) {
-    workspace[0] = Buffer{"LSE in base 2", all_padded_rows(p) * sizeof(float), nullptr};
-    workspace[1] = Buffer{"delta", all_padded_rows(p) * sizeof(float), nullptr};
+    workspace[0] = Buffer{"LSE in base 2", all_padded_rows(p) * sizeof(float), nullptr, 0};
+    workspace[1] = Buffer{"delta", all_padded_rows(p) * sizeof(float), nullptr, 0};
     return 2;
 }
 inline RowStatistics statistics_in(const Buffer *workspace) {

@@ -96,9 +96,9 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
 }
 
 extern "C" int naive_backward_plan(const Problem *p, Buffer *workspace) {
-    workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr};
-    workspace[1] = Buffer{"dP", score_elements(p) * sizeof(float), nullptr};
-    workspace[2] = Buffer{"dS", score_elements(p) * dtype_bytes(p->dtype), nullptr};
+    workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
+    workspace[1] = Buffer{"dP", score_elements(p) * sizeof(float), nullptr, 0};
+    workspace[2] = Buffer{"dS", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     return 3;
 }
 

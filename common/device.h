@@ -21,6 +21,7 @@ typedef struct {
     int capability;      /* compute capability x 10 the kernels may count on: the lower of chip and compiled code */
     int sm_count;        /* blocks run on this many multiprocessors (CPU: cores) */
     int clock_mhz;       /* 0: unknown */
+    int has_hopper;      /* wgmma and TMA are there, and the code for them (sm_90a) */
     size_t shared_bytes; /* the most shared memory a block can have */
     size_t l2_bytes;
     char cuda_version[16]; /* "13.0", or "" */
@@ -45,8 +46,25 @@ void device_poison(void *device, size_t bytes); /* fills with 0xff */
 /* Waits for all launched work. Ends the program if a kernel failed. */
 void device_synchronize(void);
 
-/* Timing. Runs `work(context)` once with a cold L2 and returns how long the device took over it, in milliseconds. */
-double device_time_ms(void (*work)(void *), void *context);
+/* Timing. Runs `work(context)` once, with a cold L2 unless `warm`, and returns how long the device took over it, in ms. */
+double device_time_ms(void (*work)(void *), void *context, int warm);
+
+/* The same for work that is too short to be launched by the host and timed one by one: work(contexts[i]) for each of `count`
+ * contexts, recorded once as a CUDA graph and replayed as a whole. Returns ms for one of them, on average. L2 is as cold as
+ * the contexts are many: those of a caller who wants it cold use more memory than L2 holds. Recorded anew when `contexts`
+ * is not the array of the call before; replay_end frees the recording. */
+double device_time_replay_ms(void (*work)(void *), void *const *contexts, int count);
+void device_replay_end(void);
+
+/* What device memory gives, in GB/s: a copy (bytes read and written), and reading alone. Measured on the first call, on
+ * 1 GiB or what is free. 0 where there is too little to measure with. */
+typedef struct {
+    double copy_gbps, read_gbps;
+} Bandwidth;
+Bandwidth device_bandwidth(void);
+
+/* The queue that LAUNCH puts kernels into (a cudaStream_t). */
+void *device_stream(void);
 
 /* What LAUNCH (gpu/kernel.cuh) calls after each launch. */
 void device_check_launch(const char *kernel, const char *file, int line);

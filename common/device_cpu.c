@@ -66,6 +66,7 @@ const DeviceProperties *device_properties(void) {
         properties.is_cpu = 1;
         properties.capability = 80; /* what instructions_cpu.h has twins for */
         properties.sm_count = simt_workers();
+        properties.has_hopper = 1; /* of wgmma and TMA, too: hopper_cpu.h */
         properties.shared_bytes = shared_bytes();
         snprintf(properties.platform, sizeof properties.platform, "CPU device · %d core%s", properties.sm_count,
                  properties.sm_count == 1 ? "" : "s");
@@ -133,14 +134,33 @@ void device_poison(void *device, size_t bytes) { memset(device, 0xff, bytes); }
 
 void device_synchronize(void) {} /* a launch returns when the grid has run */
 
-/* Caches are left as they are: `work` is long compared with filling them. */
-double device_time_ms(void (*work)(void *), void *context) {
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    work(context);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    return (end.tv_sec - begin.tv_sec) * 1e3 + (end.tv_nsec - begin.tv_nsec) * 1e-6;
+static double now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e3 + now.tv_nsec * 1e-6;
 }
+
+/* Caches are left as they are: `work` is long compared with filling them. */
+double device_time_ms(void (*work)(void *), void *context, int warm) {
+    (void)warm;
+    double begin = now_ms();
+    work(context);
+    return now_ms() - begin;
+}
+
+/* Nothing to record: launching costs nothing beside running. */
+double device_time_replay_ms(void (*work)(void *), void *const *contexts, int count) {
+    double begin = now_ms();
+    for (int i = 0; i < count; i++)
+        work(contexts[i]);
+    return (now_ms() - begin) / count;
+}
+void device_replay_end(void) {}
+
+void *device_stream(void) { return NULL; }
+
+/* Kernels here are far from what memory gives, so it says nothing about them. */
+Bandwidth device_bandwidth(void) { return (Bandwidth){0, 0}; }
 
 void device_check_launch(const char *kernel, const char *file, int line) {
     (void)kernel, (void)file, (void)line; /* simt_launch has ended the program if anything was wrong */

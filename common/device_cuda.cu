@@ -33,6 +33,13 @@ static DeviceProperties properties;
 /* Asked which instruction set it was compiled for, it answers for all kernels: one ARCH builds them all. */
 static __global__ void probe() {}
 
+/* Whether that was sm_90a, whose wgmma not even a later chip has. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+static __device__ int hopper_code = 1;
+#else
+static __device__ int hopper_code = 0;
+#endif
+
 /* The virtual architecture __CUDA_ARCH__ stood for, x 10. PTX compiled by the driver counts as what the PTX was made for:
  * a kernel for compute_75 runs on sm_90, but has sm_75's code paths inside. */
 static int compiled_capability(int chip) {
@@ -79,6 +86,7 @@ static void open_device(void) {
              p.cuda_version);
     p.sm_count = chip.multiProcessorCount;
     p.clock_mhz = attribute(cudaDevAttrClockRate, device) / 1000; /* kHz; CUDA 13 no longer has it in cudaDeviceProp */
+    CHECK(cudaMemcpyFromSymbol(&p.has_hopper, hopper_code, sizeof p.has_hopper));
     p.shared_bytes = (size_t)attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     p.l2_bytes = (size_t)chip.l2CacheSize;
 }
@@ -165,6 +173,16 @@ void device_poison(void *device, size_t bytes) { CHECK(cudaMemset(device, 0xff, 
 
 /* ---- launches and time ---- */
 
+/* All kernels go into one queue of our own, since what goes into CUDA's default one cannot be recorded as a graph. It is a
+ * blocking stream: it waits for the default one, where copies and memsets go, and the default one for it. */
+void *device_stream(void) {
+    static cudaStream_t stream;
+    if (!stream)
+        CHECK(cudaStreamCreate(&stream));
+    return stream;
+}
+static cudaStream_t queue() { return static_cast<cudaStream_t>(device_stream()); }
+
 void device_check_launch(const char *kernel, const char *file, int line) {
     last_launch = {kernel, file, line};
     CHECK(cudaGetLastError());
@@ -172,21 +190,121 @@ void device_check_launch(const char *kernel, const char *file, int line) {
 
 void device_synchronize(void) { CHECK(cudaDeviceSynchronize()); }
 
+static struct {
+    cudaEvent_t start, stop;
+} events;
+
+static void record_start() {
+    if (!events.start) {
+        CHECK(cudaEventCreate(&events.start));
+        CHECK(cudaEventCreate(&events.stop));
+    }
+    CHECK(cudaEventRecord(events.start, queue()));
+}
+static double record_stop() {
+    float ms;
+    CHECK(cudaEventRecord(events.stop, queue()));
+    CHECK(cudaEventSynchronize(events.stop));
+    CHECK(cudaEventElapsedTime(&ms, events.start, events.stop));
+    return ms;
+}
+
+static void flush_l2() {
+    if (!flush_buffer)
+        CHECK(cudaMalloc(&flush_buffer, flush_bytes()));
+    CHECK(cudaMemsetAsync(flush_buffer, 0, flush_bytes(), queue()));
+}
+
 /* The events stand in the same queue as the kernels, so the time between them is the device's own. While the buffer is
  * being overwritten the host runs ahead and queues the work: launching costs nothing in what is measured. */
-double device_time_ms(void (*work)(void *), void *context) {
-    static cudaEvent_t start, stop;
-    if (!flush_buffer) {
-        CHECK(cudaMalloc(&flush_buffer, flush_bytes()));
-        CHECK(cudaEventCreate(&start));
-        CHECK(cudaEventCreate(&stop));
-    }
-    CHECK(cudaMemsetAsync(flush_buffer, 0, flush_bytes()));
-    CHECK(cudaEventRecord(start));
+double device_time_ms(void (*work)(void *), void *context, int warm) {
+    if (!warm)
+        flush_l2();
+    record_start();
     work(context);
-    CHECK(cudaEventRecord(stop));
-    CHECK(cudaEventSynchronize(stop));
-    float ms;
-    CHECK(cudaEventElapsedTime(&ms, start, stop));
-    return ms;
+    return record_stop();
+}
+
+static struct {
+    cudaGraphExec_t graph;
+    void *const *contexts;
+} recording;
+
+void device_replay_end(void) {
+    if (recording.graph)
+        CHECK(cudaGraphExecDestroy(recording.graph));
+    recording.graph = nullptr;
+    recording.contexts = nullptr;
+}
+
+double device_time_replay_ms(void (*work)(void *), void *const *contexts, int count) {
+    if (recording.contexts != contexts) {
+        device_replay_end();
+        cudaGraph_t graph;
+        CHECK(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeGlobal));
+        for (int i = 0; i < count; i++)
+            work(contexts[i]);
+        CHECK(cudaStreamEndCapture(queue(), &graph));
+        CHECK(cudaGraphInstantiate(&recording.graph, graph, 0));
+        CHECK(cudaGraphDestroy(graph));
+        CHECK(cudaGraphUpload(recording.graph, queue()));
+        recording.contexts = contexts;
+    }
+    record_start();
+    CHECK(cudaGraphLaunch(recording.graph, queue()));
+    return record_stop() / count;
+}
+
+/* ---- what the memory gives ---- */
+
+/* Every thread adds up 16-byte pieces, four loads under way at a time; the sum is stored only if it is a number that bytes of
+ * zeros cannot give, so that the compiler cannot leave the loads out. */
+static __global__ void read_all(const uint4 *from, size_t count, unsigned *sum) {
+    unsigned total = 0;
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    for (; i + 3 * step < count; i += 4 * step) {
+        uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
+        total += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    }
+    if (total == 0x12345678)
+        *sum = total;
+}
+
+static double best_gbps(double bytes, void (*work)(void *, size_t), void *buffer, size_t size) {
+    double best = 0;
+    for (int run = 0; run < 5; run++) {
+        flush_l2();
+        record_start();
+        work(buffer, size);
+        best = std::max(best, bytes / (record_stop() * 1e6));
+    }
+    return best;
+}
+static void copy_half(void *buffer, size_t size) {
+    CHECK(cudaMemcpyAsync(buffer, static_cast<char *>(buffer) + size / 2, size / 2, cudaMemcpyDeviceToDevice, queue()));
+}
+static void read_whole(void *buffer, size_t size) {
+    read_all<<<properties.sm_count * 8, 256, 0, queue()>>>(static_cast<uint4 *>(buffer), size / sizeof(uint4),
+                                                           static_cast<unsigned *>(buffer));
+    CHECK(cudaGetLastError());
+}
+
+Bandwidth device_bandwidth(void) {
+    static Bandwidth measured;
+    static bool done;
+    if (done)
+        return measured;
+    done = true;
+    for (size_t size = (size_t)1 << 30; size >= 4 * device_properties()->l2_bytes; size /= 2) {
+        void *buffer;
+        if (cudaMalloc(&buffer, size) == cudaSuccess) {
+            CHECK(cudaMemset(buffer, 0, size));
+            measured = {best_gbps((double)size, copy_half, buffer, size), best_gbps((double)size, read_whole, buffer, size)};
+            CHECK(cudaFree(buffer));
+            break;
+        }
+        cudaGetLastError(); /* too large: not the next launch's fault */
+    }
+    return measured;
 }

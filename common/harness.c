@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE /* isatty */
 #include "parallel.h"
+#include "quantised.h"
 #include "run.h"
 #include "trace.h"
 
@@ -33,6 +34,16 @@ void *upload(const Run *run, const void *host, size_t bytes, const char *purpose
     return device;
 }
 
+int alloc_buffer(Buffer *buffer) {
+    buffer->pointer = device_alloc(buffer->bytes, buffer->purpose);
+    if (buffer->pointer && buffer->zeroed) {
+        void *zeros = host_alloc(buffer->bytes, 1); /* calloc */
+        device_write(buffer->pointer, zeros, buffer->bytes);
+        free(zeros);
+    }
+    return buffer->pointer != NULL;
+}
+
 void add_output(Run *run, const char *name, size_t bytes, void **device) {
     run->outputs[run->output_count++] = (Output){name, bytes, device, NULL, NULL};
 }
@@ -41,9 +52,13 @@ void add_output(Run *run, const char *name, size_t bytes, void **device) {
 
 void launch_once(void *context) {
     const Launch *l = context;
+    const Problem *p = l->run->p;
     if (l->direction == BOTH)
-        l->run->stage->forward->launch(l->run->p, &l->run->device, NULL);
-    l->variant->launch(l->run->p, &l->run->device, l->workspace);
+        l->run->stage->forward->launch(p, l->tensors, NULL);
+    if (l->direction == PREPARE || l->direction == WITH_PREPARE)
+        l->variant->prepare(p, l->tensors, l->workspace);
+    if (l->direction != PREPARE)
+        l->variant->launch(p, l->tensors, l->workspace);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -51,23 +66,30 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Runs until the clocks have settled, then `iters` times; 0: for about 100 ms, at least 5 and at most 100 times. The CPU
- * device needs no warming up and is slow: half a second, and one run may have to do. */
-void time_launch(Launch *launch, Row *row) {
-    int iters = launch->run->options.iters, is_cpu = launch->run->report.device->is_cpu;
+/* Warms up until the clocks have settled, then takes --iters samples; 0: for about 100 ms, at least 5 and at most 100. The CPU
+ * device needs no warming up and is slow: half a second, and one sample may have to do. */
+void take_median(const Run *run, double (*sample)(void *), void *context, Row *row) {
+    int iters = run->options.iters, is_cpu = run->report.device->is_cpu;
     double times[100], *all = iters > 100 ? host_alloc((size_t)iters, sizeof *all) : times;
     double warm_up = is_cpu ? 0 : 15, budget = is_cpu ? 500 : 100;
     int least = is_cpu ? 1 : 5, count = 0;
     for (double spent = 0; spent < warm_up;)
-        spent += device_time_ms(launch_once, launch) + 1e-3; /* a clock that stands still must not keep us here */
+        spent += sample(context) + 1e-3; /* a clock that stands still must not keep us here */
     for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++)
-        spent += all[count] = device_time_ms(launch_once, launch);
+        spent += all[count] = sample(context);
     qsort(all, (size_t)count, sizeof *all, ascending);
     row->latency_ms = (all[(count - 1) / 2] + all[count / 2]) / 2;
     row->min_ms = all[0];
     if (all != times)
         free(all);
 }
+
+static double time_once(void *context) {
+    const Launch *l = context;
+    return device_time_ms(launch_once, context, l->run->options.warm);
+}
+
+void time_launch(Launch *launch, Row *row) { take_median(launch->run, time_once, launch, row); }
 
 /* ---- one variant ---- */
 
@@ -78,10 +100,8 @@ static int alloc_outputs(Run *run, Row *row) {
         *run->outputs[i].device = device_alloc(run->outputs[i].bytes, run->outputs[i].name);
         fits = fits && *run->outputs[i].device;
     }
-    for (int i = 0; fits && i < row->workspace_count; i++) {
-        row->workspace[i].pointer = device_alloc(row->workspace[i].bytes, row->workspace[i].purpose);
-        fits = row->workspace[i].pointer != NULL;
-    }
+    for (int i = 0; fits && i < row->workspace_count; i++)
+        fits = alloc_buffer(&row->workspace[i]);
     return fits;
 }
 
@@ -92,11 +112,18 @@ static void free_outputs(Run *run, Row *row) {
         device_free(row->workspace[i].pointer);
 }
 
+void sample_errors(Run *run, Row *row) {
+    if (!run->samples.count)
+        run->samples = samples_compute(run->p, run->options.key_lengths, &run->inputs);
+    run->report.sample_count = run->samples.count;
+    row->errors = samples_errors(&run->samples, run->outputs[0].host);
+    row->errors_known = 1;
+}
+
 /* What the first run left in O and LSE against the best reference there is. */
 static void validate_outputs(Run *run, Row *row) {
     const Output *o = &run->outputs[0], *lse = &run->outputs[1];
-    if (!run->samples.count)
-        run->samples = samples_compute(run->p, run->options.key_lengths, &run->inputs);
+    sample_errors(run, row);
     row->against_oracle = !o->reference;
     if (row->against_oracle) {
         run->report.sample_count = run->samples.count;
@@ -129,7 +156,9 @@ static void run_once(Run *run, Launch *launch, Row *row) {
     progress(run, row->name, "comparing");
     row->validated = 1;
     row->comparison_count = run->output_count;
-    if (row->direction == BACKWARD)
+    if (launch->direction == WITH_PREPARE)
+        validate_prepared(run, launch, row);
+    else if (row->direction == BACKWARD)
         validate_gradients(run, row);
     else
         validate_outputs(run, row);
@@ -168,11 +197,13 @@ void run_variant(Run *run, const Variant *variant, Direction direction) {
         row->workspace[i].pointer = NULL;
         row->workspace_bytes += row->workspace[i].bytes;
     }
-    Launch launch = {run, variant, row->workspace, direction};
+    int prepares = direction == FORWARD && variant_prepares(variant, p);
+    Launch launch = {run, variant, &run->device, row->workspace, prepares ? WITH_PREPARE : direction};
     if (alloc_outputs(run, row)) {
         run_once(run, &launch, row);
         progress(run, row->name, "timing");
-        time_launch(&launch, row);
+        launch.direction = direction;
+        (run->stage->bytes ? time_replay : time_launch)(&launch, row);
         if (variant == run->reference)
             run->reference_ms = row->latency_ms;
         row->speed_ratio = run->reference_ms / row->latency_ms;
@@ -186,6 +217,8 @@ void run_variant(Run *run, const Variant *variant, Direction direction) {
         return; /* its O and LSE are what the backward pass starts from */
     if (direction == BACKWARD && variant != run->reference && row_ran(row))
         run_both(run, &launch, row);
+    if (prepares && row_ran(row))
+        run_preparation(run, &launch, row);
     free_outputs(run, row);
 }
 
@@ -207,6 +240,8 @@ static int trace_variant(Run *run, const Variant *v) {
     if (!alloc_outputs(run, row))
         cannot_run(run->stage, "%s: out of memory", row->name);
     trace_begin();
+    if (variant_prepares(v, run->p))
+        v->prepare(run->p, &run->device, row->workspace);
     v->launch(run->p, &run->device, row->workspace);
     const Trace *trace = trace_end();
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
@@ -287,7 +322,7 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         cannot_run(stage, "--variant %s cannot run here: %s", options->variant, reason);
 
     if (!options->load)
-        run.inputs = tensors_random(stage, p, options->seed);
+        run.inputs = tensors_random(stage, p, options->seed, options->outliers);
     run.device.q = upload(&run, run.inputs.q, query_elements(p) * dtype_bytes(p->dtype), "Q");
     run.device.k = upload(&run, run.inputs.k, key_elements(p) * dtype_bytes(p->dtype), "K");
     run.device.v = upload(&run, run.inputs.v, key_elements(p) * dtype_bytes(p->dtype), "V");
@@ -307,7 +342,10 @@ int harness_main(const Stage *stage, int argc, char **argv) {
                           .key_lengths = options->key_lengths,
                           .device = device,
                           .load = options->load,
+                          .options = options,
                           .format = options->format};
+    if (stage->bytes)
+        run.report.bandwidth = device_bandwidth();
     report_start(&run.report);
     Direction direction = stage->forward ? BACKWARD : FORWARD;
     if (stage->forward)

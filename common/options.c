@@ -112,6 +112,8 @@ enum {
     VARIANT,
     ITERS,
     SEED,
+    INPUTS,
+    WARM,
     LOAD,
     SAVE,
     CSV,
@@ -119,10 +121,12 @@ enum {
     NO_VALIDATE,
     TRACE_RUN,
     ROOFLINE,
-    HELP
+    HELP,
+    SETTING, /* the stage's first own option; the others follow */
+    END = SETTING + MAX_SETTINGS
 };
 
-static const struct option OPTIONS[] = {
+static struct option OPTIONS[END] = {
     {"batch", required_argument, NULL, BATCH},
     {"heads", required_argument, NULL, HEADS},
     {"kv-heads", required_argument, NULL, KV_HEADS},
@@ -136,6 +140,8 @@ static const struct option OPTIONS[] = {
     {"variant", required_argument, NULL, VARIANT},
     {"iters", required_argument, NULL, ITERS},
     {"seed", required_argument, NULL, SEED},
+    {"inputs", required_argument, NULL, INPUTS},
+    {"warm", no_argument, NULL, WARM},
     {"load", required_argument, NULL, LOAD},
     {"save", required_argument, NULL, SAVE},
     {"csv", no_argument, NULL, CSV},
@@ -144,9 +150,53 @@ static const struct option OPTIONS[] = {
     {"roofline", required_argument, NULL, ROOFLINE},
     {"no-validate", no_argument, NULL, NO_VALIDATE},
     {"help", no_argument, NULL, HELP},
-    {NULL, 0, NULL, 0},
-};
+}; /* options_parse adds the stage's own */
 /* clang-format on */
+
+static int is_flag(const Setting *setting) { return !setting->choices && !setting->max; }
+
+static void add_settings(const Stage *stage) {
+    int end = 0;
+    while (OPTIONS[end].name)
+        end++;
+    for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++)
+        OPTIONS[end++] = (struct option){stage->settings[i].name,
+                                         is_flag(&stage->settings[i]) ? no_argument : required_argument, NULL, SETTING + i};
+}
+
+/* Which of the "a|b|c" in `choices` the text is, from 0; -1: none. */
+static int find_choice(const char *choices, const char *text) {
+    for (int number = 0; choices; number++) {
+        size_t length = strcspn(choices, "|");
+        if (strlen(text) == length && strncmp(choices, text, length) == 0)
+            return number;
+        choices = choices[length] ? choices + length + 1 : NULL;
+    }
+    return -1;
+}
+
+/* "tensor, block": what a message offers. */
+static void list_choices(const Setting *setting, char *list, size_t size) {
+    size_t used = 0;
+    for (const char *c = setting->choices ? setting->choices : ""; *c && used + 4 < size; c++)
+        used += (size_t)snprintf(list + used, size - used, *c == '|' ? ", " : "%c", *c);
+    if (setting->max)
+        snprintf(list + used, size - used, "%sa whole number from 1 to %d", used ? " or " : "", setting->max);
+}
+
+static int setting_option(const Stage *stage, const Setting *setting, const char *text) {
+    if (is_flag(setting))
+        return 1;
+    uint64_t value;
+    int choice = find_choice(setting->choices, text);
+    if (choice >= 0)
+        return choice;
+    if (setting->max && parse_whole(text, (uint64_t)setting->max, &value) && value > 0)
+        return (int)value;
+    char list[160] = "";
+    list_choices(setting, list, sizeof list);
+    cannot_run(stage, "--%s %s: choose %s", setting->name, text, list);
+}
 
 static const char *option_name(int code) {
     for (const struct option *option = OPTIONS; option->name; option++)
@@ -155,30 +205,51 @@ static const char *option_name(int code) {
     return "?";
 }
 
+/* The shape where nothing is given. seqlen_k 0: as seqlen_q. */
+static Problem default_shape(const Stage *stage, int is_cpu) {
+    Problem p = stage->defaults[is_cpu];
+    if (!p.batch)
+        p = is_cpu ? (Problem){.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .head_dim = 64}
+                   : (Problem){.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .head_dim = 128};
+    return p;
+}
+
+static void help_int(const char *option, int gpu, int cpu) { printf("%-71s%d, %d\n", option, gpu, cpu); }
+
 static void print_help(const Stage *stage) {
+    Problem gpu = default_shape(stage, 0), cpu = default_shape(stage, 1);
     printf("%s - %s\n\n"
            "usage: %s [options]\n\n"
            "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
            "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here.\n\n",
            stage->name, stage->idea, stage->name);
-    printf("the problem                                                            GPU, CPU if not given\n"
-           "  --batch N      batch entries                                         4, 1\n"
-           "  --heads N      query heads                                           16, 2\n"
-           "  --kv-heads N   key/value heads; must divide --heads                  as --heads\n"
-           "  --seqlen N     queries a head, and keys unless --seqlen-k            4096, 256\n"
-           "  --seqlen-k N   keys a head                                           as --seqlen\n"
-           "  --head-dim N   a multiple of 8 up to 256                             128, 64\n"
-           "  --dtype T      fp16, bf16 or fp32                                    fp16\n"
+    printf("%-71sGPU, CPU if not given\n", "the problem");
+    help_int("  --batch N      batch entries", gpu.batch, cpu.batch);
+    help_int("  --heads N      query heads", gpu.heads, cpu.heads);
+    if (gpu.kv_heads == gpu.heads)
+        printf("%-71sas --heads\n", "  --kv-heads N   key/value heads; must divide --heads");
+    else
+        help_int("  --kv-heads N   key/value heads; must divide --heads", gpu.kv_heads, cpu.kv_heads);
+    help_int(gpu.seqlen_k ? "  --seqlen N     queries a head" : "  --seqlen N     queries a head, and keys unless --seqlen-k",
+             gpu.seqlen_q, cpu.seqlen_q);
+    if (gpu.seqlen_k)
+        help_int("  --seqlen-k N   keys a head", gpu.seqlen_k, cpu.seqlen_k);
+    else
+        printf("%-71sas --seqlen\n", "  --seqlen-k N   keys a head");
+    help_int("  --head-dim N   a multiple of 8 up to 256", gpu.head_dim, cpu.head_dim);
+    printf("  --dtype T      fp16, bf16 or fp32                                    fp16\n"
            "  --causal       a query sees keys up to its own place, the last query sees all of them\n"
            "  --lengths L    keys that exist in each batch entry: 17,0,256         all\n"
            "  --scale X      multiplies Q K^T                                      1/sqrt(head dim)\n"
            "  --seed N       of the random inputs, which are N(0,1)                0\n"
+           "  --inputs I     normal, or outliers: N(0,100) added to one in 1000    normal\n"
            "  --load DIR     q.npy, k.npy, v.npy instead: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64\n");
     if (stage->forward)
         printf("                 and do.npy, the gradient of the loss with respect to O, in the shape of q.npy\n");
     printf("the run\n"
            "  --variant V    one of those below                                    all\n"
            "  --iters N      timed runs, cold L2; latency is their median          about 100 ms, 5 to 100 runs\n"
+           "  --warm         L2 keeps what the run before left there               cold\n"
            "  --no-validate  time only\n"
            "  --save DIR     o.npy and lse.npy of the one --variant\n"
            "  --csv, --json  the rows for machines, JSON one object a line\n"
@@ -191,6 +262,13 @@ static void print_help(const Stage *stage) {
         printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
                "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy.\n",
                stage->forward->name);
+    for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
+        const Setting *s = &stage->settings[i];
+        char values[160] = "", option[200];
+        list_choices(s, values, sizeof values);
+        snprintf(option, sizeof option, "--%s%s%s", s->name, is_flag(s) ? "" : ": ", values);
+        printf("%s  %s\n                 %s\n", i ? "" : "\nthis stage's own\n", option, s->help);
+    }
     printf("\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);
@@ -200,12 +278,17 @@ static void print_help(const Stage *stage) {
 Options options_parse(const Stage *stage, int argc, char **argv) {
     Options o = {.validate = 1, .roofline = "h200"};
     Problem *p = &o.problem;
+    add_settings(stage);
     optind = 1;
     opterr = 0; /* the messages are ours */
     for (int code; (code = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
         const char *name = option_name(code);
         if (code <= HEAD_DIM)
             o.shape_given = name;
+        if (code >= SETTING && code < END) {
+            p->settings[code - SETTING] = setting_option(stage, &stage->settings[code - SETTING], optarg);
+            continue;
+        }
         switch (code) {
         case BATCH:
             p->batch = int_option(stage, name, optarg, MAX_BATCH);
@@ -247,6 +330,14 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             if (!parse_whole(optarg, UINT64_MAX, &o.seed))
                 cannot_run(stage, "--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
             break;
+        case INPUTS:
+            o.outliers = find_choice("normal|outliers", optarg);
+            if (o.outliers < 0)
+                cannot_run(stage, "--inputs %s: choose normal or outliers", optarg);
+            break;
+        case WARM:
+            o.warm = 1;
+            break;
         case LOAD:
         case SAVE:
             if (!*optarg)
@@ -279,7 +370,7 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         case ':':
             cannot_run(stage, "--%s: its value is missing", option_name(optopt));
         default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
-            if (optopt > HELP)
+            if (optopt >= END)
                 cannot_run(stage, "-%c: no such option, --help lists them", optopt);
             cannot_run(stage, "%s: %s", argv[optind - 1], optopt ? "takes no value" : "no such option, --help lists them");
         }
@@ -302,12 +393,13 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
 
 void options_complete(Options *o, const Stage *stage, int is_cpu) {
     Problem *p = &o->problem;
-    p->batch = p->batch ? p->batch : is_cpu ? 1 : 4;
-    p->heads = p->heads ? p->heads : is_cpu ? 2 : 16;
-    p->kv_heads = p->kv_heads ? p->kv_heads : p->heads;
-    p->seqlen_q = p->seqlen_q ? p->seqlen_q : is_cpu ? 256 : 4096;
-    p->seqlen_k = p->seqlen_k ? p->seqlen_k : p->seqlen_q;
-    p->head_dim = p->head_dim ? p->head_dim : is_cpu ? 64 : 128;
+    Problem other = default_shape(stage, is_cpu);
+    p->batch = p->batch ? p->batch : other.batch;
+    p->kv_heads = p->kv_heads ? p->kv_heads : p->heads ? p->heads : other.kv_heads;
+    p->heads = p->heads ? p->heads : other.heads;
+    p->seqlen_k = p->seqlen_k ? p->seqlen_k : other.seqlen_k ? other.seqlen_k : p->seqlen_q ? p->seqlen_q : other.seqlen_q;
+    p->seqlen_q = p->seqlen_q ? p->seqlen_q : other.seqlen_q;
+    p->head_dim = p->head_dim ? p->head_dim : other.head_dim;
     p->scale = p->scale > 0 ? p->scale : 1 / sqrtf((float)p->head_dim);
 
     const char *source = o->load ? "--load" : "--head-dim";

@@ -26,6 +26,8 @@
 
 typedef enum { DTYPE_FP16, DTYPE_BF16, DTYPE_FP32, DTYPE_COUNT } Dtype;
 
+#define MAX_SETTINGS 6
+
 /* The shape and the mask. Passed to kernels by value. */
 typedef struct {
     int batch;
@@ -37,6 +39,7 @@ typedef struct {
     Dtype dtype;  /* of Q, K, V and O; accumulation is always fp32 */
     int causal;   /* 1: query i sees keys j <= i + (key length - seqlen_q), aligned to the bottom right */
     float scale;  /* multiplies Q K^T, 1/sqrt(D) unless given */
+    int settings[MAX_SETTINGS]; /* the stage's own options, in the order of its table (stage.h: Setting) */
 } Problem;
 
 /* Device pointers. q, o, d_o, dq: [batch, heads, seqlen_q, head_dim]; k, v, dk, dv: [batch, kv_heads, seqlen_k, head_dim];
@@ -55,6 +58,7 @@ typedef struct {
     const char *purpose; /* "S", "P", "partial O", ... */
     size_t bytes;
     void *pointer; /* on the device; filled in by the harness */
+    int zeroed;    /* 1: holds zeros before the first launch, and each launch leaves zeros behind; 0: NaN at first */
 } Buffer;
 
 #define MAX_WORKSPACE_BUFFERS 8

@@ -51,3 +51,28 @@ void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t
     Fill fill = {dtype, out, count, mix(mix(seed + step) + (stream + 1) * step), mean, std};
     parallel_for(count / 2 + count % 2, fill_pairs, &fill);
 }
+
+typedef struct {
+    Fill fill;
+    double probability;
+} Scatter;
+
+/* Each element draws its own lot and, if it is chosen, its own normal number: from 2 hashes. */
+static void scatter(size_t begin, size_t end, void *context) {
+    const Scatter *s = context;
+    const Fill *f = &s->fill;
+    for (size_t i = begin; i < end; i++) {
+        double lot = ((double)(mix(f->key + (2 * i + 1) * step) >> 32) + 0.5) * 0x1p-32;
+        if (lot >= s->probability)
+            continue;
+        uint64_t hash = mix(f->key + (2 * i + 2) * step);
+        double u1 = ((double)(uint32_t)hash + 0.5) * 0x1p-32, u2 = ((double)(hash >> 32) + 0.5) * 0x1p-32;
+        double outlier = f->std * sqrt(-2 * log(u1)) * cos(6.283185307179586476925 * u2);
+        dtype_store(f->dtype, f->out, i, dtype_to_double(f->dtype, f->out, i) + outlier);
+    }
+}
+
+void random_outliers(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double probability, double std) {
+    Scatter s = {{dtype, out, count, mix(mix(seed + step) + (stream + 1) * step), 0, std}, probability};
+    parallel_for(count, scatter, &s);
+}

@@ -15,6 +15,9 @@ extern "C" {
  * each tensor a stream of its own. */
 void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double mean, double std);
 
+/* Adds std * N(0,1) to each element with the given probability, and nothing to the others. */
+void random_outliers(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double probability, double std);
+
 #ifdef __cplusplus
 }
 #endif

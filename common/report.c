@@ -9,25 +9,47 @@
 #endif
 
 double counted_flops(const Problem *p, Direction direction) {
-    static const double passes[] = {1, 2.5, 3.5};
+    static const double passes[] = {[FORWARD] = 1, [BACKWARD] = 2.5, [BOTH] = 3.5, [PREPARE] = 0, [WITH_PREPARE] = 1};
     return passes[direction] * 4.0 * (double)row_count(p) * p->seqlen_k * p->head_dim / (p->causal ? 2 : 1);
 }
 
 double compulsory_bytes(const Problem *p, Direction direction) {
     static const int queries[] = {2, 4, 6}, keys[] = {2, 4, 6}, rows[] = {1, 1, 2}; /* Q, O, dO, dQ; K, V, dK, dV; LSE */
+    if (direction > BOTH)
+        direction = FORWARD;
     double elements = (double)queries[direction] * query_elements(p) + (double)keys[direction] * key_elements(p);
     return elements * dtype_bytes(p->dtype) + (double)rows[direction] * row_count(p) * sizeof(float);
+}
+
+/* A setting's value as the command line says it. */
+static void setting_text(const Setting *setting, int value, char *text, size_t size) {
+    if (setting->max && value > 0) {
+        snprintf(text, size, "%d", value);
+        return;
+    }
+    if (!setting->choices) { /* a flag */
+        snprintf(text, size, "%s", value ? "on" : "off");
+        return;
+    }
+    const char *choice = setting->choices;
+    for (int i = 0; i < value; i++)
+        choice += strcspn(choice, "|") + 1;
+    snprintf(text, size, "%.*s", (int)strcspn(choice, "|"), choice);
 }
 
 static double tflops(const Report *r, const Row *row) {
     return counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9);
 }
 static double gbps(const Report *r, const Row *row) {
-    return compulsory_bytes(r->problem, row->direction) / (row->latency_ms * 1e6);
+    ByteCount *bytes = r->stage->bytes;
+    double moved = bytes ? bytes(r->problem, r->key_lengths) : compulsory_bytes(r->problem, row->direction);
+    return moved / (row->latency_ms * 1e6);
 }
 
 const char *direction_name(Direction direction) {
-    return direction == FORWARD ? "forward" : direction == BACKWARD ? "backward" : "both";
+    static const char *names[] = {[FORWARD] = "forward", [BACKWARD] = "backward", [BOTH] = "both",
+                                  [PREPARE] = "prepare", [WITH_PREPARE] = "prepare and forward"};
+    return names[direction];
 }
 
 int is_variant_row(const Row *row, const Stage *stage) {
@@ -69,6 +91,13 @@ static void print_time(Cell cell, double ms) {
         print_number(cell, ms, " ms");
 }
 
+static void print_share(Cell cell, double value, double whole) {
+    if (whole > 0)
+        print_number(cell, 100 * value / whole, "%");
+    else
+        strcpy(cell, "-");
+}
+
 static void print_bytes(Cell cell, double bytes) {
     if (bytes < 0x1p20)
         print_number(cell, bytes / 0x1p10, " KiB");
@@ -78,19 +107,37 @@ static void print_bytes(Cell cell, double bytes) {
         print_number(cell, bytes / 0x1p30, " GiB");
 }
 
-enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
 
 static const char *TITLES[COLUMN_COUNT] = {
-    "variant", "direction", "latency", "min", "TFLOP/s", "memory: tensors + workspace", "vs naive", "worst error / allowed",
+    "variant", "direction", "latency", "min", "TFLOP/s", "GB/s", "% of read", "% of copy", "memory: tensors + workspace",
+    "vs naive", "worst error / allowed",
 };
-static const int WIDTHS[COLUMN_COUNT] = {
-    [DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9, [TFLOPS] = 9, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
+static const int WIDTHS[COLUMN_COUNT] = {[DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9,     [TFLOPS] = 9,    [GBPS] = 8,
+                                         [OF_READ] = 11,   [OF_COPY] = 11, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
 
-/* The first column holds the longest of the stage's names, "01_tiled/mma". */
+/* Only a backward stage's rows differ in direction; only a stage that memory limits speaks of GB/s, and then not of TFLOP/s. */
+static int is_shown(const Stage *stage, int column) {
+    switch (column) {
+    case DIRECTION:
+        return stage->forward != NULL;
+    case TFLOPS:
+        return !stage->bytes;
+    case GBPS:
+    case OF_READ:
+    case OF_COPY:
+        return stage->bytes != NULL;
+    default:
+        return 1;
+    }
+}
+
+/* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma". */
 static int name_width(const Stage *stage) {
     size_t longest = strlen(NAIVE);
     for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++) {
-        size_t length = strlen(stage->name) + 1 + strlen(stage->variants[i].name);
+        const Variant *v = &stage->variants[i];
+        size_t length = strlen(stage->name) + 1 + strlen(v->name) + (v->prepare_name ? strlen(v->prepare_name) + 1 : 0);
         longest = length > longest ? length : longest;
     }
     return (int)longest;
@@ -110,8 +157,8 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     for (int i = 0; i < COLUMN_COUNT; i++) {
         int padding = (i == VARIANT ? name_width(r->stage) : WIDTHS[i]) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
-        if (i == DIRECTION && !r->stage->forward)
-            continue; /* all rows say the same */
+        if (!is_shown(r->stage, i))
+            continue;
         if (i == VARIANT)
             printf("%s%*s", cells[i], padding, "");
         else
@@ -134,9 +181,21 @@ static void table_start(const Report *r) {
             printf("%s%d", b ? "," : " ", r->key_lengths[b]);
         printf("%s", p->batch > 8 ? ",..." : "");
     }
+    for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
+        char value[32];
+        setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
+        printf(" · %s %s", r->stage->settings[i].name, value);
+    }
     if (r->load)
         printf(" · from %s", r->load);
+    else if (r->options->outliers)
+        printf(" · inputs with outliers");
+    if (r->options->warm)
+        printf(" · warm L2");
     printf("\n");
+    if (r->bandwidth.read_gbps > 0)
+        printf("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
+               r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
     Cell titles[COLUMN_COUNT];
     for (int i = 0; i < COLUMN_COUNT; i++)
         snprintf(titles[i], sizeof(Cell), "%s", TITLES[i]);
@@ -153,7 +212,13 @@ static void table_row(const Report *r, const Row *row) {
     snprintf(cells[DIRECTION], sizeof(Cell), "%s", direction_name(row->direction));
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
-    print_number(cells[TFLOPS], tflops(r, row), "");
+    if (row->direction == PREPARE)
+        strcpy(cells[TFLOPS], "-");
+    else
+        print_number(cells[TFLOPS], tflops(r, row), "");
+    print_number(cells[GBPS], gbps(r, row), "");
+    print_share(cells[OF_READ], gbps(r, row), r->bandwidth.read_gbps);
+    print_share(cells[OF_COPY], gbps(r, row), r->bandwidth.copy_gbps);
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, row->workspace_bytes ? workspace : "0");
@@ -164,7 +229,7 @@ static void table_row(const Report *r, const Row *row) {
     if (row->validated)
         snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", worst(row)->error, worst(row)->allowed);
     else
-        strcpy(cells[ERROR], row->direction == BOTH ? "-" : "not validated");
+        strcpy(cells[ERROR], row->direction == FORWARD || row->direction == BACKWARD ? "not validated" : "-");
     print_line(r, cells);
 }
 
@@ -190,6 +255,20 @@ static void print_gradients(const Row *row) {
     else if (row->spread_runs)
         printf("; %d runs differ by up to %.1e", row->spread_runs, row->spread);
     printf("\n");
+}
+
+/* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 on 64 rows" */
+static void print_accuracy(const Report *r, const Row *row) {
+    printf("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
+           row->errors.rms, row->errors.worst, r->sample_count);
+}
+
+/* Where every variant is exact up to rounding, nobody asks how exact. */
+static int shows_accuracy(const Stage *stage) {
+    for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++)
+        if (stage->variants[i].prepare)
+            return 1;
+    return 0;
 }
 
 static void print_verdict(const Report *r, const Row *rows, int count) {
@@ -240,7 +319,7 @@ typedef struct {
     char text[192]; /* empty: null */
 } Field;
 
-enum { MAX_FIELDS = 32 };
+enum { MAX_FIELDS = 40 };
 
 static void add(Field *fields, int *count, const char *name, const char *text, int quoted) {
     Field *field = &fields[(*count)++];
@@ -276,9 +355,20 @@ static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     add_number(f, &n, "gbps", gbps(r, row), ran);
     add_number(f, &n, "tensor_bytes", (double)row->tensor_bytes, 1);
     add_number(f, &n, "workspace_bytes", (double)row->workspace_bytes, 1);
+    add_number(f, &n, "read_gbps", r->bandwidth.read_gbps, r->bandwidth.read_gbps > 0);
+    add_number(f, &n, "copy_gbps", r->bandwidth.copy_gbps, r->bandwidth.copy_gbps > 0);
+    add_number(f, &n, "rmse", row->errors.rms, row->errors_known);
+    add_number(f, &n, "worst_fp64_error", row->errors.worst, row->errors_known);
     add_number(f, &n, "worst_error", worst(row)->error, known);
     add_number(f, &n, "allowed_error", worst(row)->allowed, known);
     add(f, &n, "ok", !known ? "" : row_ok(row) ? "true" : "false", 0);
+    for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
+        char value[32];
+        setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
+        add(f, &n, r->stage->settings[i].name, value, 1);
+    }
+    add(f, &n, "inputs", r->load ? r->load : r->options->outliers ? "outliers" : "normal", 1);
+    add(f, &n, "l2", r->options->warm ? "warm" : "cold", 1);
     add(f, &n, "device", r->device->name, 1);
     add_number(f, &n, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
     add(f, &n, "cuda", r->device->cuda_version, 1);
@@ -347,8 +437,12 @@ void report_row(const Report *r, const Row *row) {
 void report_end(const Report *r, const Row *rows, int count) {
     FILE *details = r->format == FORMAT_TABLE ? stdout : stderr;
     for (int i = 0; i < count; i++)
-        if (r->format == FORMAT_TABLE && rows[i].workspace_count && row_ran(&rows[i]) && rows[i].direction != BOTH)
+        if (r->format == FORMAT_TABLE && rows[i].workspace_count && row_ran(&rows[i]) &&
+            (rows[i].direction == FORWARD || rows[i].direction == BACKWARD))
             print_workspace(&rows[i]);
+    for (int i = 0; i < count; i++)
+        if (r->format == FORMAT_TABLE && rows[i].errors_known && shows_accuracy(r->stage))
+            print_accuracy(r, &rows[i]);
     for (int i = 0; i < count; i++)
         if (r->format == FORMAT_TABLE && rows[i].direction == BACKWARD && rows[i].validated)
             print_gradients(&rows[i]);

@@ -13,8 +13,10 @@
 #include "check.h"
 #include "device.h"
 #include "options.h"
+#include "samples.h"
 
-typedef enum { FORWARD, BACKWARD, BOTH } Direction;
+/* PREPARE: what a variant does to its inputs first (stage.h); WITH_PREPARE: that and the forward pass. */
+typedef enum { FORWARD, BACKWARD, BOTH, PREPARE, WITH_PREPARE } Direction;
 
 /* What is known of one variant after its run. */
 typedef struct {
@@ -28,10 +30,12 @@ typedef struct {
     int workspace_count;
     int validated;
     int against_oracle; /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
-    Comparison comparisons[3]; /* if validated: of O, LSE; or of dQ, dK, dV */
+    Comparison comparisons[5]; /* if validated: of O, LSE; of dQ, dK, dV; of O, LSE and the prepared Q, K, V */
     int comparison_count;
     double spread;    /* a backward variant: the largest difference between the gradients of several runs */
     int spread_runs;  /* how many; 0: not measured */
+    SampleErrors errors; /* of O in sampled rows, against fp64 of the inputs as they were given */
+    int errors_known;
     char damaged[64]; /* the purpose of an allocation it wrote past the end of; empty: none */
 } Row;
 
@@ -43,6 +47,8 @@ typedef struct {
     const char *load; /* the inputs' folder, or NULL */
     Format format;
     int sample_count; /* rows the oracle looked at */
+    const Options *options;
+    Bandwidth bandwidth; /* a stage with .bytes: what the memory gives */
 } Report;
 
 /* FLOPs of the forward pass, 4 * batch * heads * seqlen_q * seqlen_k * head_dim and half of that when causal: what everybody

@@ -32,7 +32,7 @@ typedef struct {
     int output_count;
     Samples samples; /* computed when first needed */
     Report report;
-    Row rows[2 * MAX_VARIANTS + 2]; /* a backward stage has the forward pass, and two rows a variant */
+    Row rows[3 * MAX_VARIANTS + 2]; /* a backward stage has the forward pass, and up to three rows a variant */
     int row_total;
     double reference_ms;
 
@@ -43,10 +43,11 @@ typedef struct {
     GradientSamples gradient_samples;
 } Run;
 
-/* One launch of a variant, or in direction BOTH of the forward pass and then the variant; `context` for device_time_ms. */
+/* One launch of a variant, with what its direction says comes before it or instead of it; `context` for device_time_ms. */
 typedef struct {
     const Run *run;
     const Variant *variant;
+    const Tensors *tensors;
     const Buffer *workspace;
     Direction direction;
 } Launch;
@@ -58,11 +59,30 @@ void launch_once(void *launch);
 void progress(const Run *run, const char *name, const char *text);
 /* A copy of a host array on the device; ends the program if it does not fit. */
 void *upload(const Run *run, const void *host, size_t bytes, const char *purpose);
+/* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
+int alloc_buffer(Buffer *buffer);
+/* Fills in the row's errors against fp64, in sampled rows. */
+void sample_errors(Run *run, Row *row);
 void add_output(Run *run, const char *name, size_t bytes, void **device);
 /* Fills in the row's latency. */
 void time_launch(Launch *launch, Row *row);
+/* Calls `sample(context)`, which returns ms, until the clocks have settled and then as often as --iters or a budget of time
+ * says. Fills in the row's latency: median and least. */
+void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
 /* Runs, validates and times a variant, and prints its row. */
 void run_variant(Run *run, const Variant *variant, Direction direction);
+
+/* ---- harness_prepare.c ---- */
+
+/* Of a variant that prepares its inputs: validates O and LSE against attention of the prepared inputs. */
+void validate_prepared(Run *run, const Launch *launch, Row *row);
+/* Times the preparation, and it and the variant together, and prints a row for each. */
+void run_preparation(Run *run, const Launch *launch, const Row *row);
+
+/* ---- harness_replay.c ---- */
+
+/* As time_launch, for short kernels: a graph of launches over rotating copies of K and V, replayed. */
+void time_replay(Launch *launch, Row *row);
 
 /* ---- harness_backward.c ---- */
 

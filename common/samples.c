@@ -87,3 +87,19 @@ Comparison samples_compare_lse(const Samples *s, const float *lse) {
     }
     return c;
 }
+
+SampleErrors samples_errors(const Samples *s, const void *o) {
+    const Problem *p = s->p;
+    SampleErrors errors = {0, 0};
+    for (int i = 0; i < s->count; i++) {
+        double *got = to_doubles(p, o, flat_row(p, s->rows[i]) * p->head_dim, (size_t)p->head_dim);
+        for (int d = 0; d < p->head_dim; d++) {
+            double error = fabs(got[d] - s->o[(size_t)i * p->head_dim + d]);
+            errors.rms += error * error;
+            errors.worst = error > errors.worst || error != error ? error : errors.worst;
+        }
+        free(got);
+    }
+    errors.rms = sqrt(errors.rms / ((double)s->count * p->head_dim));
+    return errors;
+}

@@ -26,6 +26,12 @@ Samples samples_compute(const Problem *p, const int *key_lengths, const HostTens
 Comparison samples_compare_output(const Samples *samples, const void *o);
 Comparison samples_compare_lse(const Samples *samples, const float *lse);
 
+/* Root of the mean square of the errors of O, and the worst one. */
+typedef struct {
+    double rms, worst;
+} SampleErrors;
+SampleErrors samples_errors(const Samples *samples, const void *o);
+
 /* Which row the sample-th of `count` looks at. */
 RowIndex sampled_row(const Problem *p, int sample, int count);
 

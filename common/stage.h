@@ -41,6 +41,36 @@ typedef struct {
 /* Fills in what the variant's kernels move for `p` (key_lengths on the host, or NULL); returns how many, at most MAX_TRAFFIC. */
 typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic);
 
+/* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
+
+/* How exactly such a variant computes: what the bound on its result is derived from (quantised.h). u of a format is its unit
+ * roundoff, half the distance from 1 to the next number. */
+typedef struct {
+    double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
+    double input_step;     /* half that format's smallest step, over its largest number: a scale maps the largest input there */
+    double p_roundoff;     /* u of the format P has when it meets V, */
+    double p_step;         /* half that format's smallest step, over what P = 1 was scaled to */
+    double sum_roundoff;   /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
+} Rounding;
+
+/* What the prepared inputs in `workspace` stand for: fills in q, k and v, host arrays in the shapes of Q, K and V, scales and
+ * rotations undone. They are what the variant's result is validated against; how far they are from the inputs is checked too. */
+typedef Rounding Dequantiser(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+
+/* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
+ *     .choices = "tensor|block"                a name; the value is its number, from 0, which is the default
+ *     .choices = "auto", .max = 256            a name for 0, the default, or a whole number from 1 to max
+ *     neither                                  a flag: 0, or 1 if it is there */
+typedef struct {
+    const char *name;
+    const char *choices;
+    int max;
+    const char *help; /* one line */
+} Setting;
+
+/* Bytes of device memory that any kernel must move to solve `p`. key_lengths on the host, or NULL. */
+typedef double ByteCount(const Problem *p, const int *key_lengths);
+
 enum { FP16 = 1 << DTYPE_FP16, BF16 = 1 << DTYPE_BF16, FP32 = 1 << DTYPE_FP32 };
 
 typedef struct {
@@ -53,6 +83,15 @@ typedef struct {
     int head_dims[8];         /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
     int min_capability;       /* lowest compute capability x 10 (80 = sm_80); 0: any */
     int min_bf16_capability;  /* the same, for bf16: tensor cores take it from sm_80 on */
+    int needs_hopper;         /* 1: wgmma and TMA, which only code for sm_90a has */
+    int max_seqlen_q;         /* 0: any */
+    const char *(*refuses)(const Problem *p); /* NULL, or why the variant's settings do not go together; see variant_refuses */
+
+    /* A variant that changes its inputs first; NULL in all others. */
+    const char *prepare_name; /* "quantise": of the row that says how long it takes */
+    int (*prepares)(const Problem *p); /* NULL: always; or whether it does, with these settings */
+    Launcher *prepare;        /* Q, K, V to workspace; launch then reads them there only */
+    Dequantiser *dequantise;
 } Variant;
 
 #define MAX_VARIANTS 8
@@ -61,6 +100,12 @@ typedef struct {
     const char *name; /* "01_tiled", also the program's name */
     const char *idea; /* one line */
     Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
+    Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
+    Problem defaults[2];            /* where nothing is given: on a GPU, on the CPU device; 0: as every stage */
+
+    /* A stage of short kernels that memory limits: timed by replaying a CUDA graph over rotating copies of the inputs, and
+     * reported in GB/s, beside what the memory gives. NULL: TFLOP/s. */
+    ByteCount *bytes;
 
     /* A backward stage has two more; in a forward stage they are NULL. */
     const Variant *forward;   /* writes the O and LSE the variants start from; takes no workspace */

@@ -28,7 +28,7 @@ static void check_host_memory(const Stage *stage, const Problem *p) {
                    (inputs + outputs) / 0x1p30, memory / 0x1p30);
 }
 
-HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed) {
+HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed, int outliers) {
     check_host_memory(stage, p);
     size_t element = dtype_bytes(p->dtype);
     HostTensors t = {host_alloc(query_elements(p), element), host_alloc(key_elements(p), element),
@@ -36,6 +36,11 @@ HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed) 
     random_normal(p->dtype, t.q, query_elements(p), seed, 0, 0, 1);
     random_normal(p->dtype, t.k, key_elements(p), seed, 1, 0, 1);
     random_normal(p->dtype, t.v, key_elements(p), seed, 2, 0, 1);
+    if (outliers) { /* N(0,1) + N(0,100) Bernoulli(0.001), as FlashAttention-3 measures its errors on (Shah et al. 2024, 4.3) */
+        random_outliers(p->dtype, t.q, query_elements(p), seed, 4, 0.001, 10);
+        random_outliers(p->dtype, t.k, key_elements(p), seed, 5, 0.001, 10);
+        random_outliers(p->dtype, t.v, key_elements(p), seed, 6, 0.001, 10);
+    }
     if (stage->forward) {
         t.d_o = host_alloc(query_elements(p), element);
         random_normal(p->dtype, t.d_o, query_elements(p), seed, 3, 0, 1);
@@ -72,10 +77,10 @@ typedef struct {
     Dtype dtype;
     void *to;
     atomic_size_t unfit; /* an element that is not finite in `dtype`, plus 1; 0: none */
-} Rounding;
+} RoundWork;
 
 static void round_elements(size_t begin, size_t end, void *context) {
-    Rounding *r = context;
+    RoundWork *r = context;
     for (size_t i = begin; i < end; i++) {
         dtype_store(r->dtype, r->to, i, npy_get(r->from, i));
         if (!isfinite(dtype_to_double(r->dtype, r->to, i)))
@@ -85,7 +90,7 @@ static void round_elements(size_t begin, size_t end, void *context) {
 
 /* The file's elements in `dtype`; frees the file's own. Attention of NaN or infinity is not defined, so there are none. */
 static void *rounded(const Stage *stage, Npy *npy, Dtype dtype, const char *file) {
-    Rounding r = {npy, dtype, host_alloc(npy->count, dtype_bytes(dtype)), 0};
+    RoundWork r = {npy, dtype, host_alloc(npy->count, dtype_bytes(dtype)), 0};
     parallel_for(npy->count, round_elements, &r);
     size_t unfit = atomic_load(&r.unfit);
     if (unfit)

@@ -13,8 +13,8 @@ typedef struct {
     void *d_o; /* NULL in a forward stage */
 } HostTensors;
 
-/* N(0,1), the same numbers for the same seed on every device. */
-HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed);
+/* N(0,1), the same numbers for the same seed on every device; with outliers a thousandth of Q, K and V have N(0,100) added. */
+HostTensors tensors_random(const Stage *stage, const Problem *p, uint64_t seed, int outliers);
 
 /* Reads q.npy, k.npy and v.npy (and do.npy) from the folder options->load and fills in the shape and dtype of options->problem.
  * fp16 files stay fp16; fp32 and fp64 ones are rounded to --dtype, fp16 unless given. */

@@ -35,5 +35,11 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
                  p->dtype == DTYPE_BF16 ? " for bf16" : "", capability);
         return reason;
     }
-    return NULL;
+    if (v->needs_hopper && !device_properties()->has_hopper)
+        return "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): wgmma and TMA are not on other chips";
+    if (v->max_seqlen_q && p->seqlen_q > v->max_seqlen_q) {
+        snprintf(reason, sizeof reason, "takes --seqlen from 1 to %d, not %d", v->max_seqlen_q, p->seqlen_q);
+        return reason;
+    }
+    return v->refuses ? v->refuses(p) : NULL;
 }

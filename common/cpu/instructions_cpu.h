@@ -146,6 +146,55 @@ template <typename T> float2 unpack_pair(uint32_t pair) {
     return {code_to_float<T>(low_half(pair)), code_to_float<T>(high_half(pair))};
 }
 
+/* ---- fp8 ---- */
+template <typename F> uint8_t float_to_code8(float value);
+template <> inline uint8_t float_to_code8<E4m3>(float value) { return float_to_e4m3(value); }
+template <> inline uint8_t float_to_code8<E5m2>(float value) { return float_to_e5m2(value); }
+template <typename F> float code8_to_float(uint32_t code);
+template <> inline float code8_to_float<E4m3>(uint32_t code) { return e4m3_to_float((uint8_t)code); }
+template <> inline float code8_to_float<E5m2>(uint32_t code) { return e5m2_to_float((uint8_t)code); }
+
+template <typename F> uint32_t pack_4(float x0, float x1, float x2, float x3) {
+    return float_to_code8<F>(x0) | (uint32_t)float_to_code8<F>(x1) << 8 | (uint32_t)float_to_code8<F>(x2) << 16 |
+           (uint32_t)float_to_code8<F>(x3) << 24;
+}
+template <typename F> float4 unpack_4(uint32_t four) {
+    return {code8_to_float<F>(four), code8_to_float<F>(four >> 8), code8_to_float<F>(four >> 16), code8_to_float<F>(four >> 24)};
+}
+
+/* mma m16n8k32: gathers and multiplies as m16n8k16 does, with four bytes where that has two halves. */
+template <typename F> NOT_TRACED void compute_mma_8(void **operands, unsigned) {
+    float a[16][32], b[32][8], c[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+        const MmaOperands *from = static_cast<MmaOperands *>(operands[lane]);
+        int row = atom_row(lane), column = atom_column(lane), k = 4 * (lane % 4);
+        for (int byte = 0; byte < 4; byte++) {
+            for (int i = 0; i < 4; i++)
+                a[row + 8 * (i % 2)][k + byte + 16 * (i / 2)] = code8_to_float<F>(from->a[i] >> 8 * byte);
+            for (int i = 0; i < 2; i++)
+                b[k + byte + 16 * i][row] = code8_to_float<F>(from->b[i] >> 8 * byte);
+        }
+        for (int i = 0; i < 4; i++)
+            c[row + 8 * (i / 2)][column + i % 2] = from->c[i];
+    }
+    for (int m = 0; m < 16; m++) {
+        float sum[8] = {};
+        for (int k = 0; k < 32; k++)
+            for (int n = 0; n < 8; n++)
+                sum[n] += a[m][k] * b[k][n];
+        for (int n = 0; n < 8; n++)
+            c[m][n] += sum[n];
+    }
+    for (int lane = 0; lane < 32; lane++)
+        for (int i = 0; i < 4; i++)
+            static_cast<MmaOperands *>(operands[lane])->c[i] = c[atom_row(lane) + 8 * (i / 2)][atom_column(lane) + i % 2];
+}
+template <typename F> void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, CALLER) {
+    simt_need_full_warp("mma_m16n8k32", file, line);
+    MmaOperands operands = {c, a, {b0, b1}};
+    simt_collective("mma_m16n8k32", SIMT_FULL_WARP, &operands, compute_mma_8<F>, file, line);
+}
+
 /* ---- cp.async: the bytes land at the wait, see simt_copy ---- */
 inline void cp_async_16(void *shared, const void *global, bool exists = true, CALLER) {
     static const unsigned char zeros[16] = {};

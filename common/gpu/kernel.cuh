@@ -32,7 +32,7 @@ void launch(const char *name, const char *file, int line, void (*kernel)(Paramet
             size_t shared_bytes, Argument... argument) {
     if (shared_bytes > 48 * 1024)
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
-    kernel<<<grid, block, shared_bytes>>>(argument...);
+    kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(device_stream())>>>(argument...);
     device_check_launch(name, file, line);
 }
 

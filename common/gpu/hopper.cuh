@@ -1,0 +1,245 @@
+/* hopper.cuh - the instructions that only Hopper has (compute capability 9.0, compiled for sm_90a): mbarrier, TMA, wgmma.
+ *
+ * As in instructions.cuh, each is a thin function over one PTX instruction (PTX ISA 8.x, section 9.7), and its twin for the
+ * CPU device is in cpu/hopper_cpu.h. What is new is that they are *asynchronous*: a thread starts the work and goes on.
+ *
+ *     mbarrier   a word in shared memory on which threads wait for work that is done elsewhere
+ *     TMA        the tensor memory accelerator: one thread names a tile of a tensor, and it comes to shared memory
+ *     wgmma      warpgroup mma: four warps together multiply 64 rows by a matrix that lies in shared memory
+ *
+ * A kernel for these has its body inside #ifdef HOPPER. For other chips it compiles to nothing, and the harness does not launch
+ * it there (stage.h: needs_hopper).
+ */
+#ifndef FA_HOPPER_CUH
+#define FA_HOPPER_CUH
+
+#include "instructions.cuh"
+
+/* Shared memory as TMA and wgmma see it: rows of at most 128 bytes, 16-byte chunks swizzled. Where a row has 128 bytes the chunk
+ * number is XORed with the row number modulo 8, as in tile.cuh. Rows of 64 bytes have four chunks, and two rows fill the 32 banks:
+ * there it is half the row number, modulo 4. The hardware takes both from the bits of the address:
+ *
+ *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9        so a tile of such rows begins at a multiple of 1024 bytes
+ *      64-byte rows   address bits 4-5             ^= bits 7-8                                                       512
+ *
+ * A matrix with longer rows is cut into *panels*, tiles of rows of 128 bytes, one after the other. */
+template <int RowBytes> struct Swizzle {
+    static_assert(RowBytes == 128 || RowBytes == 64, "one of TMA's swizzles");
+    static constexpr int pattern_bytes = 8 * RowBytes;          /* after which it repeats: eight rows */
+    static constexpr int descriptor = RowBytes == 128 ? 1 : 2;  /* what wgmma calls it, see the descriptor below */
+};
+
+#ifndef __CUDACC__
+#include "../cpu/hopper_cpu.h"
+#else
+
+#include <cstdio>
+#include <cstdlib>
+#include <cuda.h> /* for CUtensorMap; nothing of the driver's library is linked */
+#include <type_traits>
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define HOPPER
+#endif
+
+/* ---- mbarrier: 64 bits in shared memory that count what is still to come -------------------------------------------------
+ * It goes through *phases*. A phase is over when `count` threads have arrived and all bytes that were announced have been
+ * written; the next one begins at once, with the same count. Phases are told apart by parity: the first has parity 0, the
+ * second 1, the third 0 again. A waiter says which parity it waits for, and so can be at most one phase behind.
+ *
+ *     thread 0                                       all threads
+ *     mbarrier_init(&b, 1)
+ *     mbarrier_init_fence()
+ *     __syncthreads()                                __syncthreads()
+ *     mbarrier_arrive_expect(&b, bytes)              mbarrier_wait(&b, 0)      what came by TMA can be read now
+ *     tma_load(..., &b)  -> bytes arrive             ...
+ *     mbarrier_arrive_expect(&b, bytes) ...          mbarrier_wait(&b, 1)
+ */
+typedef uint64_t Mbarrier;
+
+__device__ inline void mbarrier_init(Mbarrier *barrier, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+/* Makes initialised barriers visible to TMA, which reads shared memory by another road (another *proxy*) than threads do. */
+__device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/* This thread arrives, and announces that `bytes` will be written by TMA before the phase is over. */
+__device__ inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+__device__ inline void mbarrier_arrive(Mbarrier *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/* Waits for the end of the phase of this parity. try_wait itself sleeps for a while; then it is asked again. */
+__device__ inline void mbarrier_wait(Mbarrier *barrier, int parity) {
+    uint32_t done;
+    do
+        asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+    while (!done);
+}
+
+/* ---- TMA: tiles between device and shared memory ------------------------------------------------------------------------
+ * The host describes a tensor once, in a *tensor map*; a kernel takes it as a parameter, `const __grid_constant__ TensorMap map`,
+ * and one thread then asks for a tile by the coordinates of its first element. Addresses, swizzle and edges are the hardware's:
+ * what lies outside of the tensor comes as zeros. The whole tile always counts as its full number of bytes. */
+typedef CUtensorMap TensorMap;
+
+/* The map of `matrices` row-major matrices, one after the other, of `rows` rows of `columns` elements E. A tile is
+ * tile_rows x RowBytes bytes of one matrix. Its edge is the matrix's: a tile's tail never is the next matrix's beginning.
+ * 1 <= tile_rows <= 256; columns * sizeof(E) is a multiple of 16, `matrix` is aligned to 16 bytes. For the host. */
+template <typename E, int RowBytes>
+inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matrices, int tile_rows) {
+    /* The one function of the driver that is needed, asked for at run time so that no program has to be linked with it. */
+    static const auto encode = [] {
+        void *function = nullptr;
+        cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+        if (found != cudaDriverEntryPointSuccess)
+            fprintf(stderr, "this driver has no cuTensorMapEncodeTiled: it is older than CUDA 12\n"), exit(2);
+        return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+    }();
+    constexpr int tile_columns = RowBytes / sizeof(E);
+    const cuuint64_t size[3] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)matrices};
+    const cuuint64_t pitch[2] = {columns * sizeof(E), rows * columns * sizeof(E)}; /* bytes to the next row, the next matrix */
+    const cuuint32_t tile[3] = {tile_columns, (cuuint32_t)tile_rows, 1}, step[3] = {1, 1, 1};
+    TensorMap map;
+    const CUresult error =
+        encode(&map, sizeof(E) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void *>(matrix),
+               size, pitch, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               RowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (error != CUDA_SUCCESS)
+        fprintf(stderr, "cuTensorMapEncodeTiled refuses %d matrices of %d x %d (error %d)\n", matrices, rows, columns, error), exit(2);
+    return map;
+}
+
+/* Starts the copy of a tile to `shared` and returns. When it is there its bytes are taken off `barrier`. By one thread. */
+__device__ inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+                 ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
+                 : "memory");
+}
+
+/* ---- wgmma: D (+)= A B, by the 128 threads of a warpgroup ----------------------------------------------------------------
+ *
+ *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]
+ *                                                                         (8-bit formats take no other order)
+ *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 atoms side by side, as C of mma_m16n8k16:
+ *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
+ *
+ *     K is 32 bytes: 16 elements of fp16, 32 of fp8. A comes from shared memory, stored [m][k], or from registers: then each
+ *     warp brings its 16 rows as the A fragment of mma_m16n8k16 or m16n8k32.
+ *
+ * It is asynchronous, and works on registers meanwhile. So:
+ *
+ *     wgmma_fence()           before the first of a batch: what threads wrote to these registers is in them
+ *     wgmma(d, ...) ...       starts; D, and A in registers, must now be left alone
+ *     wgmma_commit()          closes the batch
+ *     wgmma_wait<n>(d)        until at most the n youngest batches are not done. d, then, has the result
+ *
+ * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas waits after
+ * each wgmma (warning C7510).
+ *
+ * What lies in shared memory is named by a *descriptor* of 64 bits:
+ *
+ *     bits    63-62      61-52   51-49     48-46   45-32          31-30   29-16          15-14   13-0
+ *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
+ *            | swizzle |   0   | base    |   0   | stride / 16  |   0   | leading / 16 |   0   | address / 16    |
+ *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
+ *            1: 128    0: the pattern    bytes from eight rows  not used with a        address in shared memory, of which
+ *            2: 64     begins where      to the next eight:     swizzle: K = 32 bytes  18 bits are enough for 256 KB
+ *               bytes  the address says  8 RowBytes             are inside of a row
+ *
+ * The next 32 bytes along k are at address + 32, although the swizzle has put them elsewhere: the hardware XORs the address bits
+ * after it has added, as TMA did. */
+template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
+    return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
+           (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+}
+/* The descriptor of what lies `bytes` further on. */
+__device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+/* Says to the compiler that registers change here, so that what uses them stays behind. No instruction. */
+template <int Count> __device__ inline void changed(float (&d)[Count]) {
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int Pending, int Count> __device__ inline void wgmma_wait(float (&d)[Count]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+    changed(d);
+}
+
+/* The instruction names every register of D: 32 for N = 64, 64 for N = 128. These macros write the lists. */
+#define REGISTERS_32                                                                                                        \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGISTERS_64                                                                                                        \
+    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define IN_OUT_8(d, i)                                                                                                      \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define IN_OUT_32(d, i) IN_OUT_8(d, i), IN_OUT_8(d, i + 8), IN_OUT_8(d, i + 16), IN_OUT_8(d, i + 24)
+#define IN_OUT_64(d, i) IN_OUT_32(d, i), IN_OUT_32(d, i + 32)
+
+/* `shape` is as in m64n64k32.f32.e4m3.e4m3. After D, A and B: whether to add to D (p) or to overwrite it; two factors 1; and for
+ * fp16, which could also read the other order, that it shall not. */
+#define WGMMA(shape, registers, in_out, from_a, from_b, from_p, end, ...)                                                   \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_p ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers   \
+                 "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
+#define WGMMA_SHARED_64(shape, end)                                                                                         \
+    WGMMA("m64n64" shape, REGISTERS_32, IN_OUT_32(d, 0), "%32", "%33", "%34", end, "l"(a), "l"(b), "r"((int)add))
+#define WGMMA_SHARED_128(shape, end)                                                                                        \
+    WGMMA("m64n128" shape, REGISTERS_64, IN_OUT_64(d, 0), "%64", "%65", "%66", end, "l"(a), "l"(b), "r"((int)add))
+#define WGMMA_REGISTERS_64(shape, end)                                                                                      \
+    WGMMA("m64n64" shape, REGISTERS_32, IN_OUT_32(d, 0), "{%32, %33, %34, %35}", "%36", "%37", end, "r"(a[0]), "r"(a[1]),   \
+          "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+#define WGMMA_REGISTERS_128(shape, end)                                                                                     \
+    WGMMA("m64n128" shape, REGISTERS_64, IN_OUT_64(d, 0), "{%64, %65, %66, %67}", "%68", "%69", end, "r"(a[0]), "r"(a[1]),  \
+          "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+
+/* D = A B, or D += A B if `add`; E is the element type of A and B: __half, E4m3, E5m2. N, 64 or 128, follows from D. A from shared
+ * memory, by its descriptor: */
+template <typename E, int Count> __device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
+    static_assert(Count == 32 || Count == 64, "N is 64 or 128");
+    if constexpr (std::is_same_v<E, __half> && Count == 32)
+        WGMMA_SHARED_64("k16.f32.f16.f16", ", 0, 0");
+    else if constexpr (std::is_same_v<E, __half>)
+        WGMMA_SHARED_128("k16.f32.f16.f16", ", 0, 0");
+    else if constexpr (std::is_same_v<E, E4m3> && Count == 32)
+        WGMMA_SHARED_64("k32.f32.e4m3.e4m3", "");
+    else if constexpr (std::is_same_v<E, E4m3>)
+        WGMMA_SHARED_128("k32.f32.e4m3.e4m3", "");
+    else if constexpr (Count == 32)
+        WGMMA_SHARED_64("k32.f32.e5m2.e5m2", "");
+    else
+        WGMMA_SHARED_128("k32.f32.e5m2.e5m2", "");
+}
+/* A from registers: */
+template <typename E, int Count>
+__device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add) {
+    static_assert(Count == 32 || Count == 64, "N is 64 or 128");
+    if constexpr (std::is_same_v<E, __half> && Count == 32)
+        WGMMA_REGISTERS_64("k16.f32.f16.f16", ", 0");
+    else if constexpr (std::is_same_v<E, __half>)
+        WGMMA_REGISTERS_128("k16.f32.f16.f16", ", 0");
+    else if constexpr (std::is_same_v<E, E4m3> && Count == 32)
+        WGMMA_REGISTERS_64("k32.f32.e4m3.e4m3", "");
+    else if constexpr (std::is_same_v<E, E4m3>)
+        WGMMA_REGISTERS_128("k32.f32.e4m3.e4m3", "");
+    else if constexpr (Count == 32)
+        WGMMA_REGISTERS_64("k32.f32.e5m2.e5m2", "");
+    else
+        WGMMA_REGISTERS_128("k32.f32.e5m2.e5m2", "");
+}
+
+#endif
+#endif
