@@ -3,11 +3,12 @@
  *     build/cpu/tests/grid_01_tiled [--quick] [--variant NAME] [--verbose]
  *
  * Linked once a stage against that stage's table (its main.c with main renamed). A test point is one variant in one dtype,
- * head dim and mask; inside, pairs of the lengths below, while heads, batch, key lengths and the kind of input rotate.
- * --quick keeps every eighth of those pairs, for sanitizers and mutation tests.
+ * head dim and mask; inside, pairs of the lengths below, while heads, batch, key lengths, the kind of input and the stage's own
+ * settings rotate. --quick keeps every eighth of those pairs, for sanitizers and mutation tests; a GPU takes more of them.
  *
  * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
- * 00_naive's in the same dtype; if LSE agrees on its own; and if no guard strip behind a tensor was written to.
+ * 00_naive's in the same dtype; if LSE agrees on its own; and if no guard strip behind a tensor was written to. A variant that
+ * prepares its inputs is held against the oracle of those (quantised.h).
  */
 #define _GNU_SOURCE
 #include <getopt.h>
@@ -17,6 +18,7 @@
 #include "../common/device.h"
 #include "../common/numeric.h"
 #include "../common/oracle.h"
+#include "../common/quantised.h"
 #include "../common/random.h"
 #include "../common/stage.h"
 #include "tap.h"
@@ -36,6 +38,7 @@ typedef struct {
     InputKind kind;
     int *lengths; /* host; NULL: all keys exist */
     Tensors t;    /* device */
+    HostTensors inputs; /* the same on the host */
     void *host_o;
     float *host_lse;
     double *o, *lse;    /* the oracle's */
@@ -66,7 +69,7 @@ static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *
     const Problem *p = &c->p;
     size_t counts[3] = {query_elements(p), key_elements(p), key_elements(p)};
     double *values[3] = {q, k, v};
-    void *host[3];
+    void *host[3]; /* free_case frees them */
     for (int tensor = 0; tensor < 3; tensor++) {
         host[tensor] = allocate(counts[tensor] * dtype_bytes(p->dtype));
         double mean = tensor == 2 ? (c->kind == V_MEAN ? 0.5 : 0) : c->kind == VERY_NEGATIVE ? (tensor == 0 ? 4 : -4) : 0;
@@ -88,7 +91,7 @@ static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *
         device_write(device[tensor], host[tensor], counts[tensor] * dtype_bytes(p->dtype));
     }
     c->score_size = score_size(p, host[0], host[1]);
-    free(host[0]), free(host[1]), free(host[2]);
+    c->inputs = (HostTensors){host[0], host[1], host[2], NULL};
 }
 
 static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed) {
@@ -124,7 +127,9 @@ static void free_case(Case *c) {
     void *device[] = {(void *)c->t.q, (void *)c->t.k, (void *)c->t.v, c->t.o, c->t.lse, (void *)c->t.key_lengths};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         device_free(device[i]);
-    free(c->host_o), free(c->host_lse), free(c->o), free(c->lse), free(c->lengths);
+    void *host[] = {c->inputs.q, c->inputs.k, c->inputs.v, c->host_o, c->host_lse, c->o, c->lse, c->lengths};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
 }
 
 static void print_case(const Case *c) {
@@ -134,31 +139,77 @@ static void print_case(const Case *c) {
          c->lengths ? ", key lengths:" : "");
     for (int b = 0; c->lengths && b < p->batch; b++)
         diag("  %d", c->lengths[b]);
+    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++)
+        diag("  --%s: %d", stage.settings[i].name, p->settings[i]);
 }
 
-/* Runs one variant on poisoned outputs and workspace, and reads O and LSE back into the case. Returns what it wrote past the
- * end of, or NULL. */
-static const char *launch_variant(const Variant *variant, Case *c) {
+static int all_zero(const Buffer *buffer) {
+    unsigned char *bytes = allocate(buffer->bytes);
+    size_t i = 0;
+    device_read(bytes, buffer->pointer, buffer->bytes);
+    while (i < buffer->bytes && bytes[i] == 0)
+        i++;
+    free(bytes);
+    return i == buffer->bytes;
+}
+
+/* Runs one variant on poisoned outputs and workspace, and reads O and LSE back into the case. Returns what it wrote past the end
+ * of or left in disorder, or NULL. If it prepares its inputs and `comparisons` is not NULL, they are filled in. */
+static const char *launch_variant(const Variant *variant, Case *c, Comparison *comparisons) {
     Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
-    int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
-    for (int i = 0; i < buffers; i++)
+    int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0, prepares = variant_prepares(variant, &c->p);
+    for (int i = 0; i < buffers; i++) {
         workspace[i].pointer = device_allocate(workspace[i].bytes, workspace[i].purpose); /* arrives poisoned */
+        if (workspace[i].zeroed) {
+            void *zeros = calloc(workspace[i].bytes, 1);
+            device_write(workspace[i].pointer, zeros, workspace[i].bytes);
+            free(zeros);
+        }
+    }
     size_t o_bytes = query_elements(&c->p) * dtype_bytes(c->p.dtype), lse_bytes = row_count(&c->p) * sizeof(float);
     device_poison(c->t.o, o_bytes);
     device_poison(c->t.lse, lse_bytes);
+    if (prepares)
+        variant->prepare(&c->p, &c->t, workspace);
     variant->launch(&c->p, &c->t, workspace);
     device_synchronize();
     const char *damaged = device_damaged();
     device_read(c->host_o, c->t.o, o_bytes);
     device_read(c->host_lse, c->t.lse, lse_bytes);
-    for (int i = 0; i < buffers; i++)
+    if (prepares && comparisons)
+        compare_quantised(&c->p, variant, c->lengths, c->t.key_lengths, &c->inputs, workspace, c->host_o, c->host_lse,
+                          REFERENCE_ORACLE, comparisons);
+    for (int i = 0; i < buffers; i++) {
+        if (workspace[i].zeroed && !all_zero(&workspace[i]))
+            damaged = damaged ? damaged : workspace[i].purpose;
         device_free(workspace[i].pointer);
+    }
     return damaged;
+}
+
+/* The same for a variant that prepares its inputs: all five comparisons count. */
+static int run_prepared_variant(const Variant *variant, Case *c) {
+    Comparison comparisons[QUANTISED_COMPARISONS];
+    const char *damaged = launch_variant(variant, c, comparisons);
+    int good = !damaged;
+    for (int i = 0; i < QUANTISED_COMPARISONS; i++)
+        good = good && comparisons[i].ok;
+    if (good)
+        return 1;
+    print_case(c);
+    if (damaged)
+        diag("wrote past the end of %s, or left no zeros there", damaged);
+    for (int i = 0; i < QUANTISED_COMPARISONS; i++)
+        if (!comparisons[i].ok)
+            comparison_print(stderr, &comparisons[i]);
+    return 0;
 }
 
 /* Runs one variant on one case. Returns whether all of it is right; explains on stderr if not. */
 static int run_variant(const Variant *variant, Case *c) {
-    const char *damaged = launch_variant(variant, c);
+    if (variant_prepares(variant, &c->p))
+        return run_prepared_variant(variant, c);
+    const char *damaged = launch_variant(variant, c, NULL);
     Comparison o = compare_output_double(&c->p, c->host_o, c->o, c->lse, c->score_size);
     Comparison lse = compare_lse_double(&c->p, c->host_lse, c->lse);
     int good = o.ok && lse.ok && !damaged;
@@ -173,7 +224,7 @@ static int run_variant(const Variant *variant, Case *c) {
         return 1;
     print_case(c);
     if (damaged)
-        diag("wrote past the end of %s", damaged);
+        diag("wrote past the end of %s, or left no zeros there", damaged);
     if (!as_good_as_naive)
         diag("worst error %g, but 00_naive's is %g", o.max_error, c->naive_error);
     if (!o.ok)
@@ -183,28 +234,56 @@ static int run_variant(const Variant *variant, Case *c) {
     return 0;
 }
 
-/* The `index`-th case of a dtype, head dim and mask: which heads, batch, lengths and inputs go with this pair of lengths. */
-static Case case_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, Dtype dtype, int causal) {
+/* Settings take their values in turn, no two of them in step. Of those that are numbers at most one is given, because they
+ * exclude each other; it is one of few: what matters is none, one, some, and more than there are tiles. */
+static void rotate_settings(Problem *p, int index) {
+    static const int numbers[] = {1, 2, 3, 7, 64, 200};
+    int given = index % 3; /* which of the numbers, if any */
+    index += index / 13;   /* out of step with batch, heads and inputs */
+    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
+        const Setting *s = &stage.settings[i];
+        int choices = 1;
+        for (const char *c = s->choices ? s->choices : "flag|"; *c; c++)
+            choices += *c == '|';
+        if (s->max) {
+            int number = numbers[index % 6];
+            p->settings[i] = given-- ? 0 : number < s->max ? number : s->max;
+        } else {
+            p->settings[i] = index % choices;
+            index /= choices;
+        }
+    }
+}
+
+static int has_numbers(void) {
+    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++)
+        if (stage.settings[i].max)
+            return 1;
+    return 0;
+}
+
+/* The `index`-th problem of a dtype, head dim and mask: which heads, batch and settings go with this pair of lengths. */
+static Problem problem_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, Dtype dtype, int causal) {
     static const int heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {4, 1}, {2, 2}};
     int large = (long)seqlen_q * seqlen_k > 130 * 130; /* large ones keep to one head or a pair, for time */
     const int *h = heads[large ? index % 2 : index % 5];
-    InputKind kind = index % INPUT_COUNT;
     Problem p = {.batch = large ? 1 : index % 3 == 0 ? 3 : 1, .heads = h[0], .kv_heads = h[1], .seqlen_q = seqlen_q,
                  .seqlen_k = seqlen_k, .head_dim = head_dim, .dtype = dtype, .causal = causal,
-                 .scale = (kind == PEAKED ? 6 : 1) / sqrt(head_dim)};
-    return make_case(p, kind, index % 4 < 2, index);
+                 .scale = (index % INPUT_COUNT == PEAKED ? 6 : 1) / sqrt(head_dim)};
+    rotate_settings(&p, index);
+    return p;
 }
 
 /* Without atomics nothing may depend on the order of threads and blocks: 100 runs, the same bits. (A race would show, too.) */
 static void test_repeats(const Variant *variant) {
-    Problem p = {.batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 129, .seqlen_k = 257, .head_dim = 64, .dtype = DTYPE_FP16,
-                 .causal = 1, .scale = 0.125f};
+    Problem p = {.batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = variant->max_seqlen_q ? variant->max_seqlen_q : 129,
+                 .seqlen_k = 257, .head_dim = 64, .dtype = DTYPE_FP16, .causal = 1, .scale = 0.125f};
     Case c = make_case(p, NORMAL, 0, 1);
     size_t o_bytes = query_elements(&p) * dtype_bytes(p.dtype), lse_bytes = row_count(&p) * sizeof(float);
     void *o = allocate(o_bytes), *lse = allocate(lse_bytes);
     int different = 0;
     for (int run = 0; run < 100; run++) {
-        launch_variant(variant, &c);
+        launch_variant(variant, &c, NULL);
         if (run == 0)
             memcpy(o, c.host_o, o_bytes), memcpy(lse, c.host_lse, lse_bytes);
         different += memcmp(o, c.host_o, o_bytes) != 0 || memcmp(lse, c.host_lse, lse_bytes) != 0;
@@ -237,24 +316,27 @@ int main(int argc, char **argv) {
             variants[count++] = &stage.variants[i];
     int first = strcmp(stage.name, "00_naive") == 0 ? 0 : 1; /* the naive kernel is examined in its own stage only */
 
+    int rounds = has_numbers() ? 4 : 1; /* so that every pair meets several numbers */
     static const int head_dims[] = {64, 128, 8, 32, 40, 96, 256};
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         for (size_t d = 0; d < sizeof head_dims / sizeof *head_dims; d++)
             for (int causal = 0; causal < 2; causal++) {
                 int cases[MAX_VARIANTS + 1] = {0}, wrong[MAX_VARIANTS + 1] = {0};
-                for (int index = 0; index < LENGTH_COUNT * LENGTH_COUNT; index++) {
-                    /* D = 64 takes all pairs, D = 128 a third of them for each mask, the others fewer; quick an eighth of that */
-                    int every = (d == 0 ? 1 : d == 1 ? 3 : 16) * (quick ? 8 : 1);
+                for (int index = 0; index < rounds * LENGTH_COUNT * LENGTH_COUNT; index++) {
+                    /* In fp16, D = 64 takes all pairs, D = 128 a third of them for each mask, the others fewer, and on the CPU
+                     * so do the other dtypes, whose code differs in a conversion; quick an eighth of that */
+                    int every = (d == 0 ? 1 : d == 1 ? 3 : 16) * (quick ? 8 : 1) * (dtype == DTYPE_FP16 || !device_properties()->is_cpu ? 1 : 4);
                     if ((index + causal + (int)d) % every)
                         continue;
-                    Problem p = {.head_dim = head_dims[d], .dtype = dtype};
+                    int number = index + 3 * causal + 5 * (int)d, pair = index % (LENGTH_COUNT * LENGTH_COUNT);
+                    Problem p = problem_of_shape(number, LENGTHS[pair / LENGTH_COUNT], LENGTHS[pair % LENGTH_COUNT],
+                                                 head_dims[d], dtype, causal);
                     int takers = 0;
                     for (int i = first; i < count; i++)
                         takers += !variant_refuses(variants[i], &p);
                     if (!takers)
                         continue;
-                    Case c = case_of_shape(index + 3 * causal + 5 * d, LENGTHS[index / LENGTH_COUNT], LENGTHS[index % LENGTH_COUNT],
-                                           head_dims[d], dtype, causal);
+                    Case c = make_case(p, number % INPUT_COUNT, number % 4 < 2, number);
                     for (int i = 0; i < count; i++)
                         if (!variant_refuses(variants[i], &p)) {
                             cases[i]++;
