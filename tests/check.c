@@ -13,7 +13,8 @@
 enum { BATCH = 2, HEADS = 3, ROWS = 40, D = 16, ELEMENTS = BATCH * HEADS * ROWS * D, LSE_ROWS = BATCH * HEADS * ROWS };
 
 /* Causal with 40 queries and 30 keys: the first ten rows of each head see no key. */
-static Problem problem = {BATCH, HEADS, HEADS, ROWS, 30, D, DTYPE_FP16, 1, 0.25f};
+static Problem problem = {.batch = BATCH, .heads = HEADS, .kv_heads = HEADS, .seqlen_q = ROWS, .seqlen_k = 30, .head_dim = D,
+                          .dtype = DTYPE_FP16, .causal = 1, .scale = 0.25f};
 
 static double want[ELEMENTS], want_lse[LSE_ROWS]; /* the fp64 reference */
 static double size;                               /* of its scores */

@@ -56,7 +56,8 @@ for my $case (
 
 # ---- JSON and CSV
 my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal latency_ms min_ms tflops gbps
-    tensor_bytes workspace_bytes worst_error allowed_error ok device clock_mhz cuda commit note);
+    tensor_bytes workspace_bytes read_gbps copy_gbps rmse worst_fp64_error worst_error allowed_error ok inputs l2 device clock_mhz
+    cuda commit note);
 
 sub json_rows { return map { decode_json($_) } split /\n/, run('01_tiled', @small, '--json', @_)->{out} }
 
