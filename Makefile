@@ -122,9 +122,9 @@ UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
 SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
 
-$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness%,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
-$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness%,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 
 $(OUT)/%/main_as_table.o: %/main.c
@@ -211,3 +211,40 @@ help: ## this list
 	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
+
+# ---- classroom ----------------------------------------------------------------------------------------------------------
+# Options go to the scripts: make compare COMPARE_OPTIONS="--seqlen 1024 --causal"; make sweep SWEEP_OPTIONS="--lengths 512,1024".
+.PHONY: compare sweep plots exercise
+PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
+DECODING := $(filter %decoding,$(PROGRAMS))
+
+compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for 07)
+	@perl common/compare.pl $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
+
+sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (SWEEP_OPTIONS)
+	@perl common/sweep.pl $(PROGRAMS) -- $(SWEEP_OPTIONS)
+
+plots: ## draw notes/pictures/ from the result files; needs matplotlib
+	@python3 common/plots.py $(PLOT_OPTIONS)
+	@python3 common/pictures.py
+
+# make diff-03-04, make diff-04.1-04.2: what the second changes in the first.
+diff-%:
+	@perl common/diff.pl $*
+
+# One kernel file of a stage replaced by what lies in exercises/<number>/; common/exercise.pl calls these.
+ifdef EXERCISE
+SCRATCH  := $(wildcard exercises/$(EXERCISE)/*.cu)
+REPLACED := $(patsubst exercises/$(EXERCISE)/%,$(OUT)/$(EXERCISE_STAGE)/%.o,$(SCRATCH))
+with_scratch = $(filter-out $(REPLACED),$(call objects,$1 $(FORWARD_$(EXERCISE_STAGE)) $(NAIVE) $(COMMON))) $(call objects,$(SCRATCH))
+$(call objects,$(SCRATCH)): KERNEL_CC += -I$(EXERCISE_STAGE)
+$(OUT)/exercises/$(EXERCISE)/$(EXERCISE_STAGE): $(sort $(call with_scratch,$(wildcard $(EXERCISE_STAGE)/*.c $(EXERCISE_STAGE)/*.cu)))
+	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
+$(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/main_as_table.o $(sort $(call with_scratch, \
+		tests/grid$(if $(FORWARD_$(EXERCISE_STAGE)),_backward).c \
+		$(filter-out %/main.c,$(wildcard $(EXERCISE_STAGE)/*.c $(EXERCISE_STAGE)/*.cu))))
+	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
+endif
+
+exercise: ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
+	@MAKE="$(MAKE)" OUT=$(OUT) DEVICE=$(DEVICE) perl common/exercise.pl $(N) $(if $(ANSWER),-- "$(ANSWER)")

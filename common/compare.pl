@@ -38,6 +38,10 @@ while (my ($names, $options) = splice @groups, 0, 2) {
         show_progress(sprintf '%s (%d of %d) ...', $stage, ++$done, $total);
         my $run = measure($program, @$options);
         show_progress();
+        if (!@{$run->{rows}} && $run->{code} eq '2' && $run->{reason} =~ /^-/) { # a mistake in the options is all stages' mistake
+            print STDERR "compare.pl: $run->{reason}\n";
+            exit 2;
+        }
         print_stage($stage, $run);
     }
 }
@@ -47,7 +51,7 @@ if (@disagree || $broken) {
     print 'FAIL  ', join(', ', (@disagree ? "disagree: @disagree" : ()), ($broken ? "broken: $broken" : ())), "\n";
     exit 1;
 }
-print $agree ? "PASS  $agree variants agree with 00_naive\n" : $device ? "not validated\n" : "NOT RUN  nothing can run this problem here\n";
+print $agree ? "PASS  $agree variant" . ($agree == 1 ? ' agrees' : 's agree') . " with 00_naive\n" : $device ? "not validated\n" : "NOT RUN  nothing can run this problem here\n";
 exit($device ? 0 : 2);
 
 # One program's lines. A table begins where the problem, or what is computed of it, is another than before.
@@ -55,7 +59,7 @@ sub print_stage {
     my ($stage, $run) = @_;
     my @rows = @{$run->{rows}};
     if (@rows) {
-        my $backward = grep { $_->{direction} ne 'forward' } @rows;
+        my $backward = grep { $_->{direction} eq 'backward' } @rows;
         my $problem = problem_of($rows[0]);
         my $this = ($backward ? 'forward and backward' : 'forward') . " · $problem";
         print_heading($this, $rows[0]) if $this ne $section;
@@ -71,10 +75,10 @@ sub print_stage {
     $agree += grep { $_->{ok} && $_->{direction} ne 'both' && $_->{variant} ne '00_naive' } own_rows($run, $stage);
     if ($run->{code} =~ /signal/ || $run->{code} > 2 || ($run->{code} == 1 && !@bad)) {
         my $how = $run->{code} =~ /signal/ ? "ended by $run->{code}" : "exit code $run->{code}";
-        printf "%-26s %s%s\n", $stage, $how, $run->{reason} ne '' ? ": $run->{reason}" : '';
+        printf "%-27s %s%s\n", $stage, $how, $run->{reason} ne '' ? ": $run->{reason}" : '';
         $broken .= ($broken ? ' ' : '') . $stage;
     } elsif (!@rows) {
-        printf "%-26s not run: %s\n", $stage, $run->{reason};
+        printf "%-27s not run: %s\n", $stage, $run->{reason};
     }
 }
 
@@ -89,19 +93,19 @@ sub print_heading {
 }
 
 # Names to the left, numbers to the right.
-sub print_cells { printf "%-26s %-9s %9s %8s %8s %22s %9s %22s\n", @_ }
+sub print_cells { printf "%-27s %-20s %9s %8s %8s %22s %9s %22s\n", @_ }
 
 sub print_row {
     my ($row) = @_;
     if (defined $row->{note}) {
-        printf "%-26s %-9s %s\n", $row->{variant}, $row->{direction}, $row->{note};
+        printf "%-27s %-20s %s\n", $row->{variant}, $row->{direction}, $row->{note};
         return;
     }
     my $problem = problem_of($row) . " $row->{direction}";
     $naive_ms{$problem} = $row->{latency_ms} if $row->{variant} eq '00_naive';
     my $ratio = $naive_ms{$problem} ? three_digits($naive_ms{$problem} / $row->{latency_ms}) . '×' : '-';
     my $error = defined $row->{worst_error} ? sprintf '%.1e / %.1e', @$row{qw(worst_error allowed_error)} : '-';
-    print_cells($row->{variant}, $row->{direction}, time_text($row->{latency_ms}), three_digits($row->{tflops}),
+    print_cells($row->{variant}, $row->{direction}, time_text($row->{latency_ms}), $row->{tflops} ? three_digits($row->{tflops}) : '-',
                 three_digits($row->{gbps}), bytes_text($row->{tensor_bytes}) . ' + ' . bytes_text($row->{workspace_bytes}),
                 $ratio, $error);
 }

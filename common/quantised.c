@@ -62,12 +62,14 @@ static Comparison compare_rows(const Problem *p, const char *tensor, int heads, 
     return c;
 }
 
-static Prepared prepare(const Problem *p, const Variant *variant, const Buffer *workspace) {
+static Prepared prepare(const Problem *p, const Variant *variant, const HostTensors *inputs, const Buffer *workspace) {
     Prepared x = {.p = *p};
     x.p.dtype = DTYPE_FP32;
     x.q = host_alloc(query_elements(p), sizeof *x.q);
     x.k = host_alloc(key_elements(p), sizeof *x.k);
     x.v = host_alloc(key_elements(p), sizeof *x.v);
+    for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
+        x.q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
     x.rounding = variant->dequantise(p, workspace, x.q, x.k, x.v);
     x.score_size = score_size(&x.p, x.q, x.k);
     return x;
@@ -263,7 +265,7 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
 int compare_quantised(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
                       const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
                       Comparison comparisons[QUANTISED_COMPARISONS]) {
-    Prepared x = prepare(p, variant, workspace);
+    Prepared x = prepare(p, variant, inputs, workspace);
     Reference reference = {0};
     double largest_v = 0;
     for (size_t i = 0; i < key_elements(p); i++)

@@ -264,9 +264,9 @@ static void print_accuracy(const Report *r, const Row *row) {
 }
 
 /* Where every variant is exact up to rounding, nobody asks how exact. */
-static int shows_accuracy(const Stage *stage) {
-    for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++)
-        if (stage->variants[i].prepare)
+static int shows_accuracy(const Row *rows, int count) {
+    for (int i = 0; i < count; i++)
+        if (rows[i].direction == PREPARE)
             return 1;
     return 0;
 }
@@ -441,7 +441,7 @@ void report_end(const Report *r, const Row *rows, int count) {
             (rows[i].direction == FORWARD || rows[i].direction == BACKWARD))
             print_workspace(&rows[i]);
     for (int i = 0; i < count; i++)
-        if (r->format == FORMAT_TABLE && rows[i].errors_known && shows_accuracy(r->stage))
+        if (r->format == FORMAT_TABLE && rows[i].errors_known && shows_accuracy(rows, count))
             print_accuracy(r, &rows[i]);
     for (int i = 0; i < count; i++)
         if (r->format == FORMAT_TABLE && rows[i].direction == BACKWARD && rows[i].validated)

@@ -54,7 +54,8 @@ typedef struct {
 } Rounding;
 
 /* What the prepared inputs in `workspace` stand for: fills in q, k and v, host arrays in the shapes of Q, K and V, scales and
- * rotations undone. They are what the variant's result is validated against; how far they are from the inputs is checked too. */
+ * rotations undone; q comes in as the input, for variants that leave it as it is. They are what the variant's result is
+ * validated against; how far they are from the inputs is checked too. */
 typedef Rounding Dequantiser(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
 
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.

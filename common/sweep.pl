@@ -225,21 +225,28 @@ sub key_of { my ($row) = @_; return join ' ', @$row{@key} }
 sub read_file {
     ($kept, $from_elsewhere) = (0, 0);
     open(my $in, '+<', $file) or return;
-    my $whole = 0; # bytes of whole lines: an interrupted write leaves a piece of one
+    my $whole = 0; # bytes of whole lines
     my $heading = <$in> // '';
     stop("$file: has other columns than this sweep writes: move it away") if $heading =~ /\n/ && $heading ne join(',', @columns) . "\n";
     $whole = length $heading if $heading =~ /\n/;
+    my ($is_cut, @found) = (0);
     while ($whole && defined(my $line = <$in>)) {
-        last if $line !~ /\n$/;
-        $whole += length $line;
-        chomp $line;
+        $is_cut = $line !~ /\n$/ and last;
         my %row;
-        @row{@columns} = map { s/^"(.*)"$/$1/r =~ s/""/"/gr } $line =~ /("(?:[^"]|"")*"|[^,]*)(?:,|$)/g;
-        push @{$rows{key_of(\%row)}}, \%row;
-        $kept++;
-        $from_elsewhere += $row{commit} ne $here->{commit};
+        @row{@columns} = map { s/^"(.*)"$/$1/r =~ s/""/"/gr } $line =~ s/\n$//r =~ /("(?:[^"]|"")*"|[^,]*)(?:,|$)/g;
+        push @found, [key_of(\%row), length $line, \%row];
+        $whole += length $line;
     }
+    # An interrupted write leaves a piece of a line, and perhaps only some rows of its point: the last point goes, too.
+    my $last = $is_cut && @found ? $found[-1][0] : '';
+    $whole -= (pop @found)->[1] while @found && $found[-1][0] eq $last;
     truncate($in, $whole) or stop("$file: $!");
+    for (@found) {
+        my ($key, undef, $row) = @$_;
+        push @{$rows{$key}}, $row;
+        $kept++;
+        $from_elsewhere += $row->{commit} ne $here->{commit};
+    }
 }
 
 # One write: the rows of a point are there together, or not at all.
@@ -269,11 +276,13 @@ sub split_curve {
         show_progress("splits $splits ...");
         my $run = measure($program, @options, '--variant', 'split_k', '--no-validate', '--splits', $splits);
         my ($row) = own_rows($run, stage_of($program));
-        push @lines, join("\t", $splits, $row->{latency_ms}, $row->{gbps}) . "\n" if $row && defined $row->{latency_ms};
+        next if !$row || !defined $row->{latency_ms};
+        my @shares = map { $row->{$_} ? sprintf('%.0f %%', 100 * $row->{gbps} / $row->{$_}) : '' } qw(read_gbps copy_gbps);
+        push @lines, join("\t", $splits, sprintf('%.1f', 1000 * $row->{latency_ms}), sprintf('%.4g', $row->{gbps}), @shares) . "\n";
     }
     show_progress();
     open(my $curve, '>', $path) or stop("$path: $!");
-    print $curve "splits\tlatency_ms\tgbps\n", @lines;
+    print $curve "splits\tlatency, us\tGB/s\tof a read\tof a copy\n", @lines;
     close $curve or stop("$path: $!");
     print "$path: ", scalar @lines, " splits\n";
 }

@@ -238,7 +238,7 @@ static int run_variant(const Variant *variant, Case *c) {
  * exclude each other; it is one of few: what matters is none, one, some, and more than there are tiles. */
 static void rotate_settings(Problem *p, int index) {
     static const int numbers[] = {1, 2, 3, 7, 64, 200};
-    int given = index % 3; /* which of the numbers, if any */
+    int given = index / 3 % 3; /* which of the numbers, if any */
     index += index / 13;   /* out of step with batch, heads and inputs */
     for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
         const Setting *s = &stage.settings[i];

@@ -230,6 +230,12 @@ inline int atomicMin(int *to, int value) {
     return atomic_update(to, [=](int old) { return min(old, value); });
 }
 
+/* The same number on every computer, so that results are the same; and few, so that a small problem is more than they can
+ * take at once, as a large one is on a GPU. */
+template <typename... Parameter> int resident_blocks(void (*)(Parameter...), int, size_t) { return 6; }
+
+inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
+
 /* ---- the two macros of kernel.cuh that are syntax in CUDA ---- */
 #define SHARED_MEMORY(Type, name) Type &name = *static_cast<Type *>(simt_shared(sizeof(Type), __FILE__, __LINE__))
 

@@ -197,6 +197,53 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
     switch_to(next_fiber(w));
 }
 
+void simt_warpgroup(const char *what, void *operands, void (*compute)(void **operands), const char *file, int line) {
+    Worker *w = simt_self;
+    Fiber *fiber = w->current;
+    int number = fiber->number / WARPGROUP;
+    Warpgroup *group = &w->warpgroups[number];
+    if ((number + 1) * WARPGROUP > w->threads)
+        simt_fail(file, line, "%s needs a warpgroup, %d threads; this one has %d", what, WARPGROUP, w->threads % WARPGROUP);
+
+    fiber->place = (Place){what, file, line, 0};
+    clear_ready(w, fiber);
+    if (group->arrived == 0)
+        group->place = fiber->place;
+    if (simt_same_place(&group->place, &fiber->place)) { /* else it never goes on, and simt_report_stuck will say why */
+        group->operands[fiber->number % WARPGROUP] = operands;
+        if (++group->arrived == WARPGROUP) {
+            group->arrived = 0;
+            for (int i = 0; i < 4; i++) /* counted once */
+                trace_collective(i ? "as a part of a warpgroup" : what, 4 * number + i, SIMT_FULL_WARP);
+            if (compute)
+                compute(group->operands);
+            for (int i = 0; i < 4; i++)
+                simt_set_ready(w, 4 * number + i, SIMT_FULL_WARP);
+        }
+    }
+    switch_to(next_fiber(w));
+}
+
+void simt_sleep(const char *what, const void *on, const char *file, int line) {
+    Worker *w = simt_self;
+    Fiber *fiber = w->current;
+    fiber->place = (Place){what, file, line, 0};
+    fiber->sleeps_on = on;
+    clear_ready(w, fiber);
+    switch_to(next_fiber(w));
+}
+
+void simt_wake(const void *on) {
+    Worker *w = simt_self;
+    for (int i = 0; i < w->threads; i++)
+        if (w->fibers[i].sleeps_on == on) {
+            w->fibers[i].sleeps_on = NULL;
+            simt_set_ready(w, i / SIMT_WARP, 1u << i % SIMT_WARP);
+        }
+}
+
+unsigned simt_block_count(void) { return simt_self->block_count; }
+
 int simt_lane(void) { return simt_self->current->number % SIMT_WARP; }
 unsigned simt_warp_lanes(void) { return simt_self->warps[simt_self->current->number / SIMT_WARP].exists; }
 

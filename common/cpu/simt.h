@@ -4,11 +4,13 @@
  * each core (a *worker*) takes the next block that nobody has begun. The threads of a block share memory and can wait for
  * each other. They come in *warps* of 32 *lanes*; on a GPU a warp's lanes execute one instruction together (single
  * instruction, multiple threads: SIMT). Here each thread is a *fiber*, a stack with a place to go on from, and a worker
- * runs the fibers of its block one after another. A fiber runs until it must wait, and there are just two reasons to wait:
+ * runs the fibers of its block one after another. A fiber runs until it must wait, and there are few reasons to wait:
  *
  *     a barrier      __syncthreads: until all threads of the block are there
  *     a collective   an instruction that a warp's lanes execute together, because each lane's result depends on the
- *                    operands of others: shuffles, votes, ldmatrix, mma. The last lane to arrive computes for all
+ *                    operands of others: shuffles, votes, ldmatrix, mma. The last lane to arrive computes for all.
+ *                    Hopper's wgmma is one of four warps
+ *     an mbarrier    of Hopper (hopper_cpu.h): until another thread, or a copy, has done its part
  *
  * What lies between two waits runs for one thread at a time. So a kernel that is right on a GPU gives the same result
  * here, a kernel that needs a barrier it does not have gives results that depend on the order of the threads, and a wait
@@ -83,6 +85,17 @@ int simt_barrier(const char *what, int predicate, const char *file, int line);
 void simt_collective(const char *what, unsigned mask, void *operands, void (*compute)(void **operands, unsigned lanes),
                      const char *file, int line);
 
+/* The same for the 128 threads of a warpgroup: four warps, the first of them a multiple of four. operands[thread % 128]. */
+void simt_warpgroup(const char *what, void *operands, void (*compute)(void **operands), const char *file, int line);
+
+/* simt_sleep waits until another thread of the block calls simt_wake with the same `on`, an address. Whoever sleeps for a
+ * condition looks again when it wakes. */
+void simt_sleep(const char *what, const void *on, const char *file, int line);
+void simt_wake(const void *on);
+
+/* How many blocks this core has begun: changes when all that belonged to a block is void. */
+unsigned simt_block_count(void);
+
 /* This thread's lane, 0..31, and the lanes that exist in its warp. */
 int simt_lane(void);
 unsigned simt_warp_lanes(void);
@@ -90,7 +103,7 @@ unsigned simt_warp_lanes(void);
 /* Ends the program unless all 32 lanes of this warp exist, which `what` (ldmatrix, mma) needs. */
 void simt_need_full_warp(const char *what, const char *file, int line);
 
-/* The block's shared memory, 128-byte aligned, NaN (0xff) when a block starts. `bytes`: how much the kernel means to use;
+/* The block's shared memory, aligned to 1024 bytes, NaN (0xff) when a block starts. `bytes`: how much the kernel means to use;
  * more than the launch gave ends the program. */
 void *simt_shared(size_t bytes, const char *file, int line);
 

@@ -30,7 +30,7 @@
 #define ADDRESS_SANITIZER 0
 #endif
 
-enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP };
+enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP, WARPGROUP = 4 * SIMT_WARP };
 
 /* What a thread waits for. Two threads wait together if all of it is equal. */
 typedef struct {
@@ -51,6 +51,7 @@ typedef struct {
     int number;      /* the same as one number, x fastest; lane = number % 32, warp = number / 32 */
     int returned;    /* from the kernel */
     Place place;     /* where it waits, unless it is ready */
+    const void *sleeps_on; /* simt_sleep's address, or NULL */
     Copy *copies;    /* issued and not landed, oldest first */
     int copy_count, copy_capacity;
     int group; /* of the next copy: how many groups this thread has committed */
@@ -66,6 +67,13 @@ typedef struct {
     void *operands[SIMT_WARP];
 } Warp;
 
+/* Four warps in a collective of theirs, as at a barrier. */
+typedef struct {
+    Place place; /* where the first thread to arrive waits */
+    int arrived;
+    void *operands[WARPGROUP];
+} Warpgroup;
+
 typedef struct {
     int number; /* 0: the launching thread */
     Fiber fibers[SIMT_MAX_BLOCK];
@@ -76,6 +84,8 @@ typedef struct {
     /* the block at hand */
     int threads, returned;
     Warp warps[MAX_WARPS];
+    Warpgroup warpgroups[MAX_WARPS / 4];
+    unsigned block_count; /* blocks begun so far */
     unsigned warps_ready; /* those with a lane that could run */
     Place barrier;        /* where the first thread to arrive waits */
     int barrier_arrived, barrier_predicates, barrier_result;

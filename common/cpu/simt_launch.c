@@ -52,7 +52,11 @@ static void run_block(Worker *w, size_t block) {
     for (int i = 0; i < w->threads; i++) {
         Fiber *fiber = &w->fibers[i];
         fiber->returned = fiber->copy_count = fiber->group = 0;
+        fiber->sleeps_on = NULL;
     }
+    for (int i = 0; i < MAX_WARPS / 4; i++)
+        w->warpgroups[i].arrived = 0;
+    w->block_count++;
     for (int warp = 0; warp * SIMT_WARP < w->threads; warp++) {
         int lanes = w->threads - warp * SIMT_WARP;
         w->warps[warp].exists = lanes < SIMT_WARP ? (1u << lanes) - 1 : SIMT_FULL_WARP;
@@ -82,7 +86,7 @@ static void run_blocks(Worker *w) {
 
 static Worker *make_worker(int number) {
     Worker *w = calloc(1, sizeof *w);
-    if (!w || posix_memalign((void **)&w->shared, 128, SIMT_SHARED_LIMIT + SHARED_TAIL) != 0)
+    if (!w || posix_memalign((void **)&w->shared, 1024, SIMT_SHARED_LIMIT + SHARED_TAIL) != 0)
         simt_give_up(2, "CPU device: out of memory");
     w->number = number;
     w->current = &w->scheduler;

@@ -85,7 +85,7 @@ static void add_collective(TraceKernel *kernel, const TraceCollective *from) {
     c->what = from->what;
     c->count += from->count;
     unsigned m, n, k; /* "mma_m16n8k16": the name is the shape of the product */
-    if (sscanf(from->what, "mma_m%un%uk%u", &m, &n, &k) == 3)
+    if (sscanf(from->what, "mma_m%un%uk%u", &m, &n, &k) == 3 || sscanf(from->what, "wgmma_m%un%uk%u", &m, &n, &k) == 3)
         kernel->mma_flops += 2 * m * n * k * from->count;
 }
 

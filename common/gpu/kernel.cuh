@@ -21,9 +21,10 @@
 #include <cuda_runtime.h>
 
 /* `name` is a reference to one `Type` in the block's dynamic shared memory (launch with sizeof(Type)). Put every tile of a
- * kernel into one struct: its declaration is then the picture of shared memory. Aligned to 128 bytes, one row of banks. */
+ * kernel into one struct: its declaration is then the picture of shared memory. Aligned to 1024 bytes, eight rows of all banks:
+ * what swizzles of Hopper repeat after (hopper.cuh). */
 #define SHARED_MEMORY(Type, name)                                     \
-    extern __shared__ __align__(128) unsigned char shared_memory[];   \
+    extern __shared__ __align__(1024) unsigned char shared_memory[];  \
     Type &name = *reinterpret_cast<Type *>(shared_memory)
 
 /* Launches `kernel`. Above 48 KB of shared memory CUDA wants to be asked for permission first. */
@@ -34,6 +35,15 @@ void launch(const char *name, const char *file, int line, void (*kernel)(Paramet
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
     kernel<<<grid, block, shared_bytes, static_cast<cudaStream_t>(device_stream())>>>(argument...);
     device_check_launch(name, file, line);
+}
+
+/* How many blocks of `kernel` run on the device at the same time. */
+template <typename... Parameter> int resident_blocks(void (*kernel)(Parameter...), int threads, size_t shared_bytes) {
+    int blocks = 0; /* a multiprocessor's */
+    if (shared_bytes > 48 * 1024)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
+    return (blocks > 0 ? blocks : 1) * device_properties()->sm_count; /* 0: LAUNCH will say why */
 }
 
 #else

@@ -43,15 +43,16 @@ template <typename T, int Rows, int D> struct Tile {
 };
 
 /* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` (row-major, D columns of rows `pitch` elements apart; the
- * start of each 16-byte aligned) into the tile, by all `Threads` threads of the block. Rows from `row_end` on do not exist and
- * become zeros. Ends with a committed cp.async group. */
+ * start of each 16-byte aligned) into the tile, by all `Threads` threads of the block; or by those who number themselves, `thread`,
+ * from 0. Rows from `row_end` on do not exist and become zeros. Ends with a committed cp.async group. */
 template <int Threads, typename T, int Rows, int D>
-__device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D) {
+__device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D,
+                                       int thread = threadIdx.x) {
     /* A thread keeps its chunk and steps down the rows, so that its addresses differ by constants. Rows of 32 or 96 elements
      * are taken 32 (four chunks) at a time. */
     constexpr int across = D % 64 == 0 ? D / 8 : 4, down = Threads / across;
     static_assert(Threads % across == 0 && Rows % down == 0, "every thread copies the same number of chunks");
-    const int row = threadIdx.x / across, chunk = threadIdx.x % across;
+    const int row = thread / across, chunk = thread % across;
     const T *from = matrix + (size_t)(first_row + row) * pitch + 8 * chunk;
 #pragma unroll
     for (int r = 0; r < Rows; r += down)

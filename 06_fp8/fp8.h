@@ -1,0 +1,94 @@
+/* fp8.h - the seam inside 06_fp8: what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu,
+ * wgmma.cu).
+ *
+ * A number x is stored as x / scale, rounded to an 8-bit format. One scale serves a whole tile, or a whole head:
+ *
+ *     scale = amax / largest        amax: the largest |x| that shares the scale; largest: 448 for e4m3, 57344 for e5m2
+ *     x ~ scale * stored            amax lands on the largest number that the format has; where amax is 0, scale is 1
+ *
+ * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice. With --format fp16
+ * nothing is quantised: scales are 1, an element has 2 bytes. But V is transposed all the same, and the rest is laid out as for fp8.
+ *
+ * Read by C and by both C++ compilers.
+ */
+#ifndef FA_FP8_H
+#define FA_FP8_H
+
+#include "../common/stage.h"
+
+/* Problem.settings, in the order of the table in main.c, and what the settings with names can be. */
+enum { FORMAT, SCALING, HADAMARD, SMOOTH_K };
+enum { FORMAT_E4M3, FORMAT_E5M2, FORMAT_FP16 };
+enum { SCALING_TENSOR, SCALING_BLOCK };
+
+/* The workspace, in this order. `element` is a byte, or 2 with --format fp16. */
+enum {
+    Q8,  /* element [batch, heads, seqlen_q, D] */
+    K8,  /* element [batch, kv_heads, seqlen_k, D]; keys past the entry's length are 0 */
+    VT8, /* element [batch, kv_heads, D, key_pitch], V transposed; keys past the entry's length are 0 */
+    Q_SCALES, /* fp32 [batch, heads, q_scale_count] */
+    K_SCALES, /* fp32 [batch, kv_heads, k_scale_count] */
+    V_SCALES, /* the same shape */
+    LSE_SHIFT, /* fp32 [batch, heads, seqlen_q]: what is to be added to LSE, see --smooth-k; else 0 */
+    K_MEAN,    /* fp32 [batch, kv_heads, D]: what was subtracted from every key; only written with --smooth-k */
+    FP8_BUFFERS
+};
+
+/* Rows that share a scale. 64 queries are the least that a kernel's warp or warpgroup works on together. 128 keys are a key tile:
+ * S of one tile has one scale, and so has its product with V. */
+enum { BLOCK_Q = 64, BLOCK_K = 128 };
+
+HOST_DEVICE static inline int q_scale_count(const Problem *p) { return (p->seqlen_q + BLOCK_Q - 1) / BLOCK_Q; }
+HOST_DEVICE static inline int k_scale_count(const Problem *p) { return (p->seqlen_k + BLOCK_K - 1) / BLOCK_K; }
+
+/* The scales of one head: indexed by row / BLOCK_Q, or by key / BLOCK_K. With --scaling tensor all of a head are equal. */
+HOST_DEVICE static inline size_t q_scale_offset(const Problem *p, int batch, int head) {
+    return ((size_t)batch * p->heads + head) * q_scale_count(p);
+}
+HOST_DEVICE static inline size_t k_scale_offset(const Problem *p, int batch, int kv_head) {
+    return ((size_t)batch * p->kv_heads + kv_head) * k_scale_count(p);
+}
+
+/* V transposed: row d of a head holds that component of all keys, key_pitch elements, whole key tiles. */
+HOST_DEVICE static inline int key_pitch(const Problem *p) { return k_scale_count(p) * BLOCK_K; }
+HOST_DEVICE static inline size_t vt_head_offset(const Problem *p, int batch, int kv_head) {
+    return ((size_t)batch * p->kv_heads + kv_head) * p->head_dim * key_pitch(p);
+}
+
+/* The order of keys in a row of VT8, 8-bit formats only (fp16 keeps the natural one). P leaves the tensor cores as the accumulator
+ * of Q K^T and comes back as the A operand of P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c, 2c + 1 and 8 + 2c,
+ * 8 + 2c + 1; of the operand it must bring places 4c .. 4c + 3. A sum does not care for the order of its terms: V's keys are put
+ * into the order in which P has them, and P never moves between lanes.
+ *
+ *     place     0  1  2  3 | 4  5  6  7 | 8  9 10 11 |12 13 14 15
+ *     key       0  1  8  9 | 2  3 10 11 | 4  5 12 13 | 6  7 14 15       and so on in each group of 16
+ *     lane c         0     |      1     |      2     |      3                                                             */
+HOST_DEVICE static inline int key_at_place(int place) {
+    int lane = place % 16 / 4, i = place % 4;
+    return place / 16 * 16 + 2 * lane + (i & 1) + 8 * (i >> 1);
+}
+
+/* The signs of the rotation (quantise.cu): -1 where the binary digits of d have an odd number of neighbouring ones. */
+HOST_DEVICE static inline float rotation_sign(int d) {
+    int pairs = d & (d >> 1);
+    pairs ^= pairs >> 4;
+    pairs ^= pairs >> 2;
+    return (pairs ^ pairs >> 1) & 1 ? -1.0f : 1.0f;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The workspace above; both variants have the same. */
+int fp8_plan(const Problem *p, Buffer *workspace);
+
+/* The pre-pass: Q, K, V to the workspace. What it left there; the variants differ in how exactly they compute with it. */
+void fp8_quantise(const Problem *p, const Tensors *t, const Buffer *workspace);
+Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+Rounding fp8_wgmma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

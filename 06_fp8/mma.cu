@@ -1,0 +1,275 @@
+/* 06_fp8/mma - 04_fa2/split_q with both products in 8 bits, on every chip.
+ *
+ * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of 8 bits where
+ * m16n8k16 takes 16 of 16. The pre-pass (quantise.cu) has brought the inputs into 8 bits; here S and O get their scales back, P is
+ * rounded to 8 bits as well, and V arrives transposed. The rest is split_q: compare the two.
+ *
+ * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax scale.
+ * P.          A probability is at most 1 and mostly far below. e4m3 ends at 2^-9, but upwards it has room to 448. So P = 1 becomes
+ *             2^8 in e4m3 and 2^15 in e5m2: the exponent is added for free, where the maximum is subtracted. l is summed of the same
+ *             P, unrounded, so that O / l needs no correction; LSE does. There is no room above: m must follow every new maximum.
+ * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So a key tile's product is summed apart,
+ *             and joins O in fp32, once a tile, with V's scale: O = factor O + v_scale (P V8).
+ * V.          mma's B operand wants neighbours in k, here keys, in one register. ldmatrix moves pairs of bytes and cannot transpose
+ *             single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h: key_at_place).
+ *
+ * Who owns what. As in split_q: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one first.
+ *
+ *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
+ *            +--------+--------+--------+            lane 4r + c, c = 0..3, holds columns 2c, 2c + 1 of row r
+ *     warp 0 | 32 x Bc|        |        |            and of row r + 8. Of P as the A operand, 16 x 32, it brings
+ *     warp 1 | 32 x Bc|        |        |  queries   places 4c .. 4c + 3 and 16 + 4c .. of the same rows.
+ *     warp 2 | 32 x Bc|        |        |     |
+ *     warp 3 | 32 x Bc|        |        |     v
+ *            +--------+--------+--------+
+ *
+ * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes, half of split_q's. Registers a
+ * lane: O takes Br D / 128, S takes Br Bc / 128, as in split_q. Shared memory: D x (Br + 4 Bc) bytes, half of split_q's.
+ * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16, and
+ * this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
+ *
+ *     make 06_fp8 && ./06_fp8 --variant mma --format e5m2 --causal
+ */
+#include "../common/gpu/tile.cuh"
+
+#include "fp8.h"
+
+#include <limits.h>
+
+constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
+constexpr int THREADS = 32 * WARPS;
+constexpr unsigned WHOLE_WARP = 0xffffffff;
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+/* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
+typedef uint16_t Pair;
+
+/* Of O and S a lane holds 64 numbers each. That is a third less than in split_q: its registers also hold unpacked operands where the
+ * tensor cores do not take 8 bits, and the scales. Hence 16 rows a warp at D = 128; all chips have the shared memory for it. */
+template <int D> struct Shape {
+    static constexpr int m_tiles = D <= 64 ? 2 : 1; /* m16 tiles a warp */
+    static constexpr int Br = WARPS * 16 * m_tiles;
+    static constexpr int Bc = 128 / m_tiles;
+    static_assert(BLOCK_K % Bc == 0 && BLOCK_Q % (16 * m_tiles) == 0, "one scale for a key tile, and for a warp's rows");
+};
+
+/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is enough. */
+template <typename T, int D> struct Fp8Shared {
+    static constexpr int Br = Shape<D>::Br, Bc = Shape<D>::Bc;
+    Tile<Pair, Br, D / 2> q;
+    union {
+        struct {
+            Tile<Pair, Bc, D / 2> k[2]; /* [key][d] */
+            Tile<Pair, D, Bc / 2> v[2]; /* [d][key] */
+        } in;
+        Tile<T, Br, D> o; /* on its way out, when K and V are done with */
+    };
+};
+
+/* What the pre-pass left, as the kernel takes it. */
+struct Quantised {
+    const Pair *q8, *k8, *vt8;
+    const float *q_scales, *k_scales, *v_scales, *lse_shift;
+};
+
+template <typename T, typename Format, int D>
+__global__ void __launch_bounds__(THREADS, 2) fp8_mma_kernel(Problem p, Tensors t, Quantised x) {
+    constexpr int m_tiles = Shape<D>::m_tiles, Br = Shape<D>::Br, Bc = Shape<D>::Bc;
+    using Shared = Fp8Shared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int lane = threadIdx.x % 32;
+    const int warp_row = threadIdx.x / 32 * (16 * m_tiles); /* the warp's first row in the tile */
+
+    /* Which query tile of which head. Blocks start in the order of their index: the last query tile of every head first,
+     * because under a causal mask it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
+    const int all_heads = p.batch * p.heads, batch_head = blockIdx.x % all_heads;
+    const int batch = batch_head / p.heads, head = batch_head % p.heads, kv_head = kv_head_of(&p, head);
+    const int first_row = (ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads) * Br;
+
+    /* Offsets in pairs, two elements each. All rows of a warp share one scale; rows past the last have none of their own. */
+    const Pair *q = x.q8 + query_head_offset(&p, batch, head) / 2;
+    const Pair *k = x.k8 + key_head_offset(&p, batch, kv_head) / 2;
+    const Pair *v = x.vt8 + vt_head_offset(&p, batch, kv_head) / 2;
+    const int pitch = key_pitch(&p) / 2;
+    const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + min(first_row + warp_row, p.seqlen_q - 1) / BLOCK_Q];
+    const size_t first_k_scale = k_scale_offset(&p, batch, kv_head);
+
+    /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles its first row sees whole. */
+    const int keys = key_length(&p, t.key_lengths, batch);
+    const int key_tiles = ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc);
+    const int whole_tiles = visible_keys(&p, keys, first_row) / Bc;
+
+    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q, D / 2);
+    if (key_tiles > 0) {
+        const int last = key_tiles - 1;
+        load_tile_async<THREADS>(shared.in.k[last % 2], k, last * Bc, keys, D / 2);
+        load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* V's rows are padded to whole tiles */
+    }
+
+    /* The lane's share of the running state. Rows are indexed [i][h]: row 16 i + 8 h + lane / 4 of the warp. m is kept times
+     * scale_log2, as the exponents are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. */
+    float o[m_tiles][D / 8][4] = {};
+    float m[m_tiles][2], l[m_tiles][2];
+#pragma unroll
+    for (int i = 0; i < m_tiles; i++)
+        m[i][0] = m[i][1] = -1e30f, l[i][0] = l[i][1] = 0;
+
+    for (int tile = key_tiles - 1; tile >= 0; tile--) {
+        auto &k_tile = shared.in.k[tile % 2];
+        auto &v_tile = shared.in.v[tile % 2];
+        const float k_scale = x.k_scales[first_k_scale + tile * Bc / BLOCK_K];
+        const float v_scale = x.v_scales[first_k_scale + tile * Bc / BLOCK_K];
+        const float scale_log2 = p.scale * LOG2_E * q_scale * k_scale; /* e^(scale s) = 2^(scale_log2 s) */
+        cp_async_wait<0>();
+        __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
+        if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
+            load_tile_async<THREADS>(shared.in.k[(tile - 1) % 2], k, (tile - 1) * Bc, INT_MAX, D / 2);
+            load_tile_async<THREADS>(shared.in.v[(tile - 1) % 2], v + (tile - 1) * Bc / 2, 0, D, pitch);
+        }
+
+        /* S = Q K^T, 32 components at a time */
+        float s[m_tiles][Bc / 8][4] = {};
+#pragma unroll
+        for (int d = 0; d < D / 32; d++) {
+            uint32_t a[m_tiles][4];
+#pragma unroll
+            for (int i = 0; i < m_tiles; i++)
+                load_a_fragment(a[i], shared.q, warp_row + 16 * i, d);
+#pragma unroll
+            for (int c = 0; c < Bc / 8; c += 2) {
+                uint32_t b[4];
+                load_b_fragments(b, k_tile, 8 * c, d);
+#pragma unroll
+                for (int i = 0; i < m_tiles; i++) {
+                    mma_m16n8k32<Format>(s[i][c], a[i], b[0], b[1]);
+                    mma_m16n8k32<Format>(s[i][c + 1], a[i], b[2], b[3]);
+                }
+            }
+        }
+
+        /* Mask, only in tiles that the diagonal or the end of the keys cuts */
+        if (tile >= whole_tiles) {
+#pragma unroll
+            for (int i = 0; i < m_tiles; i++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    const int row = first_row + warp_row + 16 * i + 8 * (e / 2) + lane / 4;
+                    const int seen = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + e % 2);
+#pragma unroll
+                    for (int c = 0; c < Bc / 8; c++)
+                        s[i][c][e] = 8 * c < seen ? s[i][c][e] : -INFINITY;
+                }
+        }
+
+        /* The maximum. It must be the true one: e4m3 has no room for a P above it. */
+        float factor[m_tiles][2]; /* of what was summed with the old one */
+#pragma unroll
+        for (int i = 0; i < m_tiles; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float tile_max = s[i][0][2 * h];
+#pragma unroll
+                for (int c = 0; c < Bc / 8; c++)
+                    tile_max = fmaxf(tile_max, fmaxf(s[i][c][2 * h], s[i][c][2 * h + 1]));
+                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
+                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+                const float m_new = fmaxf(m[i][h], tile_max * scale_log2);
+                factor[i][h] = exp2_approx(m[i][h] - m_new);
+                m[i][h] = m_new;
+                l[i][h] *= factor[i][h];
+            }
+
+        /* P = 2^(scale_log2 S - m + shift), the largest number 2^shift: one FFMA and one ex2 an element. Rounded, 32 keys make an
+         * A operand. Its quarters are j: j % 2 is 8 rows down, j / 2 is 16 keys right, which are two accumulators here. */
+        uint32_t rounded_p[m_tiles][Bc / 32][4];
+#pragma unroll
+        for (int c = 0; c < Bc / 8; c += 4)
+#pragma unroll
+            for (int i = 0; i < m_tiles; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const int h = j % 2;
+                    const float shift = Format::largest_exponent - m[i][h];
+                    float e[4];
+#pragma unroll
+                    for (int n = 0; n < 4; n++) {
+                        e[n] = exp2_approx(s[i][c + 2 * (j / 2) + n / 2][2 * h + n % 2] * scale_log2 + shift);
+                        l[i][h] += e[n];
+                    }
+                    rounded_p[i][c / 4][j] = pack_4<Format>(e[0], e[1], e[2], e[3]);
+                }
+
+        /* O = factor O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
+#pragma unroll
+        for (int d = 0; d < D / 8; d += 2) {
+            float product[m_tiles][2][4] = {};
+#pragma unroll
+            for (int c = 0; c < Bc / 32; c++) {
+                uint32_t b[4];
+                load_b_fragments(b, v_tile, 8 * d, c);
+#pragma unroll
+                for (int i = 0; i < m_tiles; i++) {
+                    mma_m16n8k32<Format>(product[i][0], rounded_p[i][c], b[0], b[1]);
+                    mma_m16n8k32<Format>(product[i][1], rounded_p[i][c], b[2], b[3]);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < m_tiles; i++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    o[i][d + e / 4][e % 4] =
+                        o[i][d + e / 4][e % 4] * factor[i][e % 4 / 2] + v_scale * product[i][e / 4][e % 4];
+        }
+    }
+
+    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
+    cp_async_wait<0>();
+    __syncthreads(); /* every warp is done with K and V, where O goes now */
+#pragma unroll
+    for (int i = 0; i < m_tiles; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = l[i][h];
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+            const float inverse = sum > 0 ? 1 / sum : 0;
+            const int tile_row = warp_row + 16 * i + 8 * h + lane / 4, row = first_row + tile_row;
+            const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
+            if (lane % 4 == 0 && row < p.seqlen_q)
+                t.lse[flat_row] =
+                    sum > 0 ? (m[i][h] - Format::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
+#pragma unroll
+            for (int d = 0; d < D / 8; d++) {
+                const uint32_t pair = pack_pair<T>(o[i][d][2 * h] * inverse, o[i][d][2 * h + 1] * inverse);
+                *reinterpret_cast<uint32_t *>(shared.o.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
+            }
+        }
+
+    /* O goes out through shared memory, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows */
+    __syncwarp();
+    T *out = (T *)t.o + query_head_offset(&p, batch, head);
+    constexpr int chunks = D / 8;
+    for (int i = lane; i < 16 * m_tiles * chunks; i += 32) {
+        const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
+        if (row < p.seqlen_q)
+            store_16(out + (size_t)row * D + 8 * chunk, load_16(shared.o.chunk(tile_row, chunk)));
+    }
+}
+
+template <typename T, typename Format, int D> static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
+    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Shape<D>::Br);
+    LAUNCH((fp8_mma_kernel<T, Format, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
+}
+
+extern "C" void fp8_mma(const Problem *p, const Tensors *t, const Buffer *w) {
+    const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
+                         (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,
+                         (const float *)w[K_SCALES].pointer,   (const float *)w[V_SCALES].pointer,
+                         (const float *)w[LSE_SHIFT].pointer};
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        if (p->settings[FORMAT] == FORMAT_E4M3)
+            launch_mma<T, E4m3, D>(*p, *t, x);
+        else
+            launch_mma<T, E5m2, D>(*p, *t, x);
+    }));
+}

@@ -1,0 +1,126 @@
+/* workspace.c - the workspace of fp8.h as the host sees it: how large it is, and what it stands for. Everything that the pre-pass
+ * did is undone here step by step (scale, rotation, mean, transposition); the variants' output is validated against attention of
+ * the result (common/quantised.h).
+ */
+#include "../common/device.h"
+#include "../common/numeric.h"
+#include "../common/parallel.h"
+#include "fp8.h"
+
+#include <stdlib.h>
+
+int fp8_plan(const Problem *p, Buffer *workspace) {
+    size_t element = p->settings[FORMAT] == FORMAT_FP16 ? 2 : 1, k_heads = (size_t)p->batch * p->kv_heads;
+    workspace[Q8] = (Buffer){.purpose = "Q8", .bytes = query_elements(p) * element};
+    workspace[K8] = (Buffer){.purpose = "K8", .bytes = key_elements(p) * element};
+    workspace[VT8] = (Buffer){.purpose = "VT8", .bytes = vt_head_offset(p, p->batch, 0) * element};
+    workspace[Q_SCALES] = (Buffer){.purpose = "Q scales", .bytes = q_scale_offset(p, p->batch, 0) * sizeof(float)};
+    workspace[K_SCALES] = (Buffer){.purpose = "K scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
+    workspace[V_SCALES] = (Buffer){.purpose = "V scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
+    workspace[LSE_SHIFT] = (Buffer){.purpose = "LSE shift", .bytes = row_count(p) * sizeof(float)};
+    workspace[K_MEAN] = (Buffer){.purpose = "K mean", .bytes = k_heads * p->head_dim * sizeof(float)};
+    return FP8_BUFFERS;
+}
+
+/* A workspace buffer, copied to the host. */
+static void *read_buffer(const Buffer *buffer) {
+    void *copy = host_alloc(buffer->bytes, 1);
+    device_read(copy, buffer->pointer, buffer->bytes);
+    return copy;
+}
+
+static float stored(int format, const void *codes, size_t i) {
+    switch (format) {
+    case FORMAT_E4M3:
+        return e4m3_to_float(((const uint8_t *)codes)[i]);
+    case FORMAT_E5M2:
+        return e5m2_to_float(((const uint8_t *)codes)[i]);
+    default:
+        return fp16_to_float(((const uint16_t *)codes)[i]);
+    }
+}
+
+/* row := row R^T, R as in quantise.cu: H is its own transpose, and the signs come last. */
+static void rotate_back(float *row, int columns) {
+    for (int step = 1; step < columns; step *= 2)
+        for (int i = 0; i < columns; i++)
+            if (!(i & step)) {
+                float a = row[i], b = row[i + step];
+                row[i] = a + b;
+                row[i + step] = a - b;
+            }
+    for (int i = 0; i < columns; i++)
+        row[i] *= rotation_sign(i) / sqrtf((float)columns);
+}
+
+/* Q or K: rows that are stored as they were given. mean: [matrices, D], or NULL. */
+static void dequantise_rows(const Problem *p, const Buffer *codes, const Buffer *scales, int matrices, int seqlen, int block,
+                            const float *mean, float *rows) {
+    const int columns = p->head_dim, tiles = (seqlen + block - 1) / block;
+    void *code = read_buffer(codes);
+    float *scale = read_buffer(scales);
+    for (int matrix = 0; matrix < matrices; matrix++)
+        for (int i = 0; i < seqlen; i++) {
+            size_t first = ((size_t)matrix * seqlen + i) * columns;
+            for (int d = 0; d < columns; d++)
+                rows[first + d] = scale[(size_t)matrix * tiles + i / block] * stored(p->settings[FORMAT], code, first + d);
+            if (p->settings[HADAMARD])
+                rotate_back(rows + first, columns);
+            for (int d = 0; mean && d < columns; d++)
+                rows[first + d] += mean[(size_t)matrix * columns + d];
+        }
+    free(code);
+    free(scale);
+}
+
+static void dequantise_v(const Problem *p, const Buffer *workspace, float *v) {
+    const int format = p->settings[FORMAT], columns = p->head_dim, pitch = key_pitch(p);
+    void *code = read_buffer(&workspace[VT8]);
+    float *scale = read_buffer(&workspace[V_SCALES]);
+    for (int matrix = 0; matrix < p->batch * p->kv_heads; matrix++)
+        for (int place = 0; place < pitch; place++) {
+            int key = format == FORMAT_FP16 ? place : key_at_place(place);
+            for (int d = 0; key < p->seqlen_k && d < columns; d++)
+                v[((size_t)matrix * p->seqlen_k + key) * columns + d] =
+                    scale[(size_t)matrix * k_scale_count(p) + key / BLOCK_K] *
+                    stored(format, code, ((size_t)matrix * columns + d) * pitch + place);
+        }
+    free(code);
+    free(scale);
+}
+
+static void dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    float *mean = p->settings[SMOOTH_K] ? read_buffer(&workspace[K_MEAN]) : NULL;
+    dequantise_rows(p, &workspace[Q8], &workspace[Q_SCALES], p->batch * p->heads, p->seqlen_q, BLOCK_Q, NULL, q);
+    dequantise_rows(p, &workspace[K8], &workspace[K_SCALES], p->batch * p->kv_heads, p->seqlen_k, BLOCK_K, mean, k);
+    dequantise_v(p, workspace, v);
+    free(mean);
+}
+
+/* The formats: u; half the smallest step, over what the scale maps the largest number to (fp16 has no scale: over 1). P is at most
+ * 2^8, 2^15 and 1 when it is rounded. */
+static Rounding rounding_of(int format, double sum_roundoff) {
+    switch (format) {
+    case FORMAT_E4M3:
+        return (Rounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff};
+    case FORMAT_E5M2:
+        return (Rounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
+    default:
+        return (Rounding){0x1p-11, 0x1p-25, 0x1p-11, 0x1p-25, sum_roundoff};
+    }
+}
+
+/* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2, Zhang et
+ * al. 2024, section 3.3, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the CPU
+ * device, sums are fp32. */
+Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    int capability = device_properties()->capability;
+    dequantise(p, workspace, q, k, v);
+    return rounding_of(p->settings[FORMAT], capability < 89 || capability == 90 || device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
+}
+
+Rounding fp8_wgmma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    int format = p->settings[FORMAT];
+    dequantise(p, workspace, q, k, v);
+    return rounding_of(format, format == FORMAT_FP16 || device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
+}

@@ -1,0 +1,113 @@
+/* 07_flash_decoding/cache - fills the 8-bit K/V cache. Two kernels, each over K and V of all heads in slices.
+ *
+ *     cache_largest     the largest |x| of each slice of a head's keys
+ *     cache_fill        from those the head's scale, largest / 448, so that the largest x becomes e4m3's largest number;
+ *                       then each x / scale, rounded to e4m3
+ *
+ * Device memory: K and V twice, 2 bytes each, and once, 1 byte. Keys that do not exist become 0.
+ */
+#include "cache.h"
+#include "decode.h"
+#include "../common/gpu/instructions.cuh"
+
+#include <stdlib.h>
+
+enum {
+    FILL_THREADS = 256,
+    SLICES = 32, /* a head of K or of V: 8 K/V heads of one batch entry are then 512 blocks, four a multiprocessor of the largest chip */
+};
+constexpr float E4M3_LARGEST = 448;
+
+/* The keys of this block: blocks are numbered tensor (K, V) x head x slice. */
+struct Slice {
+    int tensor, head, slice; /* head: batch * kv_heads + K/V head */
+    int first_key, end, keys; /* of the slice as stored; keys that exist in the whole head */
+};
+__device__ inline Slice slice_of(const Problem &p, const int *key_lengths) {
+    const int heads = p.batch * p.kv_heads, a_slice = ceil_div(p.seqlen_k, SLICES);
+    Slice s;
+    s.slice = blockIdx.x % SLICES;
+    s.head = blockIdx.x / SLICES % heads;
+    s.tensor = blockIdx.x / SLICES / heads;
+    s.first_key = min(s.slice * a_slice, p.seqlen_k);
+    s.end = min(s.first_key + a_slice, p.seqlen_k);
+    s.keys = key_length(&p, key_lengths, s.head / p.kv_heads);
+    return s;
+}
+
+/* largest: [2, heads, SLICES] */
+template <typename T> __global__ void cache_largest(Problem p, Tensors t, float *largest) {
+    struct WarpMaxima {
+        float m[FILL_THREADS / 32];
+    };
+    SHARED_MEMORY(WarpMaxima, shared);
+    const Slice s = slice_of(p, t.key_lengths);
+    const T *from = (const T *)(s.tensor ? t.v : t.k) + (size_t)s.head * p.seqlen_k * p.head_dim;
+
+    float m = 0;
+    const size_t end = (size_t)min(s.end, s.keys) * p.head_dim;
+    for (size_t i = (size_t)s.first_key * p.head_dim + 8 * threadIdx.x; i < end; i += 8 * FILL_THREADS) {
+        const uint4 x = load_16(from + i);
+        const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+        for (int j = 0; j < 4; j++) {
+            const float2 two = unpack_pair<T>(pairs[j]);
+            m = fmaxf(m, fmaxf(fabsf(two.x), fabsf(two.y)));
+        }
+    }
+    for (int offset = 16; offset > 0; offset /= 2)
+        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, offset));
+    if (threadIdx.x % 32 == 0)
+        shared.m[threadIdx.x / 32] = m;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int warp = 1; warp < FILL_THREADS / 32; warp++)
+            m = fmaxf(m, shared.m[warp]);
+        largest[blockIdx.x] = m;
+    }
+}
+
+/* k, v: [heads, seqlen_k, D] e4m3; scales: [2, heads] */
+template <typename T>
+__global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, uint8_t *k, uint8_t *v, float *scales) {
+    const Slice s = slice_of(p, t.key_lengths);
+    const size_t offset = (size_t)s.head * p.seqlen_k * p.head_dim;
+    const T *from = (const T *)(s.tensor ? t.v : t.k) + offset;
+    uint8_t *to = (s.tensor ? v : k) + offset;
+
+    float m = 0;
+    for (int i = 0; i < SLICES; i++)
+        m = fmaxf(m, largest[blockIdx.x - s.slice + i]);
+    const float scale = m > 0 ? m / E4M3_LARGEST : 1, inverse = 1 / scale;
+    if (s.slice == 0 && threadIdx.x == 0)
+        scales[blockIdx.x / SLICES] = scale;
+
+    const size_t exist = (size_t)s.keys * p.head_dim, end = (size_t)s.end * p.head_dim;
+    for (size_t i = (size_t)s.first_key * p.head_dim + 8 * threadIdx.x; i < end; i += 8 * FILL_THREADS) {
+        const uint4 x = i < exist ? load_16(from + i) : make_uint4(0, 0, 0, 0);
+        const float2 a = unpack_pair<T>(x.x), b = unpack_pair<T>(x.y), c = unpack_pair<T>(x.z), d = unpack_pair<T>(x.w);
+        uint2 codes;
+        codes.x = pack_4<E4m3>(a.x * inverse, a.y * inverse, b.x * inverse, b.y * inverse);
+        codes.y = pack_4<E4m3>(c.x * inverse, c.y * inverse, d.x * inverse, d.y * inverse);
+        *reinterpret_cast<uint2 *>(to + i) = codes;
+    }
+}
+
+extern "C" int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
+
+extern "C" void cache_plan(const Problem *p, Buffer *workspace) {
+    const size_t heads = (size_t)p->batch * p->kv_heads;
+    workspace[CACHE_K] = {"K cache", key_elements(p), nullptr, 0};
+    workspace[CACHE_V] = {"V cache", key_elements(p), nullptr, 0};
+    workspace[CACHE_SCALES] = {"scales", 2 * heads * sizeof(float), nullptr, 0};
+    workspace[CACHE_LARGEST] = {"largest of a slice", 2 * heads * SLICES * sizeof(float), nullptr, 0};
+}
+
+extern "C" void cache_fill(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    float *largest = (float *)workspace[CACHE_LARGEST].pointer;
+    const int blocks = 2 * p->batch * p->kv_heads * SLICES;
+    WITH_HALF_TYPE(p->dtype, T, {
+        LAUNCH(cache_largest<T>, blocks, FILL_THREADS, FILL_THREADS / 32 * sizeof(float), *p, *t, largest);
+        LAUNCH(cache_fill_kernel<T>, blocks, FILL_THREADS, 0, *p, *t, largest, (uint8_t *)workspace[CACHE_K].pointer,
+               (uint8_t *)workspace[CACHE_V].pointer, (float *)workspace[CACHE_SCALES].pointer);
+    });
+}

@@ -1,0 +1,143 @@
+/* decode.cuh - what one_block and split_k share: how a warp gets its keys, and how (m, l, O) of several warps become one.
+ *
+ * One block computes a tile of rows against keys, tile by tile. The *keys* of a tile are divided between its warps, since with
+ * so few rows there is nothing else to divide. (04_fa2 divides the rows, and pays nothing for merging; here merging comes once
+ * at the end of a long walk.) A warp shares nothing with the others on the way: it copies its own keys into its own part of
+ * shared memory, waits for its own copies only, and keeps m, l and O of *all* rows for the keys it has seen.
+ *
+ *                 key tile 0              key tile 1                        a warp's shared memory
+ *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+---------+-------+
+ *     rows | w 0 | w 1 | ... | w 7 | w 0 | w 1 | ... | w 7 | ...     | K, V    | K, V    | K, V    | m, l  |
+ *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+---------+-------+
+ *                                                                     in use    on the way, on the way
+ *
+ * At the end each warp lays its O into the stage it has just used up (4 bytes x 16 rows x D: it fits exactly), and all threads
+ * merge. With M = max over the warps w of m_w, in powers of two:
+ *
+ *     l = sum_w 2^(m_w - M) l_w      O = sum_w 2^(m_w - M) O_w / l      LSE = ln 2 (M + log2 l)
+ */
+#ifndef FA_DECODE_CUH
+#define FA_DECODE_CUH
+
+#include "../common/gpu/tile.cuh"
+#include "decode.h"
+
+constexpr unsigned WHOLE_WARP = 0xffffffff;
+constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+constexpr float LOWEST = -1e30f; /* m at first: -inf would make -inf - -inf = NaN of rows that see no key */
+
+/* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */
+struct Cache {
+    const void *k, *v;
+    const float *k_scale, *v_scale; /* [batch * kv_heads], or NULL: 1 */
+};
+
+/* A head of the problem, see decode.h. */
+struct Head {
+    int kv;           /* batch * kv_heads + K/V head */
+    int row, rows;    /* its rows: the first, and how many, of the K/V head's */
+    int keys, tiles;
+};
+__device__ inline Head head_at(const Problem &p, const int *key_lengths, const Work &work, int index) {
+    Head head;
+    head.kv = index / work.row_tiles;
+    head.row = index % work.row_tiles * work.tile_rows;
+    head.rows = min(work.tile_rows, work.rows - head.row);
+    head.keys = key_length(&p, key_lengths, head.kv / p.kv_heads);
+    head.tiles = tiles_of(head.keys, work.tile_keys);
+    return head;
+}
+/* Its first row, counted through the whole problem: places in Q and O (times D) and in LSE. */
+__device__ inline size_t first_row(const Work &work, const Head &head) { return (size_t)head.kv * work.rows + head.row; }
+
+/* ---- a warp's shared memory. Rows is MmaRows (mma_rows.cuh) or FmaRows (fma_rows.cuh): the arithmetic. ---- */
+template <typename Rows> struct alignas(128) WarpShared {
+    union Stage {
+        struct {
+            typename Rows::KeyTile k, v;
+        } in;
+        float o[Rows::slab_rows * Rows::head_dim]; /* on its way out, a slab of rows at a time */
+    } stage[STAGES];
+    float m[Rows::rows], l[Rows::rows];
+};
+
+/* Starts copying the warp's keys of a key tile; keys from `keys` on do not exist and become zeros. Two groups of cp.async. */
+template <typename Rows>
+__device__ inline void load_stage(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache,
+                                  const Head &head, int tile, int tile_keys) {
+    constexpr int units = Rows::units;
+    const size_t offset = (size_t)head.kv * p.seqlen_k * units;
+    const int first_key = tile * tile_keys + threadIdx.x / 32 * Rows::keys, lane = threadIdx.x % 32;
+    load_tile_async<32>(stage.in.k, (const uint16_t *)cache.k + offset, first_key, head.keys, units, lane);
+    load_tile_async<32>(stage.in.v, (const uint16_t *)cache.v + offset, first_key, head.keys, units, lane);
+}
+__device__ inline void load_nothing() { cp_async_commit(), cp_async_commit(); }
+
+/* Waits for the oldest stage. */
+__device__ inline void wait_for_stage() {
+    cp_async_wait<2 * (STAGES - 1)>();
+    __syncwarp();
+}
+
+/* ---- merging ---- */
+
+/* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that eight rows lie in different banks. */
+template <int D> __device__ inline int slab_place(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
+
+__device__ inline void store_4(float *to, float4 x) { *reinterpret_cast<float4 *>(to) = x; }
+template <typename T> __device__ inline void store_4(T *to, float4 x) {
+    *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
+}
+
+/* Merges one slab of what the warps of the block have laid into stage `s` and into m and l. Writes O, times o_scale, and LSE of
+ * those of the `rows` rows that are in the slab. Each thread takes four neighbouring columns. */
+template <typename Rows, typename Out>
+__device__ inline void merge_warps(WarpShared<Rows> *warp, int s, int slab, int rows, float o_scale, Out *o, float *lse) {
+    constexpr int D = Rows::head_dim, fours = D / 4;
+    const int warps = blockDim.x / 32;
+    const int slab_row = slab * Rows::slab_rows, count = min(Rows::slab_rows, rows - slab_row) * fours;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+        const int row = i / fours, column = i % fours * 4;
+        float m = LOWEST, l = 0;
+        for (int w = 0; w < warps; w++)
+            m = fmaxf(m, warp[w].m[slab_row + row]);
+        float4 sum = make_float4(0, 0, 0, 0);
+        for (int w = 0; w < warps; w++) {
+            const float weight = exp2_approx(warp[w].m[slab_row + row] - m);
+            const float4 part = *reinterpret_cast<float4 *>(warp[w].stage[s].o + slab_place<D>(row, column));
+            l += weight * warp[w].l[slab_row + row];
+            sum.x += weight * part.x, sum.y += weight * part.y, sum.z += weight * part.z, sum.w += weight * part.w;
+        }
+        const float inverse = l > 0 ? o_scale / l : 0; /* l = 0: the row saw no key */
+        store_4(o + (size_t)(slab_row + row) * D + column,
+                make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse));
+        if (column == 0)
+            lse[slab_row + row] = l > 0 ? (m + log2f(l)) * LN_2 : -INFINITY;
+    }
+}
+
+/* The end of a walk over keys: the warps' states become O and LSE of `rows` rows, at `o` and `lse`. `s`: the stage used last. */
+template <typename State, typename Rows, typename Out>
+__device__ inline void finish(State &state, WarpShared<Rows> *warp, int s, int rows, float o_scale, Out *o, float *lse) {
+    WarpShared<Rows> &own = warp[threadIdx.x / 32];
+    for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {
+        state.store(slab, own.stage[s].o, own.m, own.l);
+        __syncthreads();
+        merge_warps(warp, s, slab, rows, o_scale, o, lse);
+        __syncthreads(); /* the next slab, or the next keys, come to the same place */
+    }
+}
+
+/* The statement with Rows bound to the arithmetic for `p`. */
+#define WITH_MMA_ROWS(p, work, bytes, Rows, ...)                                                               \
+    WITH_HEAD_DIM_64_128((p).head_dim, D, WITH_HALF_TYPE((p).dtype, T, {                                       \
+        if ((work).tile_rows == 16) { using Rows = MmaRows<T, D, bytes, 1>; __VA_ARGS__; }                     \
+        else { using Rows = MmaRows<T, D, bytes, 2>; __VA_ARGS__; }                                            \
+    }))
+#define WITH_ROWS(p, work, Rows, ...)                                                                          \
+    do {                                                                                                       \
+        if ((p).dtype != DTYPE_FP32) WITH_MMA_ROWS(p, work, 2, Rows, __VA_ARGS__);                             \
+        else WITH_HEAD_DIM_64_128((p).head_dim, D, { using Rows = FmaRows<D>; __VA_ARGS__; });                 \
+    } while (0)
+
+#endif

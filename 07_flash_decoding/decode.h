@@ -1,0 +1,59 @@
+/* decode.h - how a decoding problem is cut into work: what the launchers, the kernels and the traffic formulas agree on.
+ *
+ * Decoding has few queries and many keys. The query heads of a group share their K/V head, so their rows form one matrix:
+ * row r of a K/V head is query r % seqlen_q of the group's member r / seqlen_q. In memory these rows of Q, O and LSE are
+ * neighbours already. Taken together they need each byte of K and V once.
+ *
+ * A *head* here is a tile of such rows and the K/V head they read: batch entries x K/V heads x row tiles of them, in this order.
+ * A head's keys are cut into *key tiles*, which a block takes one after the other, each of its warps a part of the tile.
+ */
+#ifndef FA_DECODE_H
+#define FA_DECODE_H
+
+#include "../common/device.h"
+#include "../common/stage.h"
+
+enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings: 0 is auto, none, same */
+
+enum {
+    /* A warp copies TILE_BYTES of K and as many of V at a time, and STAGES - 1 such pairs are under way while it computes. Memory
+     * answers after about 1 us: at 4.1 TB/s and 132 multiprocessors that is 31 KB each that have to be under way at any time. 8
+     * warps x 2 pairs x 8 KB are four times that, since copies come in bursts; 3 x 8 x 8 KB is what shared memory holds. */
+    TILE_BYTES = 4096,
+    STAGES = 3,
+    MAX_WARPS = 8,
+    FP32_ROWS = 4, /* rows a block takes on the CUDA cores, see fma_rows.cuh */
+};
+
+typedef struct {
+    int rows;      /* of a K/V head: heads / kv_heads * seqlen_q */
+    int tile_rows; /* of those, what one block takes at a time: 16 or 32, the height of one or two mma; fp32: FP32_ROWS */
+    int row_tiles; /* how many such tiles */
+    int heads;     /* batch x kv_heads x row_tiles */
+    int warps;     /* a block's: as many as shared memory has room for, at most MAX_WARPS */
+    int tile_keys; /* keys of a key tile: TILE_BYTES of K for each warp */
+    int tiles;     /* key tiles of a head with all seqlen_k keys */
+} Work;
+
+/* Shared memory of a warp: its pairs of tiles, and m and l of each row, to whole 128-byte lines. */
+static inline int warp_shared_bytes(int tile_rows) { return STAGES * 2 * TILE_BYTES + (2 * 4 * tile_rows + 127) / 128 * 128; }
+
+HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) { /* one at least, so that somebody writes O = 0 and LSE = -inf */
+    return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1;
+}
+
+static inline Work work_of(const Problem *p) {
+    Work w;
+    int cache_bytes = p->settings[KV_CACHE] ? 1 : (int)dtype_bytes(p->dtype);
+    w.rows = p->heads / p->kv_heads * p->seqlen_q;
+    w.tile_rows = p->dtype == DTYPE_FP32 ? FP32_ROWS : w.rows <= 16 ? 16 : 32;
+    w.row_tiles = (w.rows + w.tile_rows - 1) / w.tile_rows;
+    w.heads = p->batch * p->kv_heads * w.row_tiles;
+    int fit = (int)device_properties()->shared_bytes / warp_shared_bytes(w.tile_rows);
+    w.warps = fit < MAX_WARPS ? fit : MAX_WARPS;
+    w.tile_keys = w.warps * (TILE_BYTES / (p->head_dim * cache_bytes));
+    w.tiles = tiles_of(p->seqlen_k, w.tile_keys);
+    return w;
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* fma_rows.cuh - four rows against a warp's keys on the CUDA cores, K and V in fp32.
+ *
+ * Tensor cores have no fp32. A block takes FP32_ROWS = 4 rows at a time, whose Q fits a warp's registers: 32 numbers a row and
+ * lane. A problem with more rows reads K and V again for each four, mostly from L2.
+ *
+ * Who owns what. Q K^T: lane l has key l % keys and each (32 / keys)-th 16-byte chunk of its row, so that eight neighbouring
+ * lanes read the same chunk of eight rows: no bank twice. The lanes of a key add up by shuffles. P V: lane l has D / 32
+ * neighbouring columns of O and hears every key's P from the lane that has it.
+ */
+#ifndef FA_FMA_ROWS_CUH
+#define FA_FMA_ROWS_CUH
+
+#include "decode.cuh"
+
+template <int D> struct FmaRows {
+    using Element = float;
+    static constexpr int head_dim = D, rows = FP32_ROWS, slab_rows = FP32_ROWS;
+    static constexpr int keys = TILE_BYTES / (4 * D), units = 2 * D;
+    static constexpr int lanes = 32 / keys, chunks = D / 4 / lanes; /* lanes a key, and each one's chunks of its row */
+    static constexpr int columns = D / 32;                          /* of O, a lane's */
+    using KeyTile = Tile<uint16_t, keys, units>;
+
+    float4 q[rows][chunks];
+    float o[rows][columns], m[rows], l[rows];
+    int seen[rows], whole, keys_end;
+    float scale_log2;
+
+    __device__ void begin(const Problem &p, const Head &head, const float *from, float scale) {
+        const int lane = threadIdx.x % 32;
+        scale_log2 = scale * LOG2_E;
+        whole = visible_keys(&p, head.keys, 0);
+        keys_end = head.keys;
+#pragma unroll
+        for (int row = 0; row < rows; row++) {
+            m[row] = LOWEST, l[row] = 0;
+            seen[row] = visible_keys(&p, head.keys, (head.row + row) % p.seqlen_q);
+#pragma unroll
+            for (int j = 0; j < chunks; j++)
+                q[row][j] = row < head.rows ? *reinterpret_cast<const float4 *>(from + row * D + 4 * (lanes * j + lane / keys))
+                                            : make_float4(0, 0, 0, 0);
+#pragma unroll
+            for (int i = 0; i < columns; i++)
+                o[row][i] = 0;
+        }
+    }
+
+    __device__ void step(KeyTile &k_tile, KeyTile &v_tile, int first_key) {
+        if (first_key >= keys_end)
+            return;
+        const int lane = threadIdx.x % 32, key = lane % keys;
+
+        /* S = Q K^T: the lane's chunks, then over the lanes of the key */
+        float s[rows] = {};
+#pragma unroll
+        for (int j = 0; j < chunks; j++) {
+            const float4 k = *reinterpret_cast<const float4 *>(k_tile.chunk(key, lanes * j + lane / keys));
+#pragma unroll
+            for (int row = 0; row < rows; row++)
+                s[row] += q[row][j].x * k.x + q[row][j].y * k.y + q[row][j].z * k.z + q[row][j].w * k.w;
+        }
+#pragma unroll
+        for (int row = 0; row < rows; row++) {
+#pragma unroll
+            for (int offset = keys; offset < 32; offset *= 2)
+                s[row] += __shfl_xor_sync(WHOLE_WARP, s[row], offset);
+            if (first_key + keys > whole && first_key + key >= seen[row])
+                s[row] = -INFINITY;
+
+            /* m; O and l rescaled; P in place of S */
+            float tile_max = s[row];
+#pragma unroll
+            for (int offset = 1; offset < keys; offset *= 2)
+                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, offset));
+            const float m_new = fmaxf(m[row], tile_max * scale_log2), factor = exp2_approx(m[row] - m_new);
+            s[row] = exp2_approx(s[row] * scale_log2 - m_new);
+            l[row] = l[row] * factor + s[row];
+            m[row] = m_new;
+#pragma unroll
+            for (int i = 0; i < columns; i++)
+                o[row][i] *= factor;
+        }
+
+        /* O += P V */
+#pragma unroll
+        for (int j = 0; j < keys; j++) {
+            const float *v = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4)) + lane * columns % 4;
+            float v_columns[columns];
+            load_columns(v_columns, v);
+#pragma unroll
+            for (int row = 0; row < rows; row++) {
+                const float p = __shfl_sync(WHOLE_WARP, s[row], j);
+#pragma unroll
+                for (int i = 0; i < columns; i++)
+                    o[row][i] += p * v_columns[i];
+            }
+        }
+    }
+
+    /* l is each lane's sum over its key of every tile; the `lanes` lanes of a key have the same. */
+    __device__ void store(int, float *to, float *to_m, float *to_l) {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int row = 0; row < rows; row++) {
+            float sum = l[row];
+#pragma unroll
+            for (int offset = 1; offset < keys; offset *= 2)
+                sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
+            if (lane == 0)
+                to_m[row] = m[row], to_l[row] = sum;
+            store_columns(to + slab_place<D>(row, lane * columns), o[row]);
+        }
+    }
+
+  private:
+    static __device__ void load_columns(float (&to)[4], const float *from) {
+        const float4 x = *reinterpret_cast<const float4 *>(from);
+        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    }
+    static __device__ void load_columns(float (&to)[2], const float *from) {
+        const float2 x = *reinterpret_cast<const float2 *>(from);
+        to[0] = x.x, to[1] = x.y;
+    }
+    static __device__ void store_columns(float *to, const float (&x)[4]) {
+        *reinterpret_cast<float4 *>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    }
+    static __device__ void store_columns(float *to, const float (&x)[2]) {
+        *reinterpret_cast<float2 *>(to) = make_float2(x[0], x[1]);
+    }
+};
+
+#endif

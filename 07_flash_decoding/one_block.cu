@@ -1,0 +1,54 @@
+/* 07_flash_decoding/one_block - one block a head, its keys in order.
+ *
+ * The idea. This is FlashAttention-2 with one query: the grid is query tiles x heads x batch, and there is one query tile. The
+ * rows of grouped heads are packed into one tile, so that each byte of K and V is read once; and a block's warps divide the
+ * keys, because there are no rows to divide. Beyond that nothing can be done for a block: it walks over all keys of its head.
+ *
+ *                    keys ->
+ *     head 0   |======= block 0 =======|          8 K/V heads are 8 blocks, and the other 124 of 132 multiprocessors
+ *     head 1   |======= block 1 =======|          have nothing to do.
+ *     ...
+ *
+ * What it costs. Device memory: K and V once, 2 x bytes x D x keys a head. One multiprocessor takes in about 1/60 of what the
+ * memory gives, so time = bytes / bandwidth x 60 / heads as long as there are fewer heads than that. No workspace.
+ *
+ *     make 07_flash_decoding && ./07_flash_decoding --variant one_block
+ */
+#include "fma_rows.cuh"
+#include "mma_rows.cuh"
+
+template <typename Rows> __global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensors t, Work work) {
+    using T = typename Rows::Element;
+    SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow */
+    WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
+    const Cache cache = {t.k, t.v, nullptr, nullptr};
+    const Head head = head_at(p, t.key_lengths, work, blockIdx.x);
+
+    for (int tile = 0; tile < STAGES; tile++)
+        load_stage<Rows>(own.stage[tile], p, cache, head, tile, work.tile_keys);
+    Rows state;
+    state.begin(p, head, (const T *)t.q + first_row(work, head) * Rows::head_dim, p.scale);
+
+    int s = 0; /* the stage whose turn it is */
+    for (int tile = 0; tile < head.tiles; tile++, s = s + 1 < STAGES ? s + 1 : 0) {
+        wait_for_stage();
+        state.step(own.stage[s].in.k, own.stage[s].in.v, tile * work.tile_keys + threadIdx.x / 32 * Rows::keys);
+        __syncwarp(); /* all lanes are done with the stage */
+        load_stage<Rows>(own.stage[s], p, cache, head, tile + STAGES, work.tile_keys);
+    }
+    cp_async_wait<0>();
+    __syncwarp();
+    finish(state, warp, s, head.rows, 1, (T *)t.o + first_row(work, head) * Rows::head_dim, t.lse + first_row(work, head));
+}
+
+extern "C" void decode_one_block(const Problem *p, const Tensors *t, const Buffer *) {
+    const Work work = work_of(p);
+    WITH_ROWS(*p, work, Rows,
+              LAUNCH(one_block<Rows>, work.heads, 32 * work.warps, work.warps * sizeof(WarpShared<Rows>), *p, *t, work));
+}
+
+extern "C" const char *decode_one_block_refuses(const Problem *p) {
+    return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "splits nothing: --splits and --split-size are split_k's"
+           : p->settings[KV_CACHE]                        ? "reads K and V as they are: --kv-cache is split_k's"
+                                                          : NULL;
+}

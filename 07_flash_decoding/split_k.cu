@@ -1,0 +1,312 @@
+/* 07_flash_decoding/split_k - Flash-Decoding: the keys are split over the blocks, and the partial results merged by LSE.
+ *
+ * The idea. softmax(S) V over all keys is a weighted mean of the same over any pieces of them, and a piece's weight follows
+ * from its LSE alone (Dao et al. 2023, "Flash-Decoding"):
+ *
+ *     LSE = ln sum_i e^LSE_i          O = sum_i e^(LSE_i - LSE) O_i
+ *
+ * So pieces need not know of each other. All keys of all heads are laid end to end on one line, and the line is cut into as
+ * many equal pieces as blocks are resident on the chip at once. Nobody is idle and nobody comes a second time, whatever
+ * the number of heads and however unequal their lengths:
+ *
+ *     head       0            1       2                    3
+ *            |------------|-------|--------------------|-----------|        tiles of keys ->
+ *     block  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  |10 |        equal pieces
+ *
+ *     block 2 has the end of head 0 and the beginning of head 1: two partial results.
+ *     Block g's part of head h goes to place g + h; no two such pairs have the same sum, since the line is walked one way.
+ *
+ * --splits n instead cuts each head into n pieces, and --split-size n into pieces of n keys. Then the line has a gap behind each
+ * head up to a multiple of the piece, and no piece has two heads. With --split-size the pieces of a head depend on nothing but
+ * its own length, and so do the bits of its result.
+ *
+ * The merge takes place in the same launch. Whoever has written a partial result draws a ticket of its head; who draws
+ * the last one knows that all others are written, and merges them, in the order of the keys: the same bits every time.
+ *
+ * What it costs. Device memory: K and V once, as in one_block; O and LSE of each piece written and read, 8 D rows + 8 rows bytes
+ * (4 rows, D = 128: 4 KB; beside 64 KB of keys a tile). Time: bytes / bandwidth, and the launch, the first answer of memory and
+ * the merge, some microseconds.
+ *
+ *     make 07_flash_decoding && ./07_flash_decoding --variant split_k --splits 8
+ */
+#include "cache.h"
+#include "fma_rows.cuh"
+#include "mma_rows.cuh"
+
+#include <limits.h>
+
+/* How the line is cut, in key tiles. */
+struct Line {
+    int piece;  /* tiles a piece; 0: the line without gaps, divided by the number of blocks */
+    int pieces; /* pieces a head, with the gap behind it; 0: no gaps */
+};
+
+/* Partial results, [blocks + heads] places of `rows` rows each. */
+struct Partials {
+    float *o, *lse;
+    int rows;
+    int *tickets; /* [heads], drawn so far; 0 before and after a launch */
+};
+
+/* A place on the line. */
+struct Cursor {
+    int left;  /* tiles of the block's piece from here on */
+    int index; /* of the head */
+    int tile;  /* of the head */
+    int start; /* where the head starts on the line */
+    Head head;
+};
+
+__device__ inline void advance(Cursor &c, const Problem &p, const int *key_lengths, const Work &work) {
+    c.left--;
+    if (++c.tile == c.head.tiles && c.left > 0) {
+        c.start += c.head.tiles, c.tile = 0;
+        c.head = head_at(p, key_lengths, work, ++c.index);
+    }
+}
+
+/* The sum over a warp. */
+__device__ inline int warp_sum(int x) {
+    for (int offset = 16; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(WHOLE_WARP, x, offset);
+    return x;
+}
+
+/* Where this block's piece begins. `piece`: comes in as Line has it and goes out as it is. Every warp finds out for itself. */
+__device__ inline Cursor find_piece(const Problem &p, const int *key_lengths, const Work &work, const Line &line, int &piece) {
+    Cursor c = {};
+    if (line.pieces) { /* gaps: head and piece follow from the block's number */
+        c.index = blockIdx.x / line.pieces;
+        c.start = c.index * line.pieces * piece;
+        c.tile = blockIdx.x % line.pieces * piece;
+        c.head = head_at(p, key_lengths, work, c.index);
+        c.left = min(piece, c.head.tiles - c.tile);
+        return c;
+    }
+
+    int total = work.heads * work.tiles, entry = 0;
+    const int lane = threadIdx.x % 32, heads_an_entry = work.heads / p.batch;
+    if (!key_lengths) {
+        piece = ceil_div(total, gridDim.x);
+        entry = (int)blockIdx.x * piece / (heads_an_entry * work.tiles);
+        c.start = entry * heads_an_entry * work.tiles;
+    } else { /* lanes count the tiles of batch entries, 32 at a time: all of them, then up to the one with our first tile */
+        total = 0;
+        for (int b = lane; b < p.batch; b += 32)
+            total += heads_an_entry * tiles_of(key_lengths[b], work.tile_keys);
+        total = warp_sum(total);
+        piece = ceil_div(total, gridDim.x);
+        for (int first = 0; first < p.batch; first += 32) {
+            const int b = first + lane;
+            const int tiles = b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0;
+            int end = tiles; /* where the entry ends: the sum over the lanes up to this one */
+            for (int offset = 1; offset < 32; offset *= 2) {
+                const int before = __shfl_up_sync(WHOLE_WARP, end, offset);
+                end += lane >= offset ? before : 0;
+            }
+            const unsigned beyond = __ballot_sync(WHOLE_WARP, c.start + end > (int)blockIdx.x * piece);
+            const int found = beyond ? __ffs(beyond) - 1 : 31;
+            c.start += __shfl_sync(WHOLE_WARP, beyond ? end - tiles : end, found);
+            entry = first + found;
+            if (beyond)
+                break;
+        }
+    }
+    const int position = blockIdx.x * piece;
+    c.left = min(piece, total - position);
+    if (c.left > 0) { /* the entry's heads are equally long */
+        c.index = entry * heads_an_entry;
+        c.head = head_at(p, key_lengths, work, c.index);
+        const int skip = (position - c.start) / c.head.tiles;
+        c.index += skip, c.start += skip * c.head.tiles;
+        c.head = head_at(p, key_lengths, work, c.index);
+        c.tile = position - c.start;
+    }
+    return c;
+}
+
+/* The partial results of one slab of a head's rows, merged into one (m, l, O) a warp, as if the warp had seen their keys: each
+ * warp takes every warps-th of `count` places, the first of which is `place`. finish() then merges the warps. */
+template <typename Rows> struct PartialRows {
+    static constexpr int slab_rows = Rows::slab_rows;
+    const Partials &partials;
+    int place, count, rows;
+
+    __device__ void store(int slab, float *to, float *to_m, float *to_l) {
+        constexpr int D = Rows::head_dim, fours = D / 4, at_once = 4;
+        const int slab_row = slab * slab_rows, items = min(slab_rows, rows - slab_row) * fours;
+        for (int first = threadIdx.x % 32; first < items; first += 32 * at_once) {
+            float m[at_once], l[at_once] = {};
+            float4 o[at_once] = {};
+#pragma unroll
+            for (int i = 0; i < at_once; i++)
+                m[i] = LOWEST;
+#pragma unroll 2
+            for (int j = threadIdx.x / 32; j < count; j += blockDim.x / 32)
+#pragma unroll
+                for (int i = 0; i < at_once; i++) { /* four columns each */
+                    const int item = min(first + 32 * i, items - 1), row = slab_row + item / fours;
+                    const size_t from = (size_t)(place + j) * partials.rows + row;
+                    const float lse = partials.lse[from] * LOG2_E;
+                    const float4 x = *reinterpret_cast<const float4 *>(partials.o + from * D + item % fours * 4);
+                    const float m_new = fmaxf(m[i], lse), factor = exp2_approx(m[i] - m_new), weight = exp2_approx(lse - m_new);
+                    m[i] = m_new;
+                    l[i] = factor * l[i] + weight;
+                    o[i].x = factor * o[i].x + weight * x.x, o[i].y = factor * o[i].y + weight * x.y;
+                    o[i].z = factor * o[i].z + weight * x.z, o[i].w = factor * o[i].w + weight * x.w;
+                }
+#pragma unroll
+            for (int i = 0; i < at_once; i++) {
+                const int item = first + 32 * i, row = item / fours;
+                if (item >= items)
+                    continue;
+                *reinterpret_cast<float4 *>(to + slab_place<D>(row, item % fours * 4)) = o[i];
+                if (item % fours == 0)
+                    to_m[slab_row + row] = m[i], to_l[slab_row + row] = l[i];
+            }
+        }
+    }
+};
+
+template <typename Rows>
+__global__ void __launch_bounds__(32 * MAX_WARPS, 1)
+    split_k(Problem p, Tensors t, Cache cache, Work work, Line line, Partials partials) {
+    using T = typename Rows::Element;
+    constexpr int D = Rows::head_dim;
+    SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow, and then the flag */
+    WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
+    int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
+
+    /* `load` runs STAGES tiles ahead of `use`, across the boundaries of heads */
+    int piece = line.piece;
+    Cursor use = find_piece(p, t.key_lengths, work, line, piece);
+    if (use.left <= 0)
+        return;
+    Cursor load = use;
+    auto load_next = [&](int s) {
+        if (load.left <= 0)
+            return load_nothing();
+        load_stage<Rows>(own.stage[s], p, cache, load.head, load.tile, work.tile_keys);
+        advance(load, p, t.key_lengths, work);
+    };
+    for (int s = 0; s < STAGES; s++)
+        load_next(s);
+
+    Rows state;
+    bool begins = true; /* a head, or the piece */
+    for (int s = 0; use.left > 0; s = s + 1 < STAGES ? s + 1 : 0) {
+        const Head head = use.head;
+        if (begins) {
+            const float scale = p.scale * (cache.k_scale ? cache.k_scale[head.kv] : 1);
+            state.begin(p, head, (const T *)t.q + first_row(work, head) * D, scale);
+        }
+        wait_for_stage();
+        state.step(own.stage[s].in.k, own.stage[s].in.v, use.tile * work.tile_keys + threadIdx.x / 32 * Rows::keys);
+        __syncwarp(); /* all lanes are done with the stage */
+
+        begins = use.left == 1 || use.tile + 1 == head.tiles;
+        if (begins) { /* the piece's part of the head is done */
+            const float o_scale = cache.v_scale ? cache.v_scale[head.kv] : 1;
+            T *o = (T *)t.o + first_row(work, head) * D;
+            float *lse = t.lse + first_row(work, head);
+            const int first = use.start / piece, pieces = (use.start + head.tiles - 1) / piece - first + 1;
+            if (pieces == 1) {
+                finish(state, warp, s, head.rows, o_scale, o, lse);
+            } else {
+                const size_t place = blockIdx.x + use.index;
+                finish(state, warp, s, head.rows, o_scale, partials.o + place * partials.rows * D,
+                       partials.lse + place * partials.rows);
+
+                /* Our result before our ticket, for all to see; and if it is the last one, everybody's before we read it */
+                __threadfence();
+                __syncthreads();
+                if (threadIdx.x == 0)
+                    last_ticket = atomicAdd(&partials.tickets[use.index], 1) == pieces - 1;
+                __syncthreads();
+                if (last_ticket) {
+                    __threadfence();
+                    PartialRows<Rows> all = {partials, first + use.index, pieces, head.rows};
+                    finish(all, warp, s, head.rows, 1, o, lse);
+                    if (threadIdx.x == 0)
+                        partials.tickets[use.index] = 0; /* for the next launch */
+                }
+            }
+        }
+        load_next(s);
+        advance(use, p, t.key_lengths, work);
+    }
+    cp_async_wait<0>();
+}
+
+/* ---- the host's side ---- */
+
+template <typename Rows> static size_t shared_bytes(const Work &work) {
+    return work.warps * sizeof(WarpShared<Rows>) + sizeof(int);
+}
+
+#define WITH_CACHED_ROWS(p, work, Rows, ...)                                                      \
+    do {                                                                                          \
+        if ((p).settings[KV_CACHE]) WITH_MMA_ROWS(p, work, 1, Rows, __VA_ARGS__);                 \
+        else WITH_ROWS(p, work, Rows, __VA_ARGS__);                                               \
+    } while (0)
+
+static Line line_of(const Problem &p, const Work &work) {
+    if (p.settings[SPLITS])
+        return {ceil_div(work.tiles, p.settings[SPLITS]), p.settings[SPLITS]};
+    if (p.settings[SPLIT_SIZE]) {
+        const int piece = ceil_div(p.settings[SPLIT_SIZE], work.tile_keys);
+        return {piece, ceil_div(work.tiles, piece)};
+    }
+    return {0, 0};
+}
+
+/* auto: as many as are on the chip at the same time. More would come a second time, to a chip that empties; fewer would leave
+ * a part of it unused. A tile each, if the whole line is shorter than that. */
+extern "C" int decode_split_k_blocks(const Problem *p) {
+    const Work work = work_of(p);
+    const Line line = line_of(*p, work);
+    if (line.pieces)
+        return work.heads * line.pieces;
+    int resident = 0;
+    WITH_CACHED_ROWS(*p, work, Rows,
+                     resident = resident_blocks(split_k<Rows>, 32 * work.warps, shared_bytes<Rows>(work)));
+    return min(resident, work.heads * work.tiles);
+}
+
+extern "C" int decode_split_k_plan(const Problem *p, Buffer *workspace) {
+    const Work work = work_of(p);
+    const size_t places = (size_t)decode_split_k_blocks(p) + work.heads, rows = places * min(work.rows, work.tile_rows);
+    workspace[PARTIAL_O] = {"partial O", rows * p->head_dim * sizeof(float), nullptr, 0};
+    workspace[PARTIAL_LSE] = {"partial LSE", rows * sizeof(float), nullptr, 0};
+    workspace[TICKETS] = {"tickets", work.heads * sizeof(int), nullptr, 1};
+    if (!p->settings[KV_CACHE])
+        return TICKETS + 1;
+    cache_plan(p, workspace);
+    return DECODE_BUFFERS;
+}
+
+extern "C" const char *decode_split_k_refuses(const Problem *p) {
+    if (p->settings[SPLITS] && p->settings[SPLIT_SIZE])
+        return "takes --splits or --split-size, not both";
+    if (p->settings[KV_CACHE] && p->dtype == DTYPE_FP32)
+        return "has an 8-bit cache for fp16 and bf16 only: with fp32 choose --kv-cache same";
+    const Work work = work_of(p);
+    if ((double)work.heads * max(work.tiles, line_of(*p, work).pieces) > INT_MAX)
+        return "counts blocks in 31 bits, and these are more: choose fewer --splits, or larger ones";
+    return NULL;
+}
+
+extern "C" void decode_split_k(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    const Work work = work_of(p);
+    const Line line = line_of(*p, work);
+    const Partials partials = {(float *)workspace[PARTIAL_O].pointer, (float *)workspace[PARTIAL_LSE].pointer,
+                               min(work.rows, work.tile_rows), (int *)workspace[TICKETS].pointer};
+    Cache cache = {t->k, t->v, nullptr, nullptr};
+    if (p->settings[KV_CACHE]) {
+        const float *scales = (const float *)workspace[CACHE_SCALES].pointer;
+        cache = {workspace[CACHE_K].pointer, workspace[CACHE_V].pointer, scales, scales + p->batch * p->kv_heads};
+    }
+    WITH_CACHED_ROWS(*p, work, Rows,
+                     LAUNCH(split_k<Rows>, decode_split_k_blocks(p), 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache,
+                            work, line, partials));
+}

@@ -1,0 +1,319 @@
+/* fp8.cu - do the 8-bit instructions of gpu/instructions.cuh, and their CPU twins, do what the formats and the PTX ISA say?
+ * Conversions are held against every code, mma against the documented layout, bit by bit, and against fp64. Then the road of
+ * 06_fp8/mma.cu: P from accumulator to operand without leaving its lane, beside a V whose keys are in fp8.h's order.
+ * Runs on both devices. */
+#include "../06_fp8/fp8.h"
+#include "../common/gpu/tile.cuh"
+#include "../common/numeric.h"
+#include "tap.h"
+
+#include <vector>
+
+/* ---- helpers: random numbers, arrays on the device ---- */
+
+static uint32_t random_bits() {
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's linear congruential generator */
+    return (uint32_t)(state >> 32);
+}
+
+/* An array on the device that starts as a copy of `host` and can be read back. */
+template <typename T> struct DeviceArray {
+    size_t count;
+    T *pointer;
+    explicit DeviceArray(const std::vector<T> &host) : DeviceArray(host.size()) {
+        device_write(pointer, host.data(), count * sizeof(T));
+    }
+    explicit DeviceArray(size_t count) : count(count), pointer((T *)device_alloc(count * sizeof(T), "test")) {}
+    DeviceArray(const DeviceArray &) = delete;
+    ~DeviceArray() { device_free(pointer); }
+    std::vector<T> read() const {
+        std::vector<T> host(count);
+        device_synchronize();
+        device_read(host.data(), pointer, count * sizeof(T));
+        return host;
+    }
+};
+
+/* What a code stands for, from the format's definition: (1 + mantissa / steps) 2^(exponent - bias), or without the 1 and with
+ * exponent 1 where the exponent is 0. `finite` codes come before infinity and NaN. */
+template <typename F> struct Format;
+template <> struct Format<E4m3> {
+    static constexpr int mantissa_bits = 3, bias = 7, finite = 0x7f;
+    static const char *name() { return "e4m3"; }
+};
+template <> struct Format<E5m2> {
+    static constexpr int mantissa_bits = 2, bias = 15, finite = 0x7c;
+    static const char *name() { return "e5m2"; }
+};
+template <typename F> static double value_of(int code) {
+    const int steps = 1 << Format<F>::mantissa_bits, mantissa = code % steps, exponent = (code & 0x7f) / steps;
+    const double size = exponent ? (1 + mantissa / (double)steps) * exp2(exponent - Format<F>::bias)
+                                 : mantissa / (double)steps * exp2(1 - Format<F>::bias);
+    return code & 0x80 ? -size : size;
+}
+
+/* The nearest finite code: of two equally near the even one. */
+template <typename F> static int nearest(double value) {
+    int best = 0;
+    for (int code = 1; code < Format<F>::finite; code++) {
+        const double gain = fabs(fabs(value) - value_of<F>(best)) - fabs(fabs(value) - value_of<F>(code));
+        if (gain > 0 || (gain == 0 && code % 2 == 0))
+            best = code;
+    }
+    return best | (std::signbit(value) ? 0x80 : 0);
+}
+
+/* ---- conversions ---- */
+
+template <typename F> __global__ void convert(const float *values, int fours, uint32_t *packed, float4 *unpacked) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < fours)
+        packed[i] = pack_4<F>(values[4 * i], values[4 * i + 1], values[4 * i + 2], values[4 * i + 3]);
+    if (i < 64)
+        unpacked[i] = unpack_4<F>(4 * i | (4 * i + 1) << 8 | (4 * i + 2) << 16 | (uint32_t)(4 * i + 3) << 24);
+}
+
+template <typename F> static void test_conversions() {
+    std::vector<float> values = {0, -0.0f, 1, F::largest, 1.04f * F::largest, 1e6f, -3e38f, INFINITY, -INFINITY, 1e-40f, 1e-30f};
+    for (int code = 0; code + 1 < Format<F>::finite; code++) { /* each code, the tie above it, and what is just beside the tie */
+        const float low = (float)value_of<F>(code), tie = (float)((value_of<F>(code) + value_of<F>(code + 1)) / 2);
+        for (float value : {low, tie, nextafterf(tie, 0), nextafterf(tie, INFINITY)})
+            values.insert(values.end(), {value, -value});
+    }
+    for (int i = 0; i < 4000; i++) {
+        const uint32_t bits = random_bits();
+        values.push_back((bits & 0x7f800000) == 0x7f800000 ? 1.0f : bits_float(bits));
+        values.push_back(value_of<F>(random_bits() % Format<F>::finite) * (0.9f + (random_bits() >> 8) * 0x0.3p-24f));
+    }
+    while (values.size() % 4)
+        values.push_back(0);
+    const int fours = (int)values.size() / 4;
+    DeviceArray<float> device_values(values);
+    DeviceArray<uint32_t> packed(fours);
+    DeviceArray<float4> unpacked(64);
+    LAUNCH((convert<F>), ceil_div(fours, 64), 64, 0, device_values.pointer, fours, packed.pointer, unpacked.pointer);
+    auto codes = packed.read();
+    auto floats = unpacked.read();
+    int wrong = 0, not_saturated = 0;
+    for (size_t i = 0; i < values.size(); i++) {
+        const int got = codes[i / 4] >> 8 * (i % 4) & 0xff;
+        if (fabsf(values[i]) > F::largest)
+            not_saturated += got != ((Format<F>::finite - 1) | (values[i] < 0 ? 0x80 : 0));
+        else
+            wrong += got != nearest<F>(values[i]);
+    }
+    ok(wrong == 0, "pack_4 %s: rounds to nearest, ties to even, first element lowest (%zu values)", Format<F>::name(), values.size());
+    ok(not_saturated == 0, "pack_4 %s: what is larger than %g becomes that", Format<F>::name(), (double)F::largest);
+    wrong = 0;
+    for (int code = 0; code < 256; code++)
+        if ((code & 0x7f) < Format<F>::finite) {
+            const float4 four = floats[code / 4];
+            const float got[4] = {four.x, four.y, four.z, four.w};
+            wrong += float_bits(got[code % 4]) != float_bits((float)value_of<F>(code));
+        }
+    ok(wrong == 0, "unpack_4 %s: every finite code", Format<F>::name());
+}
+
+/* ---- mma ---- */
+
+struct MmaProblem {
+    uint8_t a[16][32], b[32][8]; /* codes */
+    float c[16][8];
+};
+struct MmaRegisters {
+    uint32_t a[4], b[2];
+    float c[4];
+};
+
+/* One problem a block. */
+template <typename F> __global__ void run_mma(MmaRegisters *registers) {
+    MmaRegisters &r = registers[32 * blockIdx.x + threadIdx.x];
+    float c[4] = {r.c[0], r.c[1], r.c[2], r.c[3]};
+    const uint32_t a[4] = {r.a[0], r.a[1], r.a[2], r.a[3]};
+    mma_m16n8k32<F>(c, a, r.b[0], r.b[1]);
+    for (int i = 0; i < 4; i++)
+        r.c[i] = c[i];
+}
+
+/* Runs all problems; replaces each c by the result. */
+template <typename F> static void mma_all(std::vector<MmaProblem> &problems) {
+    std::vector<MmaRegisters> registers(32 * problems.size());
+    for (size_t i = 0; i < registers.size(); i++) {
+        const MmaProblem &p = problems[i / 32];
+        MmaRegisters &r = registers[i];
+        const int row = i % 32 / 4, k = 4 * (i % 4), column = 2 * (i % 4);
+        for (int j = 0; j < 4; j++) { /* quarters of A: a[1] is below a[0], a[2] is 16 further in k */
+            r.a[j] = 0;
+            for (int byte = 0; byte < 4; byte++)
+                r.a[j] |= (uint32_t)p.a[row + 8 * (j & 1)][k + byte + 16 * (j >> 1)] << 8 * byte;
+            r.c[j] = p.c[row + 8 * (j >> 1)][column + (j & 1)];
+        }
+        for (int j = 0; j < 2; j++) {
+            r.b[j] = 0;
+            for (int byte = 0; byte < 4; byte++)
+                r.b[j] |= (uint32_t)p.b[k + byte + 16 * j][row] << 8 * byte;
+        }
+    }
+    DeviceArray<MmaRegisters> device(registers);
+    LAUNCH((run_mma<F>), (unsigned)problems.size(), 32, 0, device.pointer);
+    registers = device.read();
+    for (size_t i = 0; i < registers.size(); i++)
+        for (int j = 0; j < 4; j++)
+            problems[i / 32].c[i % 32 / 4 + 8 * (j >> 1)][2 * (i % 4) + (j & 1)] = registers[i].c[j];
+}
+
+template <typename F> static void test_mma() {
+    /* One-hot: for every (m, n, k) a problem with one 2 in A and one 3 in B. Only C[m][n] may grow, by 6, exactly. */
+    std::vector<MmaProblem> one_hot(16 * 8 * 32);
+    for (int i = 0; i < 16 * 8 * 32; i++) {
+        MmaProblem &p = one_hot[i] = {};
+        p.a[i / 256][i % 32] = nearest<F>(2);
+        p.b[i % 32][i / 32 % 8] = nearest<F>(3);
+        for (int j = 0; j < 128; j++)
+            p.c[j / 8][j % 8] = j;
+    }
+    mma_all<F>(one_hot);
+    int wrong = 0;
+    for (int i = 0; i < 16 * 8 * 32; i++)
+        for (int j = 0; j < 128; j++)
+            wrong += one_hot[i].c[j / 8][j % 8] != j + (j == i / 32 ? 6 : 0);
+    ok(wrong == 0, "mma_m16n8k32 %s: every (m, n, k) is where it belongs", Format<F>::name());
+
+    /* Random numbers of the size of 1: codes of exponents around the bias, and subnormal ones. */
+    std::vector<MmaProblem> random(100);
+    auto draw = [] {
+        const int one = Format<F>::bias << Format<F>::mantissa_bits;
+        const int size = random_bits() % 8 ? one + (int)(random_bits() % 16) - 12 : (int)(random_bits() % 4);
+        return (uint8_t)(size | (random_bits() & 0x80));
+    };
+    for (auto &p : random) {
+        for (int i = 0; i < 512; i++)
+            p.a[i / 32][i % 32] = draw();
+        for (int i = 0; i < 256; i++)
+            p.b[i / 8][i % 8] = draw();
+        for (int i = 0; i < 128; i++)
+            p.c[i / 8][i % 8] = (float)(int)(random_bits() % 21) - 10;
+    }
+    auto result = random;
+    mma_all<F>(result);
+    double worst = 0; /* error over the sum of absolute values, which is what rounding errors scale with */
+    for (size_t i = 0; i < random.size(); i++)
+        for (int m = 0; m < 16; m++)
+            for (int n = 0; n < 8; n++) {
+                double want = random[i].c[m][n], size = fabs(want);
+                for (int k = 0; k < 32; k++) {
+                    const double term = value_of<F>(random[i].a[m][k]) * value_of<F>(random[i].b[k][n]);
+                    want += term;
+                    size += fabs(term);
+                }
+                const double error = fabs(result[i].c[m][n] - want) / size;
+                worst = error <= worst ? worst : error; /* NaN stays */
+            }
+    /* where tensor cores take 8 bits as they are, they keep about 13 bits of the sum */
+    const int capability = device_properties()->capability;
+    const double allowed = capability < 89 || capability == 90 || device_properties()->is_cpu ? 0x1p-20 : 0x1p-12;
+    ok(worst < allowed, "mma_m16n8k32 %s: agrees with fp64 (error %.2g of the sum of absolute values)", Format<F>::name(), worst);
+}
+
+/* ---- the road of a key tile: S = Q K^T and O = S V for 16 queries, 32 keys and D = 64, by one warp ---- */
+
+typedef uint16_t Pair;
+struct AttentionTiles {
+    Tile<Pair, 16, 32> q;
+    Tile<Pair, 32, 32> k;  /* [key][d] */
+    Tile<Pair, 64, 32> vt; /* [d][place]; 32 of its 64 places are used, a tile row is no shorter */
+};
+
+template <typename F> __global__ void run_attention(const Pair *q, const Pair *k, const Pair *vt, float *s_out, float *o_out) {
+    SHARED_MEMORY(AttentionTiles, tiles);
+    load_tile_async<32>(tiles.q, q, 0, 16);
+    load_tile_async<32>(tiles.k, k, 0, 32);
+    load_tile_async<32>(tiles.vt, vt, 0, 64);
+    cp_async_wait<0>();
+    __syncthreads();
+    const int row = threadIdx.x / 4, column = 2 * (threadIdx.x % 4);
+
+    float s[4][4] = {};
+    for (int d = 0; d < 2; d++) {
+        uint32_t a[4];
+        load_a_fragment(a, tiles.q, 0, d);
+        for (int c = 0; c < 4; c += 2) {
+            uint32_t b[4];
+            load_b_fragments(b, tiles.k, 8 * c, d);
+            mma_m16n8k32<F>(s[c], a, b[0], b[1]);
+            mma_m16n8k32<F>(s[c + 1], a, b[2], b[3]);
+        }
+    }
+    uint32_t p[4];
+    for (int j = 0; j < 4; j++) {
+        const int h = j % 2, c = 2 * (j / 2);
+        p[j] = pack_4<F>(s[c][2 * h], s[c][2 * h + 1], s[c + 1][2 * h], s[c + 1][2 * h + 1]);
+    }
+    for (int i = 0; i < 16; i++)
+        s_out[32 * (row + 8 * (i / 2 % 2)) + 8 * (i / 4) + column + i % 2] = s[i / 4][i % 4];
+    for (int d = 0; d < 64; d += 16) {
+        uint32_t b[4];
+        load_b_fragments(b, tiles.vt, d, 0);
+        for (int half = 0; half < 2; half++) {
+            float o[4] = {};
+            mma_m16n8k32<F>(o, p, b[2 * half], b[2 * half + 1]);
+            for (int i = 0; i < 4; i++)
+                o_out[64 * (row + 8 * (i / 2)) + d + 8 * half + column + i % 2] = o[i];
+        }
+    }
+}
+
+template <typename F> static void test_attention() {
+    /* Small integers, few of them not 0: every sum is exact, and every S is a number of the format. */
+    std::vector<int> q(16 * 64), k(32 * 64), v(32 * 64);
+    for (auto *matrix : {&q, &k, &v})
+        for (int &element : *matrix)
+            element = random_bits() % 32 ? 0 : random_bits() % 2 ? 1 : -1;
+    auto pairs = [](const std::vector<int> &matrix) {
+        std::vector<Pair> codes;
+        for (size_t i = 0; i < matrix.size(); i += 2)
+            codes.push_back((Pair)(nearest<F>(matrix[i]) | nearest<F>(matrix[i + 1]) << 8));
+        return codes;
+    };
+    std::vector<int> vt(64 * 64, 0);
+    for (int d = 0; d < 64; d++)
+        for (int place = 0; place < 32; place++)
+            vt[64 * d + place] = v[64 * key_at_place(place) + d];
+    DeviceArray<Pair> device_q(pairs(q)), device_k(pairs(k)), device_vt(pairs(vt));
+    DeviceArray<float> s_out(16 * 32), o_out(16 * 64);
+    LAUNCH((run_attention<F>), 1, 32, sizeof(AttentionTiles), device_q.pointer, device_k.pointer, device_vt.pointer, s_out.pointer,
+           o_out.pointer);
+    auto s = s_out.read(), o = o_out.read();
+    int wrong = 0, largest = 0;
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 32; j++) {
+            int sum = 0;
+            for (int d = 0; d < 64; d++)
+                sum += q[64 * i + d] * k[64 * j + d];
+            wrong += s[32 * i + j] != sum;
+            largest = abs(sum) > largest ? abs(sum) : largest;
+        }
+    ok(wrong == 0 && largest > 0 && largest <= 4, "%s: Q K^T from tiles of pairs", Format<F>::name());
+    wrong = 0;
+    for (int i = 0; i < 16; i++)
+        for (int d = 0; d < 64; d++) {
+            float sum = 0;
+            for (int j = 0; j < 32; j++)
+                sum += s[32 * i + j] * v[64 * j + d];
+            wrong += o[64 * i + d] != sum;
+        }
+    ok(wrong == 0, "%s: P V with P from the accumulator and the keys in its order", Format<F>::name());
+}
+
+int main() {
+    printf("# %s\n", device_properties()->name);
+    test_conversions<E4m3>();
+    test_conversions<E5m2>();
+    test_mma<E4m3>();
+    test_mma<E5m2>();
+    test_attention<E4m3>();
+    test_attention<E5m2>();
+    ok(!device_damaged(), "nothing was written past the end of an array");
+    return tap_done();
+}
