@@ -37,6 +37,7 @@ gencode = -gencode arch=$(if $(filter compute_%,$1),$1$(,)code=$1,compute_$1$(,)
 , := ,
 
 WARN   ?= -Wall -Wextra
+KERNEL_OPTIMISE ?= -O3
 CFLAGS := -std=c11 -O2 -g $(WARN) -pthread
 ifeq ($(DEVICE),cuda)
   OUT       := build/cuda-$(subst $(space),-,$(strip $(ARCH)))
@@ -47,7 +48,7 @@ else
   # no contraction to fused multiply-adds: results must not depend on the compiler's mood
   OUT       := build/cpu$(addprefix -,$(subst $(,),-,$(SANITIZE)))
   SAN       := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-  KERNEL_CC  = $(CXX) -x c++ -std=c++17 -O3 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
+  KERNEL_CC  = $(CXX) -x c++ -std=c++17 $(KERNEL_OPTIMISE) -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
   LINK       = $(CXX) -pthread $(SAN)
   MACHINE   := common/device_cpu.c $(filter-out common/cpu/trace%,$(wildcard common/cpu/*.c))
 endif
@@ -178,6 +179,20 @@ trace: ## what every stage's kernels do to memory, side by side; trace-<stage>: 
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-built
 trace-built: $(foreach s,$(STAGES),$(OUT)/$s/$s)
 	@perl common/trace_table.pl $(foreach s,$(STAGES),$(OUT)/$s/$s) -- $(TRACE_OPTIONS)
+
+# ---- ncu ----------------------------------------------------------------------------------------------------------------
+# The first launch of each kernel of the variant VARIANT (the stage's last if not given), at the shape in PROFILE_OPTIONS.
+.PHONY: $(addprefix profile-,$(STAGES))
+NCU ?= $(firstword $(shell command -v ncu 2>/dev/null) $(wildcard /usr/local/cuda/bin/ncu))
+PROFILE_SECTIONS := SpeedOfLight ComputeWorkloadAnalysis MemoryWorkloadAnalysis WarpStateStats LaunchStats Occupancy
+$(addprefix profile-,$(STAGES)): profile-%: # profile-<stage>: hardware counters of its kernels, by ncu
+ifneq ($(DEVICE)-$(if $(NCU),ncu),cuda-ncu)
+	@echo "profile-$*: needs a GPU and ncu of the CUDA Toolkit (device: $(DEVICE), ncu: $(or $(NCU),not found)); make trace-$* counts without them" >&2; exit 2
+else
+	@$(MAKE) --no-print-directory $*
+	@variant=$(VARIANT); test -n "$$variant" || variant=$$(./$*/$* --help | awk '/^variants/ {list = 1; next} list && NF {if ($$1 != "00_naive" || !last) last = $$1} END {print last}'); \
+		$(NCU) --log-file stderr --kernel-id :::1 $(PROFILE_SECTIONS:%=--section %) ./$*/$* --variant $$variant --no-validate --iters 1 $(PROFILE_OPTIONS) >/dev/null
+endif
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 .PHONY: help clean sanitize format tables

@@ -9,6 +9,7 @@ use strict;
 use warnings;
 use Test::More;
 use File::Temp qw(tempdir);
+use List::Util qw(any);
 use Cwd qw(getcwd);
 
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
@@ -116,14 +117,14 @@ for my $number (0 .. $#mutations) {
     write_file($file, $mutated);
 
     my $grid = "$build/tests/grid_$stage";
-    my $log = `make --no-print-directory -j2 DEVICE=cpu WARN=-w $grid 2>&1`;
+    my $log = `make --no-print-directory -j2 DEVICE=cpu WARN=-w KERNEL_OPTIMISE=-O1 $grid 2>&1`; # compiles in half the time
     if ($? != 0) {
         fail("$name (mutation $number does not compile)");
         diag($log);
     } else {
         my $option = $variant ? "--variant $variant" : '';
         # a thread order other than the usual one exposes barriers that are missing
-        my $caught = grep { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
+        my $caught = any { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
         ok($caught, $name);
     }
     # Back to the original, times included: what was compiled from the mutated file must not be taken for the original's.

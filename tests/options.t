@@ -10,13 +10,14 @@ use Program;
 
 my $folder = tempdir(CLEANUP => 1);
 
-sub refused {
-    my ($text, @arguments) = @_;
-    my $run = run('01_tiled', @arguments);
-    my $line = qr/\A01_tiled: .*$text.*\n\z/; # . does not match a newline: this is one line
+sub refused_by {
+    my ($stage, $text, @arguments) = @_;
+    my $run = run($stage, @arguments);
+    my $line = qr/\A$stage: .*$text.*\n\z/; # . does not match a newline: this is one line
     ok($run->{code} eq 2 && $run->{out} eq '' && $run->{err} =~ $line, "@arguments")
         or diag("exit code $run->{code}, expected $text\nstdout: $run->{out}\nstderr: $run->{err}");
 }
+sub refused { refused_by('01_tiled', @_) }
 
 # counts
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'iters') {
@@ -40,6 +41,9 @@ refused('--variant : choose', '--variant', '');
 # scale
 refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'nan', 'inf', '1e39', '1e7', '1,5', '0.5x', '', ' 1';
 
+# inputs
+refused("--inputs $_: choose normal or outliers", '--inputs', $_) for 'outlier', 'normal|outliers', '';
+
 # what getopt finds
 refused("--$_: choose a folder", '--variant', 'mma', "--$_", '') for 'load', 'save';
 refused('--sequence: no such option', '--sequence', 5);
@@ -47,8 +51,8 @@ refused('--seq: no such option', '--seq', 5); # short for two of them
 refused('-x: no such option', '-x');
 refused("--$_: its value is missing", "--$_")
     for 'batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'lengths', 'scale', 'variant', 'iters', 'seed',
-    'load', 'save';
-refused("--$_=1: takes no value", "--$_=1") for 'causal', 'csv', 'json', 'no-validate', 'help';
+    'inputs', 'load', 'save';
+refused("--$_=1: takes no value", "--$_=1") for 'causal', 'warm', 'csv', 'json', 'no-validate', 'help';
 refused('16: not an option', '--seqlen', 8, 16);
 refused('mma: not an option', 'mma');
 
@@ -73,6 +77,20 @@ refused('not enough memory: .* GiB', '--batch', 65535, '--heads', 1, '--seqlen',
 refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
 
+# what one stage alone has
+refused('--splits: no such option', '--splits', 4);
+refused_by('06_fp8', "--format $_: choose e4m3, e5m2, fp16", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', '1', '';
+refused_by('06_fp8', '--scaling row: choose tensor, block', '--scaling', 'row');
+refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
+refused_by('06_fp8', '--variant mma cannot run here: takes --format e4m3', '--variant', 'mma', '--format', 'fp16');
+refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
+refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
+refused_by('07_flash_decoding', '--kv-cache fp8: choose same, e4m3', '--kv-cache', 'fp8');
+refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
+refused_by('07_flash_decoding', '--variant one_block cannot run here: splits nothing', '--variant', 'one_block', '--splits', 2);
+refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
+    for 'one_block', 'split_k';
+
 # and what is no mistake
 for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['--seed', '18446744073709551615', '--help']) {
     my $run = run('01_tiled', @$good);
@@ -81,6 +99,6 @@ for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['
 my $help = run('01_tiled', '--help')->{out};
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--causal', '--lengths', '--scale',
-    '--variant', '--iters', '--seed', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+    '--variant', '--iters', '--seed', '--inputs', '--warm', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
 
 done_testing();
