@@ -229,7 +229,7 @@ help: ## this list
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
 # Options go to the scripts: make compare COMPARE_OPTIONS="--seqlen 1024 --causal"; make sweep SWEEP_OPTIONS="--lengths 512,1024".
-.PHONY: compare sweep plots exercise
+.PHONY: compare sweep plots intensity intensity-built diff exercise
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 DECODING := $(filter %decoding,$(PROGRAMS))
 
@@ -239,13 +239,19 @@ compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTION
 sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (SWEEP_OPTIONS)
 	@perl common/sweep.pl $(PROGRAMS) -- $(SWEEP_OPTIONS)
 
-plots: ## draw notes/pictures/ from the result files; needs matplotlib
-	@python3 common/plots.py $(PLOT_OPTIONS)
-	@python3 common/pictures.py
+plots: ## draw notes/pictures/ from the result files; needs Python with matplotlib (PLOT_OPTIONS)
+	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
+	@python3 common/pictures.py && python3 common/plots.py $(PLOT_OPTIONS)
 
-# make diff-03-04, make diff-04.1-04.2: what the second changes in the first.
+intensity: ## FLOPs a byte of every variant, by the trace, into notes/results/intensity.tsv, for the roofline
+	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 intensity-built
+intensity-built: $(filter-out $(DECODING),$(PROGRAMS))
+	@perl common/intensity.pl $^
+
 diff-%:
 	@perl common/diff.pl $*
+diff: ## the lesson between two kernels: make diff-03-04, make diff-04.1-04.2
+	@perl common/diff.pl
 
 # One kernel file of a stage replaced by what lies in exercises/<number>/; common/exercise.pl calls these.
 ifdef EXERCISE
@@ -262,4 +268,4 @@ $(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/main_as_table.o $(so
 endif
 
 exercise: ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
-	@MAKE="$(MAKE)" OUT=$(OUT) DEVICE=$(DEVICE) perl common/exercise.pl $(N) $(if $(ANSWER),-- "$(ANSWER)")
+	@MAKE="$(MAKE_COMMAND)" OUT=$(OUT) DEVICE=$(DEVICE) perl common/exercise.pl $(N) $(if $(ANSWER),-- "$(ANSWER)")

@@ -1,8 +1,8 @@
 /* 06_fp8 - 8-bit floating point: a pre-pass that quantises, and attention on what it leaves. */
 #include "fp8.h"
 
-extern Launcher fp8_mma;
-extern Predictor fp8_mma_traffic;
+extern Launcher fp8_mma, fp8_wgmma;
+extern Predictor fp8_mma_traffic, fp8_wgmma_traffic;
 
 static const char *mma_refuses(const Problem *p) {
     return p->settings[FORMAT] == FORMAT_FP16 ? "takes --format e4m3 and e5m2, not fp16" : NULL;
@@ -21,6 +21,9 @@ const Stage stage = {
         {.name = "mma", .idea = "split_q in 8 bits, on every chip", .launch = fp8_mma, .plan = fp8_plan,
          .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80, .refuses = mma_refuses,
          .prepare_name = "quantise", .prepare = fp8_quantise, .dequantise = fp8_mma_dequantise},
+        {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
+         .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1,
+         .prepare_name = "quantise", .prepare = fp8_quantise, .dequantise = fp8_wgmma_dequantise},
     },
 };
 

@@ -17,14 +17,14 @@
  *
  *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
  *            +--------+--------+--------+            lane 4r + c, c = 0..3, holds columns 2c, 2c + 1 of row r
- *     warp 0 | 32 x Bc|        |        |            and of row r + 8. Of P as the A operand, 16 x 32, it brings
- *     warp 1 | 32 x Bc|        |        |  queries   places 4c .. 4c + 3 and 16 + 4c .. of the same rows.
- *     warp 2 | 32 x Bc|        |        |     |
- *     warp 3 | 32 x Bc|        |        |     v
+ *     warp 0 | 16 x Bc|        |        |            and of row r + 8. Of P as the A operand, 16 x 32, it brings
+ *     warp 1 | 16 x Bc|        |        |  queries   places 4c .. 4c + 3 and 16 + 4c .. of the same rows.
+ *     warp 2 | 16 x Bc|        |        |     |
+ *     warp 3 | 16 x Bc|        |        |     v
  *            +--------+--------+--------+
  *
  * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes, half of split_q's. Registers a
- * lane: O takes Br D / 128, S takes Br Bc / 128, as in split_q. Shared memory: D x (Br + 4 Bc) bytes, half of split_q's.
+ * lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than sm_75 has, so one shape for all.
  * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16, and
  * this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
  *
@@ -44,18 +44,13 @@ constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 /* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
 
-/* Of O and S a lane holds 64 numbers each. That is a third less than in split_q: its registers also hold unpacked operands where the
- * tensor cores do not take 8 bits, and the scales. Hence 16 rows a warp at D = 128; all chips have the shared memory for it. */
-template <int D> struct Shape {
-    static constexpr int m_tiles = D <= 64 ? 2 : 1; /* m16 tiles a warp */
-    static constexpr int Br = WARPS * 16 * m_tiles;
-    static constexpr int Bc = 128 / m_tiles;
-    static_assert(BLOCK_K % Bc == 0 && BLOCK_Q % (16 * m_tiles) == 0, "one scale for a key tile, and for a warp's rows");
-};
+/* A warp owns 16 rows, half of split_q's: beside O and S its registers hold unpacked operands where the tensor cores do not take 8
+ * bits themselves. Together its block is a tile of queries that share a scale, and Bc keys share one, too. */
+constexpr int Br = 16 * WARPS, Bc = 64;
+static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
 
 /* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is enough. */
 template <typename T, int D> struct Fp8Shared {
-    static constexpr int Br = Shape<D>::Br, Bc = Shape<D>::Bc;
     Tile<Pair, Br, D / 2> q;
     union {
         struct {
@@ -73,25 +68,24 @@ struct Quantised {
 };
 
 template <typename T, typename Format, int D>
-__global__ void __launch_bounds__(THREADS, 2) fp8_mma_kernel(Problem p, Tensors t, Quantised x) {
-    constexpr int m_tiles = Shape<D>::m_tiles, Br = Shape<D>::Br, Bc = Shape<D>::Bc;
+__global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, Quantised x) {
     using Shared = Fp8Shared<T, D>;
     SHARED_MEMORY(Shared, shared);
     const int lane = threadIdx.x % 32;
-    const int warp_row = threadIdx.x / 32 * (16 * m_tiles); /* the warp's first row in the tile */
+    const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
 
     /* Which query tile of which head. Blocks start in the order of their index: the last query tile of every head first,
      * because under a causal mask it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
     const int all_heads = p.batch * p.heads, batch_head = blockIdx.x % all_heads;
     const int batch = batch_head / p.heads, head = batch_head % p.heads, kv_head = kv_head_of(&p, head);
-    const int first_row = (ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads) * Br;
+    const int query_tile = ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads, first_row = query_tile * Br;
 
-    /* Offsets in pairs, two elements each. All rows of a warp share one scale; rows past the last have none of their own. */
+    /* Offsets in pairs, two elements each */
     const Pair *q = x.q8 + query_head_offset(&p, batch, head) / 2;
     const Pair *k = x.k8 + key_head_offset(&p, batch, kv_head) / 2;
     const Pair *v = x.vt8 + vt_head_offset(&p, batch, kv_head) / 2;
     const int pitch = key_pitch(&p) / 2;
-    const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + min(first_row + warp_row, p.seqlen_q - 1) / BLOCK_Q];
+    const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + query_tile];
     const size_t first_k_scale = k_scale_offset(&p, batch, kv_head);
 
     /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles its first row sees whole. */
@@ -106,13 +100,10 @@ __global__ void __launch_bounds__(THREADS, 2) fp8_mma_kernel(Problem p, Tensors 
         load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* V's rows are padded to whole tiles */
     }
 
-    /* The lane's share of the running state. Rows are indexed [i][h]: row 16 i + 8 h + lane / 4 of the warp. m is kept times
+    /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times
      * scale_log2, as the exponents are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. */
-    float o[m_tiles][D / 8][4] = {};
-    float m[m_tiles][2], l[m_tiles][2];
-#pragma unroll
-    for (int i = 0; i < m_tiles; i++)
-        m[i][0] = m[i][1] = -1e30f, l[i][0] = l[i][1] = 0;
+    float o[D / 8][4] = {};
+    float m[2] = {-1e30f, -1e30f}, l[2] = {};
 
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         auto &k_tile = shared.in.k[tile % 2];
@@ -128,97 +119,82 @@ __global__ void __launch_bounds__(THREADS, 2) fp8_mma_kernel(Problem p, Tensors 
         }
 
         /* S = Q K^T, 32 components at a time */
-        float s[m_tiles][Bc / 8][4] = {};
+        float s[Bc / 8][4] = {};
 #pragma unroll
         for (int d = 0; d < D / 32; d++) {
-            uint32_t a[m_tiles][4];
-#pragma unroll
-            for (int i = 0; i < m_tiles; i++)
-                load_a_fragment(a[i], shared.q, warp_row + 16 * i, d);
+            uint32_t a[4];
+            load_a_fragment(a, shared.q, warp_row, d);
 #pragma unroll
             for (int c = 0; c < Bc / 8; c += 2) {
                 uint32_t b[4];
                 load_b_fragments(b, k_tile, 8 * c, d);
-#pragma unroll
-                for (int i = 0; i < m_tiles; i++) {
-                    mma_m16n8k32<Format>(s[i][c], a[i], b[0], b[1]);
-                    mma_m16n8k32<Format>(s[i][c + 1], a[i], b[2], b[3]);
-                }
+                mma_m16n8k32<Format>(s[c], a, b[0], b[1]);
+                mma_m16n8k32<Format>(s[c + 1], a, b[2], b[3]);
             }
         }
 
         /* Mask, only in tiles that the diagonal or the end of the keys cuts */
         if (tile >= whole_tiles) {
 #pragma unroll
-            for (int i = 0; i < m_tiles; i++)
+            for (int e = 0; e < 4; e++) {
+                const int row = first_row + warp_row + 8 * (e / 2) + lane / 4;
+                const int seen = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + e % 2);
 #pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    const int row = first_row + warp_row + 16 * i + 8 * (e / 2) + lane / 4;
-                    const int seen = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + e % 2);
-#pragma unroll
-                    for (int c = 0; c < Bc / 8; c++)
-                        s[i][c][e] = 8 * c < seen ? s[i][c][e] : -INFINITY;
-                }
+                for (int c = 0; c < Bc / 8; c++)
+                    s[c][e] = 8 * c < seen ? s[c][e] : -INFINITY;
+            }
         }
 
         /* The maximum. It must be the true one: e4m3 has no room for a P above it. */
-        float factor[m_tiles][2]; /* of what was summed with the old one */
+        float factor[2]; /* of what was summed with the old one */
 #pragma unroll
-        for (int i = 0; i < m_tiles; i++)
+        for (int h = 0; h < 2; h++) {
+            float tile_max = s[0][2 * h];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float tile_max = s[i][0][2 * h];
-#pragma unroll
-                for (int c = 0; c < Bc / 8; c++)
-                    tile_max = fmaxf(tile_max, fmaxf(s[i][c][2 * h], s[i][c][2 * h + 1]));
-                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
-                const float m_new = fmaxf(m[i][h], tile_max * scale_log2);
-                factor[i][h] = exp2_approx(m[i][h] - m_new);
-                m[i][h] = m_new;
-                l[i][h] *= factor[i][h];
-            }
+            for (int c = 0; c < Bc / 8; c++)
+                tile_max = fmaxf(tile_max, fmaxf(s[c][2 * h], s[c][2 * h + 1]));
+            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
+            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+            const float m_new = fmaxf(m[h], tile_max * scale_log2);
+            factor[h] = exp2_approx(m[h] - m_new);
+            m[h] = m_new;
+            l[h] *= factor[h];
+        }
 
-        /* P = 2^(scale_log2 S - m + shift), the largest number 2^shift: one FFMA and one ex2 an element. Rounded, 32 keys make an
-         * A operand. Its quarters are j: j % 2 is 8 rows down, j / 2 is 16 keys right, which are two accumulators here. */
-        uint32_t rounded_p[m_tiles][Bc / 32][4];
+        /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. Rounded, 32 keys make an A operand.
+         * Its quarters are j: j % 2 is 8 rows down, j / 2 is 16 keys right, and 16 keys are two accumulators. */
+        uint32_t rounded_p[Bc / 32][4];
 #pragma unroll
         for (int c = 0; c < Bc / 8; c += 4)
 #pragma unroll
-            for (int i = 0; i < m_tiles; i++)
+            for (int j = 0; j < 4; j++) {
+                const int h = j % 2;
+                const float shift = Format::largest_exponent - m[h];
+                float e[4];
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    const int h = j % 2;
-                    const float shift = Format::largest_exponent - m[i][h];
-                    float e[4];
-#pragma unroll
-                    for (int n = 0; n < 4; n++) {
-                        e[n] = exp2_approx(s[i][c + 2 * (j / 2) + n / 2][2 * h + n % 2] * scale_log2 + shift);
-                        l[i][h] += e[n];
-                    }
-                    rounded_p[i][c / 4][j] = pack_4<Format>(e[0], e[1], e[2], e[3]);
+                for (int n = 0; n < 4; n++) {
+                    e[n] = exp2_approx(s[c + 2 * (j / 2) + n / 2][2 * h + n % 2] * scale_log2 + shift);
+                    l[h] += e[n];
                 }
+                rounded_p[c / 4][j] = pack_4<Format>(e[0], e[1], e[2], e[3]);
+            }
 
         /* O = factor O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
 #pragma unroll
         for (int d = 0; d < D / 8; d += 2) {
-            float product[m_tiles][2][4] = {};
+            float product[2][4] = {};
 #pragma unroll
             for (int c = 0; c < Bc / 32; c++) {
                 uint32_t b[4];
                 load_b_fragments(b, v_tile, 8 * d, c);
-#pragma unroll
-                for (int i = 0; i < m_tiles; i++) {
-                    mma_m16n8k32<Format>(product[i][0], rounded_p[i][c], b[0], b[1]);
-                    mma_m16n8k32<Format>(product[i][1], rounded_p[i][c], b[2], b[3]);
-                }
+                mma_m16n8k32<Format>(product[0], rounded_p[c], b[0], b[1]);
+                mma_m16n8k32<Format>(product[1], rounded_p[c], b[2], b[3]);
             }
 #pragma unroll
-            for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-                for (int e = 0; e < 8; e++)
-                    o[i][d + e / 4][e % 4] =
-                        o[i][d + e / 4][e % 4] * factor[i][e % 4 / 2] + v_scale * product[i][e / 4][e % 4];
+            for (int e = 0; e < 4; e++) {
+                o[d][e] = factor[e / 2] * o[d][e] + v_scale * product[0][e];
+                o[d + 1][e] = factor[e / 2] * o[d + 1][e] + v_scale * product[1][e];
+            }
         }
     }
 
@@ -226,30 +202,27 @@ __global__ void __launch_bounds__(THREADS, 2) fp8_mma_kernel(Problem p, Tensors 
     cp_async_wait<0>();
     __syncthreads(); /* every warp is done with K and V, where O goes now */
 #pragma unroll
-    for (int i = 0; i < m_tiles; i++)
+    for (int h = 0; h < 2; h++) {
+        float sum = l[h];
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+        const float inverse = sum > 0 ? 1 / sum : 0;
+        const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
+        const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
+        if (lane % 4 == 0 && row < p.seqlen_q)
+            t.lse[flat_row] = sum > 0 ? (m[h] - Format::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float sum = l[i][h];
-            sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-            sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
-            const float inverse = sum > 0 ? 1 / sum : 0;
-            const int tile_row = warp_row + 16 * i + 8 * h + lane / 4, row = first_row + tile_row;
-            const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
-            if (lane % 4 == 0 && row < p.seqlen_q)
-                t.lse[flat_row] =
-                    sum > 0 ? (m[i][h] - Format::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
-#pragma unroll
-            for (int d = 0; d < D / 8; d++) {
-                const uint32_t pair = pack_pair<T>(o[i][d][2 * h] * inverse, o[i][d][2 * h + 1] * inverse);
-                *reinterpret_cast<uint32_t *>(shared.o.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
-            }
+        for (int d = 0; d < D / 8; d++) {
+            const uint32_t pair = pack_pair<T>(o[d][2 * h] * inverse, o[d][2 * h + 1] * inverse);
+            *reinterpret_cast<uint32_t *>(shared.o.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
         }
+    }
 
     /* O goes out through shared memory, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows */
     __syncwarp();
     T *out = (T *)t.o + query_head_offset(&p, batch, head);
     constexpr int chunks = D / 8;
-    for (int i = lane; i < 16 * m_tiles * chunks; i += 32) {
+    for (int i = lane; i < 16 * chunks; i += 32) {
         const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
         if (row < p.seqlen_q)
             store_16(out + (size_t)row * D + 8 * chunk, load_16(shared.o.chunk(tile_row, chunk)));
@@ -257,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, 2) fp8_mma_kernel(Problem p, Tensors 
 }
 
 template <typename T, typename Format, int D> static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Shape<D>::Br);
+    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
     LAUNCH((fp8_mma_kernel<T, Format, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
 }
 

@@ -64,30 +64,42 @@ static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *t
     return i;
 }
 
-/* As split_q, with one byte an element: K8 as far as keys exist, VT8 whole tiles. Each thread reads its warp's scale of Q once, and
- * those of K and V once a tile; LSE's shift is read for rows that see a key. */
-int fp8_mma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    const int Br = 128, Bc = p->head_dim <= 64 ? 128 : 64, threads = 128; /* mma.cu: Shape */
-    double loaded = 0, tiles = 0, blocks = 0, rows = 0;
+/* Both variants walk like split_q, with Br = 64, in tiles of Bc keys of `e` bytes an element: VT8 whole tiles, K8 as far as keys
+ * exist; wgmma's TMA knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads reads a
+ * scale of Q once, and those of K and V once a tile; LSE's shift is read for rows that see a key. */
+static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int is_wgmma, Traffic *traffic) {
+    const int Br = 64, threads = 128;
+    double queries = 0, keys_loaded = 0, tiles = 0, blocks = 0, rows = 0;
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
             const int keys = key_length(p, key_lengths, b), end = first_row + Br < p->seqlen_q ? first_row + Br : p->seqlen_q;
-            const double whole = round_up(visible_keys(p, keys, end - 1), Bc);
-            loaded += p->heads * (whole < keys ? whole : keys);
+            const int seen = visible_keys(p, keys, end - 1), stored = is_wgmma ? p->seqlen_k : keys;
+            const double whole = round_up(seen, Bc);
+            queries += p->heads * (is_wgmma && !seen ? 0 : end - first_row);
+            keys_loaded += p->heads * (whole < stored ? whole : stored);
             tiles += p->heads * whole / Bc;
             blocks += p->heads;
             for (int row = first_row; row < end; row++)
                 rows += p->heads * (visible_keys(p, keys, row) > 0);
         }
+    const double row_bytes_8 = p->head_dim * element_bytes(p);
     int i = quantise_traffic(p, key_lengths, traffic);
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "Q8", (double)query_elements(p), 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "K8", loaded * p->head_dim, 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "VT8", tiles * Bc * p->head_dim, 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "Q scales", 4.0 * threads * blocks, 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "K scales", 4.0 * threads * tiles, 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "V scales", 4.0 * threads * tiles, 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "LSE shift", 4 * rows, 0};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "O", 0, query_bytes(p)};
-    traffic[i++] = (Traffic){"fp8_mma_kernel", "LSE", 0, row_bytes(p)};
+    traffic[i++] = (Traffic){kernel, "Q8", queries * row_bytes_8, 0};
+    traffic[i++] = (Traffic){kernel, "K8", keys_loaded * row_bytes_8, 0};
+    traffic[i++] = (Traffic){kernel, "VT8", tiles * Bc * row_bytes_8, 0};
+    traffic[i++] = (Traffic){kernel, "Q scales", 4.0 * threads * blocks, 0};
+    traffic[i++] = (Traffic){kernel, "K scales", 4.0 * threads * tiles, 0};
+    traffic[i++] = (Traffic){kernel, "V scales", 4.0 * threads * tiles, 0};
+    traffic[i++] = (Traffic){kernel, "LSE shift", 4 * rows, 0};
+    traffic[i++] = (Traffic){kernel, "O", 0, query_bytes(p)};
+    traffic[i++] = (Traffic){kernel, "LSE", 0, row_bytes(p)};
     return i;
+}
+
+int fp8_mma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    return attention_traffic(p, key_lengths, "fp8_mma_kernel", 64, 0, traffic);
+}
+int fp8_wgmma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    const int Bc = 128 / (int)element_bytes(p); /* wgmma.cu */
+    return attention_traffic(p, key_lengths, "wgmma_attention", Bc, 1, traffic);
 }

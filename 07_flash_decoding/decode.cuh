@@ -43,8 +43,9 @@ __device__ inline Head head_at(const Problem &p, const int *key_lengths, const W
     head.kv = index / work.row_tiles;
     head.row = index % work.row_tiles * work.tile_rows;
     head.rows = min(work.tile_rows, work.rows - head.row);
-    head.keys = key_length(&p, key_lengths, head.kv / p.kv_heads);
-    head.tiles = tiles_of(head.keys, work.tile_keys);
+    head.keys = p.seqlen_k, head.tiles = work.tiles;
+    if (key_lengths)
+        head.keys = key_lengths[head.kv / p.kv_heads], head.tiles = tiles_of(head.keys, work.tile_keys);
     return head;
 }
 /* Its first row, counted through the whole problem: places in Q and O (times D) and in LSE. */
@@ -84,6 +85,7 @@ __device__ inline void wait_for_stage() {
 /* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that eight rows lie in different banks. */
 template <int D> __device__ inline int slab_place(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
 
+__device__ inline float4 load_4(const float *from) { return *reinterpret_cast<const float4 *>(from); }
 __device__ inline void store_4(float *to, float4 x) { *reinterpret_cast<float4 *>(to) = x; }
 template <typename T> __device__ inline void store_4(T *to, float4 x) {
     *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
@@ -98,13 +100,19 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int s, int slab, int 
     const int slab_row = slab * Rows::slab_rows, count = min(Rows::slab_rows, rows - slab_row) * fours;
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         const int row = i / fours, column = i % fours * 4;
-        float m = LOWEST, l = 0;
-        for (int w = 0; w < warps; w++)
-            m = fmaxf(m, warp[w].m[slab_row + row]);
+        float m[MAX_WARPS], largest = LOWEST, l = 0;
+#pragma unroll
+        for (int w = 0; w < MAX_WARPS; w++) { /* unrolled, as below, so that the loads are under way together */
+            m[w] = w < warps ? warp[w].m[slab_row + row] : LOWEST;
+            largest = fmaxf(largest, m[w]);
+        }
         float4 sum = make_float4(0, 0, 0, 0);
-        for (int w = 0; w < warps; w++) {
-            const float weight = exp2_approx(warp[w].m[slab_row + row] - m);
-            const float4 part = *reinterpret_cast<float4 *>(warp[w].stage[s].o + slab_place<D>(row, column));
+#pragma unroll
+        for (int w = 0; w < MAX_WARPS; w++) {
+            if (w >= warps)
+                continue;
+            const float weight = exp2_approx(m[w] - largest);
+            const float4 part = load_4(warp[w].stage[s].o + slab_place<D>(row, column));
             l += weight * warp[w].l[slab_row + row];
             sum.x += weight * part.x, sum.y += weight * part.y, sum.z += weight * part.z, sum.w += weight * part.w;
         }
@@ -112,7 +120,7 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int s, int slab, int 
         store_4(o + (size_t)(slab_row + row) * D + column,
                 make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse));
         if (column == 0)
-            lse[slab_row + row] = l > 0 ? (m + log2f(l)) * LN_2 : -INFINITY;
+            lse[slab_row + row] = l > 0 ? (largest + log2f(l)) * LN_2 : -INFINITY;
     }
 }
 

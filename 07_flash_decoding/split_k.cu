@@ -37,8 +37,9 @@
 
 /* How the line is cut, in key tiles. */
 struct Line {
-    int piece;  /* tiles a piece; 0: the line without gaps, divided by the number of blocks */
-    int pieces; /* pieces a head, with the gap behind it; 0: no gaps */
+    int piece; /* tiles a piece */
+    int pitch; /* from one head's start to the next one's. 0: not known, as key lengths are only on the device; nor is piece */
+    int gaps;  /* 1: pitch is a multiple of piece, and what a head does not fill is empty */
 };
 
 /* Partial results, [blocks + heads] places of `rows` rows each. */
@@ -61,66 +62,66 @@ __device__ inline void advance(Cursor &c, const Problem &p, const int *key_lengt
     c.left--;
     if (++c.tile == c.head.tiles && c.left > 0) {
         c.start += c.head.tiles, c.tile = 0;
-        c.head = head_at(p, key_lengths, work, ++c.index);
+        if (++c.index < work.heads)
+            c.head = head_at(p, key_lengths, work, c.index);
+        else
+            c.left = 0; /* the end of the line */
     }
 }
 
-/* The sum over a warp. */
-__device__ inline int warp_sum(int x) {
-    for (int offset = 16; offset > 0; offset /= 2)
-        x += __shfl_xor_sync(WHOLE_WARP, x, offset);
+/* The sum over a warp's lanes up to this one. */
+__device__ inline int sum_to_here(int x) {
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const int before = __shfl_up_sync(WHOLE_WARP, x, offset);
+        x += (int)threadIdx.x % 32 >= offset ? before : 0;
+    }
     return x;
 }
 
-/* Where this block's piece begins. `piece`: comes in as Line has it and goes out as it is. Every warp finds out for itself. */
-__device__ inline Cursor find_piece(const Problem &p, const int *key_lengths, const Work &work, const Line &line, int &piece) {
-    Cursor c = {};
-    if (line.pieces) { /* gaps: head and piece follow from the block's number */
-        c.index = blockIdx.x / line.pieces;
-        c.start = c.index * line.pieces * piece;
-        c.tile = blockIdx.x % line.pieces * piece;
-        c.head = head_at(p, key_lengths, work, c.index);
-        c.left = min(piece, c.head.tiles - c.tile);
-        return c;
-    }
-
-    int total = work.heads * work.tiles, entry = 0;
+/* Heads of unequal length, end to end: fills in line.piece, and returns the batch entry with tile `block * piece` of the line
+ * (batch: behind the last) and where on the line it starts. Lanes count the tiles of 32 entries at a time; all warps do so. */
+__device__ inline int find_entry(const Problem &p, const int *key_lengths, const Work &work, Line &line, int &start) {
     const int lane = threadIdx.x % 32, heads_an_entry = work.heads / p.batch;
-    if (!key_lengths) {
-        piece = ceil_div(total, gridDim.x);
-        entry = (int)blockIdx.x * piece / (heads_an_entry * work.tiles);
-        c.start = entry * heads_an_entry * work.tiles;
-    } else { /* lanes count the tiles of batch entries, 32 at a time: all of them, then up to the one with our first tile */
-        total = 0;
-        for (int b = lane; b < p.batch; b += 32)
-            total += heads_an_entry * tiles_of(key_lengths[b], work.tile_keys);
-        total = warp_sum(total);
-        piece = ceil_div(total, gridDim.x);
-        for (int first = 0; first < p.batch; first += 32) {
-            const int b = first + lane;
-            const int tiles = b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0;
-            int end = tiles; /* where the entry ends: the sum over the lanes up to this one */
-            for (int offset = 1; offset < 32; offset *= 2) {
-                const int before = __shfl_up_sync(WHOLE_WARP, end, offset);
-                end += lane >= offset ? before : 0;
-            }
-            const unsigned beyond = __ballot_sync(WHOLE_WARP, c.start + end > (int)blockIdx.x * piece);
-            const int found = beyond ? __ffs(beyond) - 1 : 31;
-            c.start += __shfl_sync(WHOLE_WARP, beyond ? end - tiles : end, found);
-            entry = first + found;
-            if (beyond)
-                break;
-        }
+    const auto tiles = [&](int b) { return b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0; };
+    int total = 0;
+    for (int first = 0; first < p.batch; first += 32)
+        total += __shfl_sync(WHOLE_WARP, sum_to_here(tiles(first + lane)), 31);
+    line.piece = ceil_div(total, gridDim.x);
+
+    start = 0;
+    for (int first = 0; first < p.batch; first += 32) {
+        const int mine = tiles(first + lane), end = sum_to_here(mine);
+        const unsigned beyond = __ballot_sync(WHOLE_WARP, start + end > (int)blockIdx.x * line.piece);
+        const int found = beyond ? __ffs(beyond) - 1 : 31;
+        start += __shfl_sync(WHOLE_WARP, beyond ? end - mine : end, found);
+        if (beyond)
+            return first + found;
     }
-    const int position = blockIdx.x * piece;
-    c.left = min(piece, total - position);
-    if (c.left > 0) { /* the entry's heads are equally long */
-        c.index = entry * heads_an_entry;
-        c.head = head_at(p, key_lengths, work, c.index);
-        const int skip = (position - c.start) / c.head.tiles;
-        c.index += skip, c.start += skip * c.head.tiles;
-        c.head = head_at(p, key_lengths, work, c.index);
+    return p.batch;
+}
+
+/* Where this block's piece begins; left = 0: it is empty. */
+__device__ inline Cursor find_piece(const Problem &p, const int *key_lengths, const Work &work, Line &line) {
+    Cursor c = {};
+    if (line.pitch) {
+        const int position = blockIdx.x * line.piece;
+        c.index = position / line.pitch;
+        c.start = c.index * line.pitch;
         c.tile = position - c.start;
+        if (c.index < work.heads) {
+            c.head = head_at(p, key_lengths, work, c.index);
+            c.left = min(line.piece, (line.gaps ? c.head.tiles : work.heads * line.pitch - c.start) - c.tile);
+        }
+    } else {
+        const int entry = find_entry(p, key_lengths, work, line, c.start), position = blockIdx.x * line.piece;
+        if (entry < p.batch) { /* its heads are equally long */
+            c.index = entry * (work.heads / p.batch);
+            c.head = head_at(p, key_lengths, work, c.index);
+            const int skipped = (position - c.start) / c.head.tiles;
+            c.index += skipped, c.start += skipped * c.head.tiles, c.tile = position - c.start;
+            c.head = head_at(p, key_lengths, work, c.index);
+            c.left = line.piece; /* or up to the end of the line: advance() */
+        }
     }
     return c;
 }
@@ -133,34 +134,56 @@ template <typename Rows> struct PartialRows {
     int place, count, rows;
 
     __device__ void store(int slab, float *to, float *to_m, float *to_l) {
-        constexpr int D = Rows::head_dim, fours = D / 4, at_once = 4;
-        const int slab_row = slab * slab_rows, items = min(slab_rows, rows - slab_row) * fours;
-        for (int first = threadIdx.x % 32; first < items; first += 32 * at_once) {
-            float m[at_once], l[at_once] = {};
-            float4 o[at_once] = {};
+        /* A lane takes four neighbouring columns, of so many items (32 lanes further on each) and so many places at a time.
+         * Their loads are all under way together: with up to 32 places there is one wait. */
+        constexpr int D = Rows::head_dim, fours = D / 4, items = 4, places = 4;
+        const int slab_row = slab * slab_rows, end = min(slab_rows, rows - slab_row) * fours, warps = blockDim.x / 32;
+        for (int first = threadIdx.x % 32; first < end; first += 32 * items) {
+            float m[items], l[items] = {};
+            float4 o[items] = {};
 #pragma unroll
-            for (int i = 0; i < at_once; i++)
+            for (int i = 0; i < items; i++)
                 m[i] = LOWEST;
-#pragma unroll 2
-            for (int j = threadIdx.x / 32; j < count; j += blockDim.x / 32)
+#pragma unroll 1
+            for (int j = threadIdx.x / 32; j < count; j += places * warps) {
+                float lse[places][items];
+                float4 part[places][items];
 #pragma unroll
-                for (int i = 0; i < at_once; i++) { /* four columns each */
-                    const int item = min(first + 32 * i, items - 1), row = slab_row + item / fours;
-                    const size_t from = (size_t)(place + j) * partials.rows + row;
-                    const float lse = partials.lse[from] * LOG2_E;
-                    const float4 x = *reinterpret_cast<const float4 *>(partials.o + from * D + item % fours * 4);
-                    const float m_new = fmaxf(m[i], lse), factor = exp2_approx(m[i] - m_new), weight = exp2_approx(lse - m_new);
-                    m[i] = m_new;
-                    l[i] = factor * l[i] + weight;
-                    o[i].x = factor * o[i].x + weight * x.x, o[i].y = factor * o[i].y + weight * x.y;
-                    o[i].z = factor * o[i].z + weight * x.z, o[i].w = factor * o[i].w + weight * x.w;
+                for (int a = 0; a < places; a++) {
+                    const size_t row = (size_t)(place + j + a * warps) * partials.rows + slab_row;
+                    const float *from = partials.o + row * D + 4 * first, *from_lse = partials.lse + row + first / fours;
+#pragma unroll
+                    for (int i = 0; i < items; i++) {
+                        const bool exists = first + 32 * i < end && j + a * warps < count;
+                        lse[a][i] = exists ? from_lse[32 / fours * i] : -INFINITY;
+                        part[a][i] = exists ? load_4(from + 4 * 32 * i) : make_float4(0, 0, 0, 0);
+                    }
                 }
 #pragma unroll
-            for (int i = 0; i < at_once; i++) {
+                for (int i = 0; i < items; i++) {
+                    float m_new = m[i];
+#pragma unroll
+                    for (int a = 0; a < places; a++)
+                        m_new = fmaxf(m_new, lse[a][i] * LOG2_E);
+                    const float factor = exp2_approx(m[i] - m_new);
+                    m[i] = m_new;
+                    l[i] *= factor;
+                    o[i].x *= factor, o[i].y *= factor, o[i].z *= factor, o[i].w *= factor;
+#pragma unroll
+                    for (int a = 0; a < places; a++) {
+                        const float weight = exp2_approx(lse[a][i] * LOG2_E - m_new);
+                        const float4 x = part[a][i];
+                        l[i] += weight;
+                        o[i].x += weight * x.x, o[i].y += weight * x.y, o[i].z += weight * x.z, o[i].w += weight * x.w;
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < items; i++) {
                 const int item = first + 32 * i, row = item / fours;
-                if (item >= items)
+                if (item >= end)
                     continue;
-                *reinterpret_cast<float4 *>(to + slab_place<D>(row, item % fours * 4)) = o[i];
+                store_4(to + slab_place<D>(row, item % fours * 4), o[i]);
                 if (item % fours == 0)
                     to_m[slab_row + row] = m[i], to_l[slab_row + row] = l[i];
             }
@@ -178,8 +201,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
 
     /* `load` runs STAGES tiles ahead of `use`, across the boundaries of heads */
-    int piece = line.piece;
-    Cursor use = find_piece(p, t.key_lengths, work, line, piece);
+    Cursor use = find_piece(p, t.key_lengths, work, line);
     if (use.left <= 0)
         return;
     Cursor load = use;
@@ -209,7 +231,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
             const float o_scale = cache.v_scale ? cache.v_scale[head.kv] : 1;
             T *o = (T *)t.o + first_row(work, head) * D;
             float *lse = t.lse + first_row(work, head);
-            const int first = use.start / piece, pieces = (use.start + head.tiles - 1) / piece - first + 1;
+            const int first = use.start / line.piece, pieces = (use.start + head.tiles - 1) / line.piece - first + 1;
             if (pieces == 1) {
                 finish(state, warp, s, head.rows, o_scale, o, lse);
             } else {
@@ -217,14 +239,15 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
                 finish(state, warp, s, head.rows, o_scale, partials.o + place * partials.rows * D,
                        partials.lse + place * partials.rows);
 
-                /* Our result before our ticket, for all to see; and if it is the last one, everybody's before we read it */
-                __threadfence();
-                __syncthreads();
-                if (threadIdx.x == 0)
+                /* finish() ended with a barrier: all of this block's result is written. For all to see, before our ticket;
+                 * and if that is the last one, everybody's result before we read it */
+                if (threadIdx.x == 0) {
+                    __threadfence();
                     last_ticket = atomicAdd(&partials.tickets[use.index], 1) == pieces - 1;
+                    __threadfence();
+                }
                 __syncthreads();
                 if (last_ticket) {
-                    __threadfence();
                     PartialRows<Rows> all = {partials, first + use.index, pieces, head.rows};
                     finish(all, warp, s, head.rows, 1, o, lse);
                     if (threadIdx.x == 0)
@@ -250,23 +273,26 @@ template <typename Rows> static size_t shared_bytes(const Work &work) {
         else WITH_ROWS(p, work, Rows, __VA_ARGS__);                                               \
     } while (0)
 
-static Line line_of(const Problem &p, const Work &work) {
-    if (p.settings[SPLITS])
-        return {ceil_div(work.tiles, p.settings[SPLITS]), p.settings[SPLITS]};
-    if (p.settings[SPLIT_SIZE]) {
-        const int piece = ceil_div(p.settings[SPLIT_SIZE], work.tile_keys);
-        return {piece, ceil_div(work.tiles, piece)};
+/* Pieces a head with --splits or --split-size, each a whole number of key tiles; 0: auto. */
+static int pieces_a_head(const Problem &p, const Work &work) {
+    const int size = p.settings[SPLIT_SIZE];
+    return size ? ceil_div(work.tiles, ceil_div(size, work.tile_keys)) : p.settings[SPLITS];
+}
+
+static Line line_of(const Problem &p, const Work &work, bool has_lengths, int blocks) {
+    if (const int pieces = pieces_a_head(p, work)) {
+        const int size = p.settings[SPLIT_SIZE], piece = size ? ceil_div(size, work.tile_keys) : ceil_div(work.tiles, pieces);
+        return {piece, pieces * piece, 1};
     }
-    return {0, 0};
+    return has_lengths ? Line{0, 0, 0} : Line{ceil_div(work.heads * work.tiles, blocks), work.tiles, 0};
 }
 
 /* auto: as many as are on the chip at the same time. More would come a second time, to a chip that empties; fewer would leave
  * a part of it unused. A tile each, if the whole line is shorter than that. */
 extern "C" int decode_split_k_blocks(const Problem *p) {
     const Work work = work_of(p);
-    const Line line = line_of(*p, work);
-    if (line.pieces)
-        return work.heads * line.pieces;
+    if (const int pieces = pieces_a_head(*p, work))
+        return work.heads * pieces;
     int resident = 0;
     WITH_CACHED_ROWS(*p, work, Rows,
                      resident = resident_blocks(split_k<Rows>, 32 * work.warps, shared_bytes<Rows>(work)));
@@ -291,14 +317,15 @@ extern "C" const char *decode_split_k_refuses(const Problem *p) {
     if (p->settings[KV_CACHE] && p->dtype == DTYPE_FP32)
         return "has an 8-bit cache for fp16 and bf16 only: with fp32 choose --kv-cache same";
     const Work work = work_of(p);
-    if ((double)work.heads * max(work.tiles, line_of(*p, work).pieces) > INT_MAX)
+    if ((double)work.heads * max(work.tiles, pieces_a_head(*p, work)) > INT_MAX)
         return "counts blocks in 31 bits, and these are more: choose fewer --splits, or larger ones";
     return NULL;
 }
 
 extern "C" void decode_split_k(const Problem *p, const Tensors *t, const Buffer *workspace) {
     const Work work = work_of(p);
-    const Line line = line_of(*p, work);
+    const int blocks = decode_split_k_blocks(p);
+    const Line line = line_of(*p, work, t->key_lengths != nullptr, blocks);
     const Partials partials = {(float *)workspace[PARTIAL_O].pointer, (float *)workspace[PARTIAL_LSE].pointer,
                                min(work.rows, work.tile_rows), (int *)workspace[TICKETS].pointer};
     Cache cache = {t->k, t->v, nullptr, nullptr};
@@ -307,6 +334,6 @@ extern "C" void decode_split_k(const Problem *p, const Tensors *t, const Buffer 
         cache = {workspace[CACHE_K].pointer, workspace[CACHE_V].pointer, scales, scales + p->batch * p->kv_heads};
     }
     WITH_CACHED_ROWS(*p, work, Rows,
-                     LAUNCH(split_k<Rows>, decode_split_k_blocks(p), 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache,
+                     LAUNCH(split_k<Rows>, blocks, 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache,
                             work, line, partials));
 }

@@ -223,7 +223,7 @@ sub fill_in {
         $failed++ if /^not ok /;
         $last = $_ if /\S/ && !/^(ok|not ok|1\.\.|#)/;
         next if @case && $case[-1] =~ /out of bounds|past the end/; # that is enough of it
-        $case[0] .= " $1", next if @case && /^#  +(\d+)$/; # a key length
+        $case[0] .= " $1", next if @case && /^#  +(.*)/; # a key length, a setting
         push @case, $1 if /^# (.*)/ && !/worst error/;
         push @case, $_ if @case && /^\w+\[batch/;
     }

@@ -36,7 +36,7 @@ typedef struct {
     double read, written;
 } Traffic;
 
-#define MAX_TRAFFIC 32
+#define MAX_TRAFFIC 40
 
 /* Fills in what the variant's kernels move for `p` (key_lengths on the host, or NULL); returns how many, at most MAX_TRAFFIC. */
 typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic);

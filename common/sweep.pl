@@ -73,13 +73,13 @@ make_path(dirname($file));
 
 my (%rows, $kept, $from_elsewhere); # by key: the rows of the file
 read_file();
-my @series; # one variant at one head dim and mask: its points, by length
+my @series; # one variant at one head dim and mask: its points, by length. The last stages first: the slowest ones can wait
 for my $head_dim (split /,/, $o{'head-dims'}) {
     for my $mask (split /,/, $o{masks}) {
-        for my $program (@programs) {
+        for my $program (reverse @programs) {
             next if is_decoding($program);
             push @series, {points => [attention_points($program, $head_dim, $mask)], program => $program, variant => $_}
-                for variants_of($program);
+                for reverse variants_of($program);
         }
     }
 }
@@ -141,14 +141,13 @@ sub run_series {
     my $name = $stage eq $variant ? $stage : "$stage/$variant";
     my $number = $at;
     my @measured; # of this series, in the order of length: [FLOPs, ms]
-    my $workspace; # bytes a query, of the last two
     for my $point (@{$series->{points}}) {
         $number++;
         my $key = key_of({%$point, stage => $stage, variant => $name});
         if (!$rows{$key}) {
             show_progress(sprintf '%d of %d: %s, %s %d, head_dim %d, %s ...', $number, $total, $name, 'seqlen', $point->{seqlen_k},
                           $point->{head_dim}, $point->{causal} eq 'true' ? 'causal' : 'full');
-            my @new = measure_point($program, $stage, $variant, $name, $point, predict($point, @measured), $workspace);
+            my @new = measure_point($program, $stage, $variant, $name, $point, predict($point, @measured));
             $broken++, last if !@new;
             record(@new);
         }
@@ -156,7 +155,6 @@ sub run_series {
         last if $row->{note} =~ /memory/;
         next if $row->{latency_ms} eq '';
         push @measured, [flops($point), $row->{latency_ms}];
-        $workspace = [$workspace ? $workspace->[1] : undef, $row->{workspace_bytes} / ($point->{batch} * $point->{seqlen_q})];
     }
 }
 
@@ -180,26 +178,16 @@ sub flops { my ($p) = @_; return $p->{batch} * $p->{heads} * $p->{seqlen_q} * $p
 # The rows of one point; none if the program broke. A run of the program launches a variant at least three times: a first time,
 # to warm up, and to be timed.
 sub measure_point {
-    my ($program, $stage, $variant, $name, $point, $predicted, $workspace) = @_;
-    my @options = (shape_options($point), '--variant', $variant, '--no-validate');
-    my $is_slow = defined $predicted && 3 * $predicted > 1000 * $o{limit};
-    if ($is_slow) {
-        my $note = sprintf 'skipped: about %s a launch, by the length before', time_text($predicted);
-        return filled($point, {stage => $stage, variant => $name, note => $note}) if !$workspace || !grows($workspace);
-        # Too slow to run, but does it fit? The same memory with one key takes no time.
-        my $run = measure($program, @options, '--lengths', 1, '--iters', 1);
-        return map { filled($point, $_, note => $_->{note} // $note, latency_ms => '', min_ms => '', tflops => '', gbps => '') }
-            grep { $_->{stage} eq $stage } own_rows($run, $stage) if own_rows($run, $stage);
-        return failed($point, $stage, $name, $run);
+    my ($program, $stage, $variant, $name, $point, $predicted) = @_;
+    if (defined $predicted && 3 * $predicted > 1000 * $o{limit}) {
+        return filled($point, {stage => $stage, variant => $name, note => sprintf 'skipped: about %s a launch predicted', time_text($predicted)});
     }
+    my @options = (shape_options($point), '--variant', $variant, '--no-validate');
     push @options, '--iters', $predicted > 300 ? 1 : 3 if defined $predicted && $predicted > 30; # else what the program chooses
     my $run = measure($program, @options);
     my @rows = own_rows($run, $stage);
     return @rows && $run->{code} !~ /signal/ ? map { filled($point, $_) } @rows : failed($point, $stage, $name, $run);
 }
-
-# Workspace that grows faster than the queries: S and P are stored.
-sub grows { my ($workspace) = @_; return defined $workspace->[0] && $workspace->[1] > 1.5 * $workspace->[0] }
 
 # Exit code 2: it cannot run here, and says why (the inputs do not fit, ...): that is a result. All else is an accident.
 sub failed {
@@ -212,8 +200,8 @@ sub failed {
 }
 
 sub filled {
-    my ($point, $row, %more) = @_;
-    my %row = (direction => 'forward', (map { $_ => $here->{$_} } qw(device clock_mhz cuda commit)), %$row, %$point, %more,
+    my ($point, $row) = @_;
+    my %row = (direction => 'forward', (map { $_ => $here->{$_} } qw(device clock_mhz cuda commit)), %$row, %$point,
                date => strftime('%Y-%m-%d', gmtime));
     return {map { $_ => $row{$_} // '' } @columns};
 }

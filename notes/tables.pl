@@ -8,9 +8,10 @@
 #
 #     <!-- table: ladder.jsonl -->             a stage's --json rows, a line a variant
 #     <!-- table: ladder.jsonl to 03_fa1 -->   the same, up to this stage
-#     <!-- table: backward.jsonl -->           the same; not forward: 05_fa2_backward/atomic/backward, 05_fa2_backward/atomic/both
+#     <!-- table: backward.jsonl -->           the same; of the backward: 05_fa2_backward/atomic/backward, 05_fa2_backward/atomic/both
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
+#     <!-- table: ../../ladder.tsv -->         the whole course: its lines say in which file a variant's row is, and what its idea is
 #     <!-- end -->
 #
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
@@ -45,7 +46,8 @@ sub figure {
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
         !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
-            : $file =~ /\.jsonl$/ ? ladder($file, @words) : $file =~ /\.tsv$/ ? plain($file) : peers($file);
+            : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
+            : $file =~ /\.tsv$/ ? plain($file) : peers($file);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind eq 'table';
     if ($new ne $old) {
@@ -63,7 +65,7 @@ sub rows {
     my @lines = split /\n/, read_text("$results/$file");
     if ($file =~ /\.jsonl$/) {
         my @rows = map { JSON::PP->new->decode($_) } @lines;
-        $_->{variant} .= "/$_->{direction}" for grep { $_->{direction} ne 'forward' } @rows;
+        $_->{variant} .= "/$_->{direction}" for grep { $_->{direction} =~ /^(backward|both)$/ } @rows;
         my %seen; # each program runs 00_naive too: the first will do
         return ([grep { !$seen{$_->{variant}}++ } @rows], 'variant');
     }
@@ -107,6 +109,21 @@ sub ladder {
     }
     my $what = keys %before == 1 ? ucfirst((keys %before)[0]) . ", $problem" : ucfirst $problem;
     return markdown(@lines) . "\n\n$what. $rows->[0]{device}, " . date() . ', ' . link_to($file) . '.';
+}
+
+# Lines: result file, row, the column that is its speed, the idea. Stages are linked to their notes, variants to their kernels.
+sub course {
+    my ($file) = @_;
+    my @lines = (['stage', 'the idea', 'latency', 'speed', 'memory beyond the tensors'], ['---', '---', ('---:') x 3]);
+    my ($rows) = rows($file);
+    for my $line (@$rows) {
+        my ($stage, $variant) = split /\//, $line->{row} =~ s/\w+\+//r; # quantise+mma is about mma
+        my $name = "[$stage](notes/$stage.md)" . ($variant ? " [$variant]($stage/$variant.cu)" : '');
+        my @figures = !-e "$results/$line->{file}" ? ('not measured yet') x 3
+            : map { value(@$line{qw(file row)}, $_) } 'latency_ms', $line->{speed}, 'workspace_bytes';
+        push @lines, [$name, $line->{idea}, @figures];
+    }
+    return markdown(@lines);
 }
 
 sub plain {

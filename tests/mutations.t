@@ -18,6 +18,7 @@ my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
 my $problem = 'common/problem.h';
 my ($naive_backward, $backward, $two_pass, $atomic) =
     map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
+my ($fp8_mma, $fp8_wgmma, $quantise) = map { "06_fp8/$_.cu" } 'mma', 'wgmma', 'quantise';
 my @mutations = (
     ['00_naive', '', $naive, 'visible ? p.scale * dot', 'visible ? dot', 'scale dropped'],
     ['00_naive', '', $naive, 'float shift = m == -INFINITY ? 0 : m;', 'float shift = 0;', 'max not subtracted'],
@@ -87,6 +88,37 @@ my @mutations = (
     ['05_fa2_backward', 'atomic', $atomic, 'if (row + 8 < p.seqlen_q)', 'if (row < p.seqlen_q)', 'tail rows of dQ written past the end'],
     ['05_fa2_backward', 'atomic', $backward, 'if (row >= row_end)', 'if (false)', 'tail keys written past the end'],
     ['05_fa2_backward', 'atomic', $atomic, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
+    # 8 bits
+    ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * k_scale', 'scale of Q left out'],
+    ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * q_scale', 'scale of K left out'],
+    ['06_fp8', 'mma', $fp8_mma, 'v_scale * product[1][e]', 'product[1][e]', 'scale of V left out of half of the columns'],
+    ['06_fp8', 'mma', $fp8_mma, 'x.v_scales[first_k_scale + tile * Bc / BLOCK_K]', 'x.v_scales[first_k_scale]', 'the scale of another key tile'],
+    ['06_fp8', 'mma', $fp8_mma, 'shift = Format::largest_exponent - m[h]', 'shift = Format::largest_exponent - 1 - m[h]', 'P scaled by another power than LSE takes out'],
+    ['06_fp8', 'mma', $fp8_mma, 'shift = Format::largest_exponent - m[h]', 'shift = Format::largest_exponent + 1 - m[h]', 'P beyond the largest number'],
+    ['06_fp8', 'mma', $fp8_mma, ' + x.lse_shift[flat_row]', '', 'LSE without what smoothing took'],
+    ['06_fp8', 'mma', $fp8_mma, 'load_b_fragments(b, v_tile, 8 * d, c)', 'load_b_fragments_trans(b, v_tile, c, 8 * d)', 'V read as if it were not transposed'],
+    ['06_fp8', 'mma', $fp8_mma, 'factor[e / 2] * o[d + 1][e]', 'o[d + 1][e]', 'rescale of O skipped in half of the columns'],
+    ['06_fp8', 'mma', $fp8_mma, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
+    ['06_fp8', 'mma', $fp8_mma, '__syncthreads(); /* every warp is done with K and V', '/* every warp is done with K and V', 'O overwrites K'],
+    ['06_fp8', 'mma', '06_fp8/fp8.h', 'return place / 16 * 16 + 2 * lane + (i & 1) + 8 * (i >> 1);', 'return place / 16 * 16 + 4 * lane + i;', 'keys of V in their natural order'],
+    ['06_fp8', 'mma', $quantise, 'lse_shift ? nullptr : mean, p.settings[HADAMARD])', 'lse_shift ? nullptr : mean, lse_shift && p.settings[HADAMARD])', 'K not rotated'],
+    ['06_fp8', 'mma', $quantise, 'factor * rotation_sign(8 * chunk + i)', 'factor', 'rotation without its signs'],
+    ['06_fp8', 'mma', $quantise, 'step < D / 8; step *= 2', 'step < D / 16; step *= 2', 'a round of butterflies left out'],
+    ['06_fp8', 'mma', $quantise, 'fmaxf(largest, fabsf(x[r][i]))', 'fmaxf(largest, x[r][i])', 'the maximum of x for that of |x|'],
+    ['06_fp8', 'mma', $quantise, 'amax / F::largest', 'amax / (2 * F::largest)', 'scale too small: everything large saturates'],
+    ['06_fp8', 'mma', $quantise, 'mine[tile] = scale_of<F>(amax);', 'mine[tile] = scale_of<F>(mine[tile]);', 'a head\'s scale is not that of its largest tile'],
+    ['06_fp8', 'mma', $quantise, 'p.scale * scale * dot', 'p.scale * dot', 'scale of Q left out of the shift of LSE'],
+    ['06_fp8', 'mma', $quantise, "rotate<D>(turned_mean, tile.chunk());", ';', 'the mean not rotated where Q is'],
+    ['06_fp8', 'mma', $quantise, "__syncthreads();\n    F *to", "F *to", 'no barrier before V leaves shared memory'],
+    ['06_fp8', 'mma', $quantise, "__syncthreads();\n#pragma unroll\n    for (int warp", "#pragma unroll\n    for (int warp", 'no barrier before the warps\' maxima are read'],
+    ['06_fp8', 'mma', $quantise, '(i / chunks) * key_pitch(&p)', '(i / chunks) * p.seqlen_k', 'rows of transposed V not padded'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, 'factor * (o_scale / v_scale)', 'factor', 'scale of V left out between tiles'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, 'exponent[h] = P_SHIFT<E> - m_new', 'exponent[h] = P_SHIFT<E> + 1 - m_new', 'P beyond the largest number'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, ' + scales.lse_shift[flat_row]', '', 'LSE without what smoothing took'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.v_full, parity);', '', 'no wait for V'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, '__syncthreads(); /* all four warps are done with K */', '', 'the next K asked for too early'],
+    ['tests/fp8', '', 'common/numeric.h', 'code < 0x7e ? code : 0x7e', 'code', 'e4m3 does not saturate'],
+    ['tests/fp8', '', 'common/numeric.h', 'code < 0x7b ? code : 0x7b', 'code', 'e5m2 does not saturate'],
 );
 
 my $root = getcwd;
@@ -116,7 +148,7 @@ for my $number (0 .. $#mutations) {
     }
     write_file($file, $mutated);
 
-    my $grid = "$build/tests/grid_$stage";
+    my $grid = $stage =~ /^tests\// ? "$build/$stage" : "$build/tests/grid_$stage"; # or a test of its own
     my $log = `make --no-print-directory -j2 DEVICE=cpu WARN=-w KERNEL_OPTIMISE=-O1 $grid 2>&1`; # compiles in half the time
     if ($? != 0) {
         fail("$name (mutation $number does not compile)");

@@ -1,9 +1,10 @@
 #!/usr/bin/env perl
-# notes.t - README.md and the notes say what is so: their figures are those of the result files, their links lead somewhere,
-# the code they print is in the tree, and the commands they print run.
+# notes.t - README.md and the notes say what is so: their figures are those of the result files, their links and anchors lead
+# somewhere, the index knows every note, the code they print is in the tree, and the commands they print run.
 #
-# In a ```sh block each line is run. The programs are those built last, and `make` is asked only whether it knows the way
-# (make -n): some of its targets take minutes, and this test is part of one of them. A block for a GPU begins with ```sh gpu.
+# In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or ./0. The programs are those built
+# last, and `make` is asked only whether it knows the way (make -n): some of its targets take minutes, and this test is part of
+# one of them. A block for a GPU begins with ```sh gpu; one for a GPU whose counters may be read, which is not run, with ```sh ncu.
 use strict;
 use warnings;
 use utf8;
@@ -30,6 +31,18 @@ gives(1, "cd '$copy' && perl notes/tables.pl --check", 'a figure that has change
 gives(0, "cd '$copy' && perl notes/tables.pl", 'and rewritten');
 gives(0, "cd '$copy' && perl notes/tables.pl --check", 'after which all is well');
 
+# A figure that a result file has must come from there: typed beside it, it would stay when the file changes.
+my %measured;
+for my $page (@pages) {
+    $measured{$_}++ for map { figures($_) } $text{$page} =~ /<!-- (?:table|value): .*? -->(.*?)<!-- end -->/sg;
+}
+cmp_ok(keys %measured, '>', 50, 'there are measured figures to look for');
+is_deeply([figures('in 6.63 ms, not 6 ms: 351 TFLOP/s')], ['6.63 ms', '351 TFLOP/s'], 'and they are seen in a sentence');
+for my $page (@pages) {
+    my @typed = grep { $measured{$_} } figures($text{$page} =~ s/<!-- (?:table|value): .*?<!-- end -->//sgr);
+    ok(!@typed, "$page: no measured figure is typed") or diag("stands in a result file, use <!-- value: ... -->: @typed");
+}
+
 # ---- links ----
 for my $page (@pages) {
     my $folder = $page =~ s/[^\/]*$//r;
@@ -45,6 +58,10 @@ for my $page (@pages) {
     ok(!@dead, "$page: links") or diag("leads nowhere: @dead");
 }
 
+for my $note (map { s/^notes\///r } grep { /^notes\/[^\/]+\.md$/ && !/README/ } @pages) {
+    like($text{'notes/README.md'}, qr/\]\(\Q$note\E[)#]/, "notes/README.md leads to $note");
+}
+
 # ---- code ----
 my (@sources, %source_line);
 find({no_chdir => 1, wanted => sub { push @sources, $_ if /\.(c|h|cu|cuh)$/ }}, 'common', glob('0?_*'));
@@ -55,9 +72,12 @@ for my $page (@pages) {
 }
 
 # ---- commands ----
+my %run;
 for my $page (@pages) {
     my @blocks = (blocks($text{$page}, 'sh'), ($ENV{TEST_DEVICE} // '') eq 'cuda' ? blocks($text{$page}, 'sh gpu') : ());
-    for my $line (grep { /^\w|^\.\// } map { split /\n/ } @blocks) {
+    my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/0\d_)[^`]*)`/g;
+    my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|built for/ } @quoted; # not a GPU's, nor those with something to fill in
+    for my $line (grep { /^\w|^\.\// && !$run{$_}++ } (map { split /\n/ } @blocks), @whole) {
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
         gives(0, "bash '$copy/line.sh'", "$page: " . $line =~ s/ +#.*//r);
     }
@@ -70,6 +90,9 @@ sub gives {
     my $said = `( $command ) 2>&1 </dev/null`;
     is($? >> 8, $code, $name) or diag($said);
 }
+
+# Figures of three digits with a unit. Shorter ones are predictions and round numbers.
+sub figures { return grep { tr/0-9// >= 3 } $_[0] =~ /(?<![\d.])\d[\d.]* (?:ms|us|TFLOP\/s|GB\/s)/g }
 
 # The fenced blocks of a page that begin with ``` and `info`.
 sub blocks {

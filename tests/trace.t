@@ -21,9 +21,20 @@ my @shapes = (
     '--heads 4 --kv-heads 2 --seqlen 65 --head-dim 128 --batch 3 --lengths 65,0,17',
 );
 
+# What a stage's own options change; and decoding takes few queries only.
+my %own_shapes = (
+    '06_fp8' => [@shapes, '--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
+        '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k', '--heads 1 --seqlen 100 --format fp16'],
+    '07_flash_decoding' => ['--heads 1 --seqlen 1 --seqlen-k 1000', '--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
+        '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200',
+        '--heads 4 --kv-heads 2 --seqlen 2 --seqlen-k 300 --head-dim 128 --batch 3 --lengths 300,0,17',
+        '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3',
+        '--heads 2 --seqlen 2 --seqlen-k 260 --dtype fp32'],
+);
+
 my %predicted;    # by variant
 for my $stage (@stages) {
-    for my $shape (@shapes) {
+    for my $shape (@{$own_shapes{$stage} || \@shapes}) {
         my ($code, @rows) = trace($stage, $shape);
         is($code, 0, "$stage $shape: exit code");
         my @races = grep { /"race"/ } @rows;
@@ -46,10 +57,17 @@ for my $stage (@stages) {
         }
     }
     my $start = time;
-    trace($stage, '--heads 1 --seqlen 512');
+    trace($stage, $stage =~ /decoding/ ? '--heads 1 --seqlen-k 4096' : '--heads 1 --seqlen 512');
     my $seconds = time - $start;
     ok($seconds < 30, sprintf '%s: N = 512, all variants in %.1f s', $stage, $seconds);
 }
+
+# The table in notes/trace.md is what make trace prints.
+my %now = map { /^(\S+)/ ? ($1 => $_) : () } `perl common/trace_table.pl @{[map { "$build/$_/$_" } @stages]} -- --heads 1 --seqlen 512`;
+open my $note, '<', 'notes/trace.md' or die "notes/trace.md: $!";
+my @printed = grep { /^0\d_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
+ok(@printed >= 10, 'notes/trace.md has the table');
+is($_, $now{(split)[0]} =~ s/ +$//mr, 'notes/trace.md: ' . (split)[0]) for @printed;
 
 # Two lines for people, and the errors.
 my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;

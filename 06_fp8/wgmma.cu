@@ -1,0 +1,279 @@
+/* 06_fp8/wgmma - attention in 8 bits on Hopper's own instructions: wgmma multiplies, TMA loads.
+ *
+ * The idea. mma.sync takes both operands from registers, a warp at a time, and on Hopper has no 8-bit form. wgmma lets four warps
+ * multiply straight from shared memory, twice as fast in 8 bits as in 16. It runs by itself, and so does TMA, which brings
+ * whole tiles at the word of one thread. What is left to the threads is softmax.
+ *
+ * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
+ * the last one first.
+ *
+ *                 keys ->                           shared memory                       registers a thread, fp8, D = 128
+ *            +--------+--------+--------+           Q    64 x D     from the start       O        D / 2 = 64
+ *     warp 0 | 16 x Bc|        |        |           K    Bc x D     one tile             S       Bc / 2 = 64, then
+ *     warp 1 | 16 x Bc|        |        | queries   V^T  D x Bc     one tile             P       Bc / 8 = 16 and P V 64
+ *     warp 2 | 16 x Bc|        |        |   |
+ *     warp 3 | 16 x Bc|        |        |   v       40 KB at D = 128                     168: three blocks a multiprocessor
+ *            +--------+--------+--------+
+ *
+ * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other, and K and V have one place each: the next K
+ * is asked for when Q K^T is done, the next V when P V is. Nothing overlaps within a block. Other blocks do that: while one is at its
+ * softmax, two others can multiply. No pipeline, no warps with special duties.
+ *
+ * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc exponentials on
+ * the special-function units (512 clocks), about 550 instructions a warp (550 clocks of its scheduler). 2 Bc D bytes come from
+ * L2: at 900 TFLOP/s some 7 TB/s, which is why heads take turns (HEADS_TOGETHER).
+ *
+ * The workspace is what quantise.cu left: fp8.h. The same kernel takes fp16 there (--format fp16), to tell what the instruction
+ * brings from what the 8 bits bring. Its Bc is 64, so that tiles have as many bytes.
+ *
+ *     make 06_fp8 && ./06_fp8 --variant wgmma --head-dim 128 --format e4m3
+ */
+#include "../common/gpu/hopper.cuh"
+#include "../common/gpu/tile.cuh"
+#include "fp8.h"
+
+constexpr int THREADS = 128; /* one warpgroup */
+constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
+/* [[maybe_unused]]: for other chips the kernel is empty */
+[[maybe_unused]] constexpr unsigned WHOLE_WARP = 0xffffffff;
+[[maybe_unused]] constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+/* Keys a tile: 128 bytes of them, so that a row of V^T's tile is one row of a panel. */
+template <typename E> constexpr int Bc = 128 / sizeof(E);
+
+/* P, at most 1, is scaled by 2^P_SHIFT, up to the format's largest power of two: it then has numbers down to 2^-17 (e4m3) or
+ * 2^-31 (e5m2), not 2^-9 and 2^-16. l is scaled with it, so that O / l is as ever. fp16 has room enough. */
+template <typename E> constexpr int P_SHIFT = E::largest_exponent;
+template <> constexpr int P_SHIFT<__half> = 0;
+
+/* What registers leave room for: 65536 / 128 / 3 = 170 a thread; with half of O, 128. */
+constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
+
+/* Blocks start in the order of their index. Those of 8 heads start together: the some 400 blocks that an H200 runs at once then
+ * share their K and V, 50 to a head, and all but the first find a tile in L2. Of the 8 the last query tiles come first: under
+ * a causal mask they see the most keys, and a long block that starts late keeps the whole chip waiting. */
+[[maybe_unused]] constexpr int HEADS_TOGETHER = 8;
+
+/* A matrix in shared memory as TMA leaves it and wgmma takes it: panels of Rows rows of 128 bytes (64 if it is no wider). */
+template <typename E, int Rows, int Columns> struct Panels {
+    static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
+    static constexpr int bytes = Rows * Columns * sizeof(E);
+    alignas(1024) unsigned char byte[bytes];
+
+    /* Asks for the tile that begins at this row and column of the map's matrix number `matrix`. By one thread. */
+    __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
+#pragma unroll
+        for (int i = 0; i < bytes; i += Rows * row_bytes)
+            tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
+    }
+
+    /* How far from the first 32 bytes of each row the next ones are, those of step 1, 2, ... along k. */
+    __device__ static constexpr int offset(int step) {
+        return 32 * step / row_bytes * (Rows * row_bytes) + 32 * step % row_bytes;
+    }
+};
+
+template <typename E, int D> struct WgmmaShared {
+    Panels<E, Br, D> q;
+    Panels<E, Bc<E>, D> k; /* O on its way out */
+    Panels<E, D, Bc<E>> v;
+    Mbarrier k_full, v_full; /* the tile is there; the first k_full: Q, too */
+};
+
+struct Scales {
+    const float *q, *k, *v, *lse_shift; /* fp8.h */
+};
+
+template <typename E, int D>
+__global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
+    wgmma_attention(Problem p, Tensors t, Scales scales, const __grid_constant__ TensorMap q_map,
+                    const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = WgmmaShared<E, D>;
+    SHARED_MEMORY(Shared, shared);
+    constexpr int Bc = ::Bc<E>, step_elements = 32 / sizeof(E); /* of k, in one wgmma */
+    const int lane = threadIdx.x % 32;
+    const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
+
+    /* Which query tile of which head */
+    const int all_heads = p.batch * p.heads, query_tiles = ceil_div(p.seqlen_q, Br);
+    const int first_head = blockIdx.x / (HEADS_TOGETHER * query_tiles) * HEADS_TOGETHER;
+    const int heads = min(HEADS_TOGETHER, all_heads - first_head), turn = blockIdx.x - first_head * query_tiles;
+    const int batch_head = first_head + turn % heads, query_tile = query_tiles - 1 - turn / heads;
+    const int batch = batch_head / p.heads, head = batch_head % p.heads, kv_head = kv_head_of(&p, head);
+    const int first_row = query_tile * Br, kv_matrix = batch * p.kv_heads + kv_head;
+
+    /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles its first row sees whole. */
+    const int keys = key_length(&p, t.key_lengths, batch);
+    const int key_tiles = ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc);
+    const int whole_tiles = visible_keys(&p, keys, first_row) / Bc;
+
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared.k_full, 1);
+        mbarrier_init(&shared.v_full, 1);
+        mbarrier_init_fence();
+        if (key_tiles > 0) {
+            mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
+            shared.q.load(q_map, first_row, 0, batch_head, &shared.k_full);
+            shared.k.load(k_map, (key_tiles - 1) * Bc, 0, kv_matrix, &shared.k_full);
+            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
+            shared.v.load(v_map, 0, (key_tiles - 1) * Bc, kv_matrix, &shared.v_full);
+        }
+    }
+    __syncthreads(); /* nobody waits at a barrier that is not there yet */
+
+    const uint64_t q_tile = wgmma_descriptor<shared.q.row_bytes>(&shared.q);
+    const uint64_t k_tile = wgmma_descriptor<shared.k.row_bytes>(&shared.k);
+    const uint64_t v_tile = wgmma_descriptor<shared.v.row_bytes>(&shared.v);
+    const float q_scale_log2 = p.scale * LOG2_E * scales.q[q_scale_offset(&p, batch, head) + query_tile];
+    const float *k_scales = scales.k + k_scale_offset(&p, batch, kv_head), *v_scales = scales.v + k_scale_offset(&p, batch, kv_head);
+
+    /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents are,
+     * and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of o_scale, V's scale. */
+    float o[D / 2] = {}, o_scale = 1;
+    float m[2] = {-1e30f, -1e30f}, l[2] = {0, 0};
+
+    for (int tile = key_tiles - 1; tile >= 0; tile--) {
+        const int parity = (key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
+        const float scale_log2 = q_scale_log2 * k_scales[tile * Bc / BLOCK_K], v_scale = v_scales[tile * Bc / BLOCK_K];
+
+        /* S = Q K^T */
+        mbarrier_wait(&shared.k_full, parity);
+        float s[Bc / 2];
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < D / step_elements; step++)
+            wgmma<E>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)), step > 0);
+        wgmma_commit();
+        wgmma_wait<0>(s);
+
+        __syncthreads(); /* all four warps are done with K */
+        if (threadIdx.x == 0 && tile > 0) {
+            mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
+            shared.k.load(k_map, (tile - 1) * Bc, 0, kv_matrix, &shared.k_full);
+        }
+
+        /* Mask, only in tiles that the diagonal or the end of the keys cuts */
+        if (tile >= whole_tiles) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int row = first_row + warp_row + 8 * (e / 2) + lane / 4;
+                const int seen = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + e % 2);
+#pragma unroll
+                for (int c = 0; c < Bc / 8; c++)
+                    s[4 * c + e] = 8 * c < seen ? s[4 * c + e] : -INFINITY;
+            }
+        }
+
+        /* The maximum. `rescale` brings O to the new one, and from the last tile's V scale to this one's. */
+        float rescale[2], exponent[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float tile_max = s[2 * h];
+#pragma unroll
+            for (int c = 0; c < Bc / 8; c++)
+                tile_max = fmaxf(tile_max, fmaxf(s[4 * c + 2 * h], s[4 * c + 2 * h + 1]));
+            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
+            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+            const float m_new = fmaxf(m[h], tile_max * scale_log2), factor = exp2_approx(m[h] - m_new);
+            l[h] *= factor;
+            rescale[h] = factor * __fdividef(o_scale, v_scale);
+            m[h] = m_new;
+            exponent[h] = P_SHIFT<E> - m_new;
+        }
+        o_scale = v_scale;
+
+        /* P = 2^(scale_log2 S - m + P_SHIFT), rounded to E, as the A operand: register j has rows lane / 4 + 8 (j % 2) and 16
+         * bytes of keys of a step's 32, the left ones or the right. l is summed before rounding and stays the thread's own. */
+        uint32_t a[Bc / step_elements][4];
+#pragma unroll
+        for (int i = 0; i < Bc / 2; i++) {
+            s[i] = exp2_approx(s[i] * scale_log2 + exponent[i / 2 % 2]);
+            l[i / 2 % 2] += s[i];
+        }
+#pragma unroll
+        for (int step = 0; step < Bc / step_elements; step++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float *x = s + 8 / sizeof(E) * (2 * step + j / 2) + 2 * (j % 2);
+                if constexpr (sizeof(E) == 1)
+                    a[step][j] = pack_4<E>(x[0], x[1], x[4], x[5]); /* two accumulator atoms: V's keys are in this order */
+                else
+                    a[step][j] = pack_pair<E>(x[0], x[1]);
+            }
+
+        /* P V, into registers of its own: wgmma adds 8-bit products with fewer bits than fp32 has. O is summed in fp32. */
+        mbarrier_wait(&shared.v_full, parity);
+        float product[D / 2];
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < Bc / step_elements; step++)
+            wgmma<E>(product, a[step], wgmma_advance(v_tile, shared.v.offset(step)), step > 0);
+        wgmma_commit();
+        wgmma_wait<0>(product);
+
+        __syncthreads(); /* all four warps are done with V */
+        if (threadIdx.x == 0 && tile > 0) {
+            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
+            shared.v.load(v_map, 0, (tile - 1) * Bc, kv_matrix, &shared.v_full);
+        }
+
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = o[i] * rescale[i / 2 % 2] + product[i];
+    }
+
+    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf. O goes out through K's place, which nobody
+     * reads any more, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows. */
+    using OutTile = Tile<uint16_t, Br, D>;
+    static_assert(sizeof(OutTile) <= sizeof shared.k, "O fits where K was");
+    OutTile &out_tile = reinterpret_cast<OutTile &>(shared.k);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float sum = l[h];
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+        const float factor = sum > 0 ? o_scale / sum : 0;
+        const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
+        const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
+        if (lane % 4 == 0 && row < p.seqlen_q)
+            t.lse[flat_row] = sum > 0 ? (m[h] - P_SHIFT<E>) * LN_2 + logf(sum) + scales.lse_shift[flat_row] : -INFINITY;
+#pragma unroll
+        for (int d = 0; d < D / 8; d++) {
+            const float low = o[4 * d + 2 * h] * factor, high = o[4 * d + 2 * h + 1] * factor;
+            const uint32_t pair = p.dtype == DTYPE_FP16 ? pack_pair<__half>(low, high) : pack_pair<__nv_bfloat16>(low, high);
+            *reinterpret_cast<uint32_t *>(out_tile.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
+        }
+    }
+    __syncwarp();
+    uint16_t *out = (uint16_t *)t.o + query_head_offset(&p, batch, head);
+    constexpr int chunks = D / 8;
+    for (int i = lane; i < 16 * chunks; i += 32) {
+        const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
+        if (row < p.seqlen_q)
+            store_16(out + (size_t)row * D + 8 * chunk, load_16(out_tile.chunk(tile_row, chunk)));
+    }
+#endif
+}
+
+template <typename E, int D> static void launch_wgmma(const Problem &p, const Tensors &t, const Buffer *workspace) {
+    using Shared = WgmmaShared<E, D>;
+    constexpr int q_row = decltype(Shared::q)::row_bytes, k_row = decltype(Shared::k)::row_bytes, v_row = decltype(Shared::v)::row_bytes;
+    const Scales scales = {(const float *)workspace[Q_SCALES].pointer, (const float *)workspace[K_SCALES].pointer,
+                           (const float *)workspace[V_SCALES].pointer, (const float *)workspace[LSE_SHIFT].pointer};
+    const TensorMap q_map = tensor_map<E, q_row>(workspace[Q8].pointer, D, p.seqlen_q, p.batch * p.heads, Br);
+    const TensorMap k_map = tensor_map<E, k_row>(workspace[K8].pointer, D, p.seqlen_k, p.batch * p.kv_heads, Bc<E>);
+    const TensorMap v_map = tensor_map<E, v_row>(workspace[VT8].pointer, key_pitch(&p), D, p.batch * p.kv_heads, D);
+    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
+    LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), p, t, scales, q_map, k_map, v_map);
+}
+
+extern "C" void fp8_wgmma(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        switch (p->settings[FORMAT]) {
+        case FORMAT_E4M3: launch_wgmma<E4m3, D>(*p, *t, workspace); break;
+        case FORMAT_E5M2: launch_wgmma<E5m2, D>(*p, *t, workspace); break;
+        case FORMAT_FP16: launch_wgmma<__half, D>(*p, *t, workspace); break;
+        }
+    });
+}
