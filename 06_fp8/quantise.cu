@@ -216,10 +216,13 @@ template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, cons
         x.scales[index.flat] = amax;
 }
 
-/* Second step: the maximum of each head, as a scale, to all of its tiles. One block a head. */
-template <typename F> __global__ void head_scale(float *scales, int tiles) {
+/* Second step: the maximum of each head, as a scale, to all of its tiles. One block a head, those of Q first, then K, then V. */
+template <typename F> __global__ void head_scale(Problem p, float *q_scales, float *k_scales, float *v_scales) {
     SHARED_MEMORY(Warps, shared);
-    float *mine = scales + (size_t)blockIdx.x * tiles, amax = 0;
+    const int q_heads = p.batch * p.heads, k_heads = p.batch * p.kv_heads, other = blockIdx.x - q_heads;
+    const int tiles = other < 0 ? q_scale_count(&p) : k_scale_count(&p);
+    float *scales = other < 0 ? q_scales : other < k_heads ? k_scales : v_scales;
+    float *mine = scales + (size_t)(other < 0 ? blockIdx.x : other % k_heads) * tiles, amax = 0;
     for (int tile = threadIdx.x; tile < tiles; tile += THREADS)
         amax = fmaxf(amax, mine[tile]);
     amax = block_max(shared, amax);
@@ -398,9 +401,7 @@ template <typename T, typename F, int D> static void launch_all(const Problem &p
         LAUNCH((tile_amax<T, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), q, none, rotated);
         LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), k, mean, rotated);
         LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), v, none, 0);
-        LAUNCH((head_scale<F>), q_heads, THREADS, sizeof(Warps), q.scales, q_scale_count(&p));
-        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), k.scales, k_scale_count(&p));
-        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), v.scales, k_scale_count(&p));
+        LAUNCH((head_scale<F>), q_heads + 2 * k_heads, THREADS, sizeof(Warps), p, q.scales, k.scales, v.scales);
     }
     float *lse_shift = floats(LSE_SHIFT), *no_shift = nullptr;
     LAUNCH((quantise_rows<T, F, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), p, q, mean, lse_shift);

@@ -20,7 +20,7 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
 }
 
 /* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a block its
- * tile's scale. head_scale reads and writes a scale a tile; it runs three times. */
+ * tile's scale. */
 static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double D = p->head_dim, e = element_bytes(p), threads = 256; /* quantise.cu: THREADS */
     const double q_tiles = (double)q_scale_offset(p, p->batch, 0), k_tiles = (double)k_scale_offset(p, p->batch, 0);

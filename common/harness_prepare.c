@@ -37,8 +37,18 @@ static void time_part(Run *run, const Launch *launch, const Row *row, Direction 
     report_row(&run->report, part);
 }
 
+/* Whether another variant of the stage has prepared its inputs in the same way. */
+static int is_timed(const Run *run, const Variant *variant) {
+    const Variant *first = run->only ? run->only : run->stage->variants;
+    for (; first != variant; first++)
+        if (first->prepare == variant->prepare && variant_prepares(first, run->p) && !variant_refuses(first, run->p))
+            return 1;
+    return 0;
+}
+
 void run_preparation(Run *run, const Launch *launch, const Row *row) {
     const Variant *v = launch->variant;
-    time_part(run, launch, row, PREPARE, v->prepare_name, "");
+    if (!is_timed(run, v))
+        time_part(run, launch, row, PREPARE, v->prepare_name, "");
     time_part(run, launch, row, WITH_PREPARE, v->prepare_name, v->name);
 }

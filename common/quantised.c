@@ -212,10 +212,16 @@ static void oracle_reference(Prepared *x, const int *key_lengths, Reference *r) 
 
 /* ---- the result ---- */
 
+/* How far a score may be off: as in check.c, D errors of random sign and four times what they add up to. Hopper's tensor cores cut each
+ * of the D products to 13 bits below the largest that they add it to, so D errors of that size it is for them, too. */
+static double score_allowance(const Prepared *x) {
+    return 4 * sqrt(x->p.head_dim) * x->rounding.sum_roundoff * x->score_size;
+}
+
 /* How far a row of O may be from attention of the prepared inputs, beyond what two kernels in the input's dtype may differ
  * by (output_allowance). `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row.
  *
- * 7 spread (u / sqrt(3) + 2 sum_roundoff score_size)
+ * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, on average u / sqrt(3), and has that of its score: of random
  *              sign, so they add up as derived above. Seven standard deviations: one in 10^11 elements is beyond.
  * 8 sum_roundoff (largest + 7 spread)
@@ -230,7 +236,7 @@ static double result_allowance(const Prepared *x, Dtype dtype, const double *wan
     double base = output_allowance(dtype, want, x->p.head_dim, lse, x->score_size);
     if (lse == -INFINITY)
         return base;
-    return base + 7 * spread * (r->p_roundoff / sqrt(3) + 2 * r->sum_roundoff * x->score_size) +
+    return base + 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x)) +
            8 * r->sum_roundoff * (largest + 7 * spread) + r->p_step * sqrt(x->p.seqlen_k) * largest_v;
 }
 
@@ -255,7 +261,7 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
         }
         double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
-        double lse_allowed = want_lse == -INFINITY ? 0 : lse_allowance(want_lse) + 2 * x->rounding.sum_roundoff * x->score_size;
+        double lse_allowed = want_lse == -INFINITY ? 0 : lse_allowance(want_lse) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
     free(want);

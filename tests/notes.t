@@ -76,7 +76,7 @@ my %run;
 for my $page (@pages) {
     my @blocks = (blocks($text{$page}, 'sh'), ($ENV{TEST_DEVICE} // '') eq 'cuda' ? blocks($text{$page}, 'sh gpu') : ());
     my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/0\d_)[^`]*)`/g;
-    my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|built for/ } @quoted; # not a GPU's, nor those with something to fill in
+    my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|DEVICE=cuda|built for/ } @quoted; # not a GPU's, nor those with something to fill in
     for my $line (grep { /^\w|^\.\// && !$run{$_}++ } (map { split /\n/ } @blocks), @whole) {
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
         gives(0, "bash '$copy/line.sh'", "$page: " . $line =~ s/ +#.*//r);

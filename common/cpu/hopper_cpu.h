@@ -8,7 +8,9 @@
  *              leaves D as it was
  *
  * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. Not modelled: proxies (mbarrier_init_fence
- * does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, and a block that ends with copies under way.
+ * does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, warps of a warpgroup that run apart (all four are
+ * done with a wgmma at the same time), and a block that ends with copies under way. The trace sees what TMA moves, a row of a tile
+ * as one access, and not what wgmma reads from shared memory.
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
@@ -184,7 +186,7 @@ template <int RowBytes> inline uint64_t wgmma_descriptor(const void *shared) {
 }
 inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
-template <typename E> inline float element_to_float(const unsigned char *code) {
+template <typename E> NOT_TRACED inline float element_to_float(const unsigned char *code) {
     if constexpr (std::is_same_v<E, __half>)
         return fp16_to_float((uint16_t)(code[0] | code[1] << 8));
     else
