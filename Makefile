@@ -222,14 +222,14 @@ help: ## this list
 	@echo "make <stage>     build one stage; then run it: ./<stage>/<stage> --help"
 	@echo "                 stages: $(STAGES)"
 	@echo "make all         build every stage"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read t d; do printf 'make %-11s %s\n' "$$t" "$$d"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read t d; do printf 'make %-11s %s\n' "$$t" "$$d"; done
 	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
 # Options go to the scripts: make compare COMPARE_OPTIONS="--seqlen 1024 --causal"; make sweep SWEEP_OPTIONS="--lengths 512,1024".
-.PHONY: compare sweep plots intensity intensity-built diff exercise
+.PHONY: compare sweep fp8-errors plots intensity intensity-built diff exercise
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 DECODING := $(filter %decoding,$(PROGRAMS))
 
@@ -239,9 +239,12 @@ compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTION
 sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (SWEEP_OPTIONS)
 	@perl common/sweep.pl $(PROGRAMS) -- $(SWEEP_OPTIONS)
 
+fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
+	@perl common/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
+
 plots: ## draw notes/pictures/ from the result files; needs Python with matplotlib (PLOT_OPTIONS)
 	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
-	@python3 common/pictures.py && python3 common/plots.py $(PLOT_OPTIONS)
+	@python3 -B common/pictures.py && python3 -B common/plots.py $(PLOT_OPTIONS)
 
 intensity: ## FLOPs a byte of every variant, by the trace, into notes/results/intensity.tsv, for the roofline
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 intensity-built

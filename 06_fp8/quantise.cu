@@ -46,15 +46,16 @@ struct Operand {
     const int *key_lengths; /* NULL for Q: all rows exist */
 };
 
-/* The tile that a block works on. */
+/* The tile that a block works on, `number` through the whole problem. Blocks start in the order of their index. The kernels that
+ * quantise count the tiles from the last to the first: where the maxima were found before, what was read last is still in L2. */
 struct TileIndex {
     int batch, head, tile;
-    size_t flat; /* counted through the whole problem, as scales are */
+    size_t flat; /* the number, as scales are counted */
     int first_row, row_end;
 };
-__device__ static TileIndex tile_index(const Operand &x) {
-    const int tiles = ceil_div(x.seqlen, x.tile_rows), matrix = blockIdx.x / tiles;
-    TileIndex index = {matrix / x.heads, matrix % x.heads, (int)(blockIdx.x % tiles), blockIdx.x, 0, x.seqlen};
+__device__ static TileIndex tile_index(const Operand &x, unsigned number) {
+    const int tiles = ceil_div(x.seqlen, x.tile_rows), matrix = number / tiles;
+    TileIndex index = {matrix / x.heads, matrix % x.heads, (int)(number % tiles), number, 0, x.seqlen};
     index.first_row = index.tile * x.tile_rows;
     if (x.key_lengths)
         index.row_end = x.key_lengths[index.batch];
@@ -131,12 +132,12 @@ template <int D> __device__ static void rotate(float (&x)[8], int chunk) {
                 x[i] = a + b, x[i + step] = a - b;
             }
 #pragma unroll
-    for (int step = 1; step < D / 8; step *= 2)
+    for (int step = 1; step < D / 8; step *= 2) {
+        const float sign = chunk & step ? -1 : 1; /* a + b in the lower lane of the two, a - b in the upper: one FFMA in both */
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float other = __shfl_xor_sync(WHOLE_WARP, x[i], step);
-            x[i] = chunk & step ? other - x[i] : x[i] + other;
-        }
+        for (int i = 0; i < 8; i++)
+            x[i] = sign * x[i] + __shfl_xor_sync(WHOLE_WARP, x[i], step);
+    }
 }
 
 /* What a scale must be for `amax` to land on the format's largest number. The lower bound keeps its inverse finite: bf16 has numbers
@@ -207,7 +208,7 @@ template <typename T, int D, int Rows> struct RowTile {
 /* --scaling tensor, first step: the maximum of each tile, to where its scale will be. */
 template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, const float *k_mean, int rotated) {
     SHARED_MEMORY(Warps, shared);
-    const TileIndex index = tile_index(x);
+    const TileIndex index = tile_index(x, blockIdx.x);
     RowTile<T, D, Rows> tile;
     tile.load((const T *)x.from + head_offset(x, index, D), index,
               k_mean ? k_mean + (size_t)(index.batch * x.heads + index.head) * D : nullptr, rotated);
@@ -216,13 +217,10 @@ template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, cons
         x.scales[index.flat] = amax;
 }
 
-/* Second step: the maximum of each head, as a scale, to all of its tiles. One block a head, those of Q first, then K, then V. */
-template <typename F> __global__ void head_scale(Problem p, float *q_scales, float *k_scales, float *v_scales) {
+/* Second step: the maximum of each head, as a scale, to all of its tiles. One block a head. */
+template <typename F> __global__ void head_scale(float *scales, int tiles) {
     SHARED_MEMORY(Warps, shared);
-    const int q_heads = p.batch * p.heads, k_heads = p.batch * p.kv_heads, other = blockIdx.x - q_heads;
-    const int tiles = other < 0 ? q_scale_count(&p) : k_scale_count(&p);
-    float *scales = other < 0 ? q_scales : other < k_heads ? k_scales : v_scales;
-    float *mine = scales + (size_t)(other < 0 ? blockIdx.x : other % k_heads) * tiles, amax = 0;
+    float *mine = scales + (size_t)blockIdx.x * tiles, amax = 0;
     for (int tile = threadIdx.x; tile < tiles; tile += THREADS)
         amax = fmaxf(amax, mine[tile]);
     amax = block_max(shared, amax);
@@ -234,7 +232,7 @@ template <typename F> __global__ void head_scale(Problem p, float *q_scales, flo
 template <typename T, typename F, int D, int Rows>
 __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *lse_shift) {
     SHARED_MEMORY(Warps, shared);
-    const TileIndex index = tile_index(x);
+    const TileIndex index = tile_index(x, gridDim.x - 1 - blockIdx.x);
     RowTile<T, D, Rows> tile;
     const int kv_head = lse_shift ? kv_head_of(&p, index.head) : index.head;
     const float *mean = k_mean ? k_mean + (size_t)(index.batch * p.kv_heads + kv_head) * D : nullptr;
@@ -263,18 +261,19 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
         const Packed<F, 8> packed = pack<F, 8>(tile.x[r]);
         if (row < x.seqlen)
             *reinterpret_cast<Packed<F, 8> *>(to + (size_t)r * tile.down * D) = packed;
-        if (lse_shift) { /* with q as it was rounded, since that is the q that the scores are made of */
-            float rounded[8], dot = 0;
+        float shift = 0;
+        if (lse_shift && mean) { /* with q as it was rounded, since that is the q that the scores are made of */
+            float rounded[8];
             unpack<F>(rounded, packed);
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                dot += rounded[i] * turned_mean[i];
+                shift += p.scale * scale * rounded[i] * turned_mean[i];
 #pragma unroll
             for (int offset = D / 16; offset > 0; offset /= 2)
-                dot += __shfl_xor_sync(WHOLE_WARP, dot, offset);
-            if (tile.chunk() == 0 && row < x.seqlen)
-                lse_shift[((size_t)index.batch * x.heads + index.head) * x.seqlen + row] = p.scale * scale * dot;
+                shift += __shfl_xor_sync(WHOLE_WARP, shift, offset);
         }
+        if (lse_shift && tile.chunk() == 0 && row < x.seqlen)
+            lse_shift[((size_t)index.batch * x.heads + index.head) * x.seqlen + row] = shift;
     }
 }
 
@@ -297,7 +296,7 @@ template <typename F, int D> struct TransposedTile {
 template <typename T, typename F, int D> __global__ void quantise_v(Problem p, Operand v) {
     using Shared = TransposedTile<F, D>;
     SHARED_MEMORY(Shared, shared);
-    const TileIndex index = tile_index(v);
+    const TileIndex index = tile_index(v, gridDim.x - 1 - blockIdx.x);
     const T *from = (const T *)v.from + head_offset(v, index, D);
 
     /* Thread: keys of the group threadIdx.x / 8, chunks of components threadIdx.x % 8, + 8 */
@@ -344,7 +343,7 @@ template <int D> struct Sums {
 };
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
     SHARED_MEMORY(Sums<D>, shared);
-    const TileIndex index = tile_index(k);
+    const TileIndex index = tile_index(k, blockIdx.x);
     if (index.first_row >= index.row_end)
         return;
     RowTile<T, D, BLOCK_K> tile;
@@ -389,23 +388,29 @@ template <typename T, typename F, int D> static void launch_all(const Problem &p
     const int q_tiles = q_heads * q_scale_count(&p), k_tiles = k_heads * k_scale_count(&p);
     const int rotated = p.settings[HADAMARD];
 
-    const float *mean = nullptr;
+    const float *mean = nullptr, *none = nullptr;
     if (p.settings[SMOOTH_K]) {
         float *sums = floats(VT8), *k_mean = floats(K_MEAN);
         LAUNCH((key_sums<T, D>), k_tiles, THREADS, sizeof(Sums<D>), k, sums);
         LAUNCH((key_mean<D>), k_heads, D, 0, p, sums, t.key_lengths, k_mean);
         mean = k_mean;
     }
-    if (sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR) {
-        const float *none = nullptr;
-        LAUNCH((tile_amax<T, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), q, none, rotated);
-        LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), k, mean, rotated);
-        LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), v, none, 0);
-        LAUNCH((head_scale<F>), q_heads + 2 * k_heads, THREADS, sizeof(Warps), p, q.scales, k.scales, v.scales);
-    }
+    const bool scales_first = sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR;
     float *lse_shift = floats(LSE_SHIFT), *no_shift = nullptr;
+    if (scales_first) {
+        LAUNCH((tile_amax<T, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), q, none, rotated);
+        LAUNCH((head_scale<F>), q_heads, THREADS, sizeof(Warps), q.scales, q_scale_count(&p));
+    }
     LAUNCH((quantise_rows<T, F, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), p, q, mean, lse_shift);
+    if (scales_first) {
+        LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), k, mean, rotated);
+        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), k.scales, k_scale_count(&p));
+    }
     LAUNCH((quantise_rows<T, F, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), p, k, mean, no_shift);
+    if (scales_first) {
+        LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), v, none, 0);
+        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), v.scales, k_scale_count(&p));
+    }
     LAUNCH((quantise_v<T, F, D>), k_tiles, THREADS, sizeof(TransposedTile<F, D>), p, v);
 }
 

@@ -1,8 +1,8 @@
 /* 06_fp8/wgmma - attention in 8 bits on Hopper's own instructions: wgmma multiplies, TMA loads.
  *
- * The idea. mma.sync takes both operands from registers, a warp at a time, and on Hopper has no 8-bit form. wgmma lets four warps
- * multiply straight from shared memory, twice as fast in 8 bits as in 16. It runs by itself, and so does TMA, which brings
- * whole tiles at the word of one thread. What is left to the threads is softmax.
+ * The idea. mma.sync takes both operands from registers, a warp at a time, and on Hopper has no 8-bit form. wgmma lets four
+ * warps multiply straight from shared memory, twice as fast in 8 bits as in 16. It runs by itself, and so does TMA, which
+ * brings whole tiles at the word of one thread. What is left to the threads is softmax.
  *
  * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
  * the last one first.
@@ -15,16 +15,16 @@
  *     warp 3 | 16 x Bc|        |        |   v       40 KB at D = 128                     168: three blocks a multiprocessor
  *            +--------+--------+--------+
  *
- * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other, and K and V have one place each: the next K
- * is asked for when Q K^T is done, the next V when P V is. Nothing overlaps within a block. Other blocks do that: while one is at its
- * softmax, two others can multiply. No pipeline, no warps with special duties.
+ * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other, and K and V have one place each:
+ * the next K is asked for when Q K^T is done, the next V when P V is. Nothing overlaps within a block. Other blocks do that:
+ * while one is at its softmax, two others can multiply. No pipeline, no warps with special duties.
  *
- * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc exponentials on
- * the special-function units (512 clocks), about 550 instructions a warp (550 clocks of its scheduler). 2 Bc D bytes come from
- * L2: at 900 TFLOP/s some 7 TB/s, which is why heads take turns (HEADS_TOGETHER).
+ * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc exponentials
+ * on the special-function units (512 clocks), some 500 instructions a warp (500 clocks of its scheduler). 2 Bc D bytes come
+ * from L2: at 900 TFLOP/s some 7 TB/s, which is why heads take turns (HEADS_TOGETHER). What was tried is in notes/06_fp8.md.
  *
- * The workspace is what quantise.cu left: fp8.h. The same kernel takes fp16 there (--format fp16), to tell what the instruction
- * brings from what the 8 bits bring. Its Bc is 64, so that tiles have as many bytes.
+ * The workspace is what quantise.cu left: fp8.h. The same kernel takes fp16 there (--format fp16), to tell what the
+ * instruction brings from what the 8 bits bring. Its Bc is 64, so that tiles have as many bytes.
  *
  *     make 06_fp8 && ./06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
@@ -49,9 +49,9 @@ template <> constexpr int P_SHIFT<__half> = 0;
 /* What registers leave room for: 65536 / 128 / 3 = 170 a thread; with half of O, 128. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
-/* Blocks start in the order of their index. Those of 8 heads start together: the some 400 blocks that an H200 runs at once then
- * share their K and V, 50 to a head, and all but the first find a tile in L2. Of the 8 the last query tiles come first: under
- * a causal mask they see the most keys, and a long block that starts late keeps the whole chip waiting. */
+/* Blocks start in the order of their index. Those of 8 heads start together: the some 400 blocks that an H200 runs at once
+ * then share their K and V, 50 to a head, and all but the first find a tile in L2. Of the 8 the last query tiles come first:
+ * under a causal mask they see the most keys, and a long block that starts late keeps the whole chip waiting. */
 [[maybe_unused]] constexpr int HEADS_TOGETHER = 8;
 
 /* A matrix in shared memory as TMA leaves it and wgmma takes it: panels of Rows rows of 128 bytes (64 if it is no wider). */
@@ -92,8 +92,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     using Shared = WgmmaShared<E, D>;
     SHARED_MEMORY(Shared, shared);
     constexpr int Bc = ::Bc<E>, step_elements = 32 / sizeof(E); /* of k, in one wgmma */
-    const int lane = threadIdx.x % 32;
-    const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_row = 16 * warp; /* its first row in the tile */
 
     /* Which query tile of which head */
     const int all_heads = p.batch * p.heads, query_tiles = ceil_div(p.seqlen_q, Br);
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     const int key_tiles = ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc);
     const int whole_tiles = visible_keys(&p, keys, first_row) / Bc;
 
-    if (threadIdx.x == 0) {
+    if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.k_full, 1);
         mbarrier_init(&shared.v_full, 1);
         mbarrier_init_fence();
@@ -126,10 +125,12 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     const uint64_t k_tile = wgmma_descriptor<shared.k.row_bytes>(&shared.k);
     const uint64_t v_tile = wgmma_descriptor<shared.v.row_bytes>(&shared.v);
     const float q_scale_log2 = p.scale * LOG2_E * scales.q[q_scale_offset(&p, batch, head) + query_tile];
-    const float *k_scales = scales.k + k_scale_offset(&p, batch, kv_head), *v_scales = scales.v + k_scale_offset(&p, batch, kv_head);
+    const float *k_scales = scales.k + k_scale_offset(&p, batch, kv_head),
+                *v_scales = scales.v + k_scale_offset(&p, batch, kv_head);
 
-    /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents are,
-     * and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of o_scale, V's scale. */
+    /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents
+     * are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of o_scale, V's
+     * scale. */
     float o[D / 2] = {}, o_scale = 1;
     float m[2] = {-1e30f, -1e30f}, l[2] = {0, 0};
 
@@ -143,12 +144,13 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         wgmma_fence();
 #pragma unroll
         for (int step = 0; step < D / step_elements; step++)
-            wgmma<E>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)), step > 0);
+            wgmma<E>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)),
+                     step > 0);
         wgmma_commit();
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
-        if (threadIdx.x == 0 && tile > 0) {
+        if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
             shared.k.load(k_map, (tile - 1) * Bc, 0, kv_matrix, &shared.k_full);
         }
@@ -177,14 +179,15 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
             const float m_new = fmaxf(m[h], tile_max * scale_log2), factor = exp2_approx(m[h] - m_new);
             l[h] *= factor;
-            rescale[h] = factor * __fdividef(o_scale, v_scale);
+            rescale[h] = factor * (o_scale / v_scale);
             m[h] = m_new;
             exponent[h] = P_SHIFT<E> - m_new;
         }
         o_scale = v_scale;
 
-        /* P = 2^(scale_log2 S - m + P_SHIFT), rounded to E, as the A operand: register j has rows lane / 4 + 8 (j % 2) and 16
-         * bytes of keys of a step's 32, the left ones or the right. l is summed before rounding and stays the thread's own. */
+        /* P = 2^(scale_log2 S - m + P_SHIFT), rounded to E, as the A operand: register j has rows lane / 4 + 8 (j % 2) and
+         * 16 bytes of keys of a step's 32, the left ones or the right. l is summed before rounding and stays the thread's
+         * own. */
         uint32_t a[Bc / step_elements][4];
 #pragma unroll
         for (int i = 0; i < Bc / 2; i++) {
@@ -213,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         wgmma_wait<0>(product);
 
         __syncthreads(); /* all four warps are done with V */
-        if (threadIdx.x == 0 && tile > 0) {
+        if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
             shared.v.load(v_map, 0, (tile - 1) * Bc, kv_matrix, &shared.v_full);
         }
@@ -223,8 +226,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             o[i] = o[i] * rescale[i / 2 % 2] + product[i];
     }
 
-    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf. O goes out through K's place, which nobody
-     * reads any more, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows. */
+    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf. O goes out through K's place, which
+     * nobody reads any more, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows. */
     using OutTile = Tile<uint16_t, Br, D>;
     static_assert(sizeof(OutTile) <= sizeof shared.k, "O fits where K was");
     OutTile &out_tile = reinterpret_cast<OutTile &>(shared.k);
@@ -258,7 +261,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
 template <typename E, int D> static void launch_wgmma(const Problem &p, const Tensors &t, const Buffer *workspace) {
     using Shared = WgmmaShared<E, D>;
-    constexpr int q_row = decltype(Shared::q)::row_bytes, k_row = decltype(Shared::k)::row_bytes, v_row = decltype(Shared::v)::row_bytes;
+    constexpr int q_row = decltype(Shared::q)::row_bytes, k_row = decltype(Shared::k)::row_bytes,
+                  v_row = decltype(Shared::v)::row_bytes;
     const Scales scales = {(const float *)workspace[Q_SCALES].pointer, (const float *)workspace[K_SCALES].pointer,
                            (const float *)workspace[V_SCALES].pointer, (const float *)workspace[LSE_SHIFT].pointer};
     const TensorMap q_map = tensor_map<E, q_row>(workspace[Q8].pointer, D, p.seqlen_q, p.batch * p.heads, Br);

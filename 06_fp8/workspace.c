@@ -111,7 +111,7 @@ static Rounding rounding_of(int format, double sum_roundoff) {
 }
 
 /* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2, Zhang et
- * al. 2024, section 3.3, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the CPU
+ * al. 2024, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the CPU
  * device, sums are fp32. */
 Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     int capability = device_properties()->capability;

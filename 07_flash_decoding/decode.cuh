@@ -5,11 +5,11 @@
  * at the end of a long walk.) A warp shares nothing with the others on the way: it copies its own keys into its own part of
  * shared memory, waits for its own copies only, and keeps m, l and O of *all* rows for the keys it has seen.
  *
- *                 key tile 0              key tile 1                        a warp's shared memory
- *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+---------+-------+
- *     rows | w 0 | w 1 | ... | w 7 | w 0 | w 1 | ... | w 7 | ...     | K, V    | K, V    | K, V    | m, l  |
- *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+---------+-------+
- *                                                                     in use    on the way, on the way
+ *                 key tile 0              key tile 1                    a warp's shared memory
+ *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+-------+
+ *     rows | w 0 | w 1 | ... | w 7 | w 0 | w 1 | ... | w 7 | ...     | K, V    | K, V    | m, l  |
+ *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+-------+
+ *                                                                     in use    on the way
  *
  * At the end each warp lays its O into the stage it has just used up (4 bytes x 16 rows x D: it fits exactly), and all threads
  * merge. With M = max over the warps w of m_w, in powers of two:

@@ -16,11 +16,11 @@
 enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings: 0 is auto, none, same */
 
 enum {
-    /* A warp copies TILE_BYTES of K and as many of V at a time, and STAGES - 1 such pairs are under way while it computes. Memory
-     * answers after about 1 us: at 4.1 TB/s and 132 multiprocessors that is 31 KB each that have to be under way at any time. 8
-     * warps x 2 pairs x 8 KB are four times that, since copies come in bursts; 3 x 8 x 8 KB is what shared memory holds. */
+    /* A warp copies TILE_BYTES of K and as many of V at a time, and the next such pair is on its way while it computes. Memory
+     * answers after about 1 us: at 4.1 TB/s and 132 multiprocessors that is 31 KB each that have to be under way at any time;
+     * 8 warps x 8 KB are twice that. A third stage was measured, and brought nothing. */
     TILE_BYTES = 4096,
-    STAGES = 3,
+    STAGES = 2,
     MAX_WARPS = 8,
     FP32_ROWS = 4, /* rows a block takes on the CUDA cores, see fma_rows.cuh */
 };

@@ -20,14 +20,12 @@ template <int D> struct FmaRows {
     static constexpr int columns = D / 32;                          /* of O, a lane's */
     using KeyTile = Tile<uint16_t, keys, units>;
 
-    float4 q[rows][chunks];
+    float4 q[rows][chunks]; /* times scale_log2: the largest score of a row is then m itself, to the last bit, and its P is 1 */
     float o[rows][columns], m[rows], l[rows];
     int seen[rows], whole, keys_end;
-    float scale_log2;
 
     __device__ void begin(const Problem &p, const Head &head, const float *from, float scale) {
         const int lane = threadIdx.x % 32;
-        scale_log2 = scale * LOG2_E;
         whole = visible_keys(&p, head.keys, 0);
         keys_end = head.keys;
 #pragma unroll
@@ -36,7 +34,7 @@ template <int D> struct FmaRows {
             seen[row] = visible_keys(&p, head.keys, (head.row + row) % p.seqlen_q);
 #pragma unroll
             for (int j = 0; j < chunks; j++)
-                q[row][j] = row < head.rows ? *reinterpret_cast<const float4 *>(from + row * D + 4 * (lanes * j + lane / keys))
+                q[row][j] = row < head.rows ? scaled(load_4(from + row * D + 4 * (lanes * j + lane / keys)), scale * LOG2_E)
                                             : make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int i = 0; i < columns; i++)
@@ -53,7 +51,7 @@ template <int D> struct FmaRows {
         float s[rows] = {};
 #pragma unroll
         for (int j = 0; j < chunks; j++) {
-            const float4 k = *reinterpret_cast<const float4 *>(k_tile.chunk(key, lanes * j + lane / keys));
+            const float4 k = load_4(reinterpret_cast<const float *>(k_tile.chunk(key, lanes * j + lane / keys)));
 #pragma unroll
             for (int row = 0; row < rows; row++)
                 s[row] += q[row][j].x * k.x + q[row][j].y * k.y + q[row][j].z * k.z + q[row][j].w * k.w;
@@ -71,8 +69,8 @@ template <int D> struct FmaRows {
 #pragma unroll
             for (int offset = 1; offset < keys; offset *= 2)
                 tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, offset));
-            const float m_new = fmaxf(m[row], tile_max * scale_log2), factor = exp2_approx(m[row] - m_new);
-            s[row] = exp2_approx(s[row] * scale_log2 - m_new);
+            const float m_new = fmaxf(m[row], tile_max), factor = exp2_approx(m[row] - m_new);
+            s[row] = exp2_approx(s[row] - m_new);
             l[row] = l[row] * factor + s[row];
             m[row] = m_new;
 #pragma unroll
@@ -112,8 +110,9 @@ template <int D> struct FmaRows {
     }
 
   private:
+    static __device__ float4 scaled(float4 x, float by) { return make_float4(x.x * by, x.y * by, x.z * by, x.w * by); }
     static __device__ void load_columns(float (&to)[4], const float *from) {
-        const float4 x = *reinterpret_cast<const float4 *>(from);
+        const float4 x = load_4(from);
         to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
     }
     static __device__ void load_columns(float (&to)[2], const float *from) {
@@ -121,7 +120,7 @@ template <int D> struct FmaRows {
         to[0] = x.x, to[1] = x.y;
     }
     static __device__ void store_columns(float *to, const float (&x)[4]) {
-        *reinterpret_cast<float4 *>(to) = make_float4(x[0], x[1], x[2], x[3]);
+        store_4(to, make_float4(x[0], x[1], x[2], x[3]));
     }
     static __device__ void store_columns(float *to, const float (&x)[2]) {
         *reinterpret_cast<float2 *>(to) = make_float2(x[0], x[1]);

@@ -30,7 +30,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
     uint32_t q[m_tiles][D / 16][4];
     float o[m_tiles][D / 8][4], m[m_tiles][2], l[m_tiles][2];
     int seen[m_tiles][2]; /* keys the row sees; `whole` all of them see, and `keys_end` any */
-    int whole, keys_end;
+    int whole, keys_end, rows_there;
     float scale_log2;
 
     /* Starts on a head: Q from device memory to registers, its rows at `from`. `scale`: what Q K^T is multiplied by. */
@@ -38,7 +38,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
         const int r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
         scale_log2 = scale * LOG2_E;
         whole = visible_keys(&p, head.keys, 0);
-        keys_end = head.keys;
+        keys_end = head.keys, rows_there = head.rows;
 #pragma unroll
         for (int i = 0; i < m_tiles; i++)
 #pragma unroll
@@ -179,14 +179,14 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
         }
     }
 
-    /* Lays O of 16 rows into `slab`, and with the first of them m and l of all rows into theirs. */
+    /* Lays O, m and l of the slab's 16 rows into shared memory, or of its first 8 where no more exist. */
     __device__ void store(int slab, float *to, float *to_m, float *to_l) {
         const int r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 #pragma unroll
         for (int i = 0; i < m_tiles; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                if (i != slab)
+                if (i != slab || 16 * i + 8 * h >= rows_there)
                     continue;
                 float sum = l[i][h];
                 sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);

@@ -24,21 +24,22 @@ template <typename Rows> __global__ void __launch_bounds__(32 * MAX_WARPS, 1) on
     const Cache cache = {t.k, t.v, nullptr, nullptr};
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x);
 
-    for (int tile = 0; tile < STAGES; tile++)
+    for (int tile = 0; tile < STAGES - 1; tile++)
         load_stage<Rows>(own.stage[tile], p, cache, head, tile, work.tile_keys);
-    Rows state;
-    state.begin(p, head, (const T *)t.q + first_row(work, head) * Rows::head_dim, p.scale);
 
-    int s = 0; /* the stage whose turn it is */
-    for (int tile = 0; tile < head.tiles; tile++, s = s + 1 < STAGES ? s + 1 : 0) {
+    const size_t row = first_row(work, head);
+    Rows state;
+    state.begin(p, head, (const T *)t.q + row * Rows::head_dim, p.scale);
+    int s = 0;
+    for (int tile = 0; tile < head.tiles; tile++) {
+        s = tile % STAGES;
+        load_stage<Rows>(own.stage[s > 0 ? s - 1 : STAGES - 1], p, cache, head, tile + STAGES - 1, work.tile_keys);
         wait_for_stage();
         state.step(own.stage[s].in.k, own.stage[s].in.v, tile * work.tile_keys + threadIdx.x / 32 * Rows::keys);
         __syncwarp(); /* all lanes are done with the stage */
-        load_stage<Rows>(own.stage[s], p, cache, head, tile + STAGES, work.tile_keys);
     }
+    finish(state, warp, s, head.rows, 1, (T *)t.o + row * Rows::head_dim, t.lse + row);
     cp_async_wait<0>();
-    __syncwarp();
-    finish(state, warp, s, head.rows, 1, (T *)t.o + first_row(work, head) * Rows::head_dim, t.lse + first_row(work, head));
 }
 
 extern "C" void decode_one_block(const Problem *p, const Tensors *t, const Buffer *) {

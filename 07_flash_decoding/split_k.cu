@@ -200,63 +200,54 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
     int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
 
-    /* `load` runs STAGES tiles ahead of `use`, across the boundaries of heads */
+    /* `load` runs ahead of `use`, across the boundaries of heads */
     Cursor use = find_piece(p, t.key_lengths, work, line);
-    if (use.left <= 0)
-        return;
     Cursor load = use;
-    auto load_next = [&](int s) {
+    const auto load_next = [&](int s) {
         if (load.left <= 0)
             return load_nothing();
         load_stage<Rows>(own.stage[s], p, cache, load.head, load.tile, work.tile_keys);
         advance(load, p, t.key_lengths, work);
     };
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < STAGES - 1; s++)
         load_next(s);
 
-    Rows state;
-    bool begins = true; /* a head, or the piece */
-    for (int s = 0; use.left > 0; s = s + 1 < STAGES ? s + 1 : 0) {
-        const Head head = use.head;
-        if (begins) {
-            const float scale = p.scale * (cache.k_scale ? cache.k_scale[head.kv] : 1);
-            state.begin(p, head, (const T *)t.q + first_row(work, head) * D, scale);
+    int next = 0, s; /* the stage to be used next, and last */
+    while (use.left > 0) {
+        const Cursor part = use; /* of a head, up to its end or the piece's */
+        const Head &head = part.head;
+        const size_t row = first_row(work, head);
+        Rows state;
+        state.begin(p, head, (const T *)t.q + row * D, p.scale * (cache.k_scale ? cache.k_scale[head.kv] : 1));
+        while (use.left > 0 && use.index == part.index) {
+            s = next, next = s + 1 < STAGES ? s + 1 : 0;
+            load_next(s > 0 ? s - 1 : STAGES - 1); /* to where the keys before these were */
+            wait_for_stage();
+            state.step(own.stage[s].in.k, own.stage[s].in.v, use.tile * work.tile_keys + threadIdx.x / 32 * Rows::keys);
+            __syncwarp(); /* all lanes are done with the stage */
+            advance(use, p, t.key_lengths, work);
         }
-        wait_for_stage();
-        state.step(own.stage[s].in.k, own.stage[s].in.v, use.tile * work.tile_keys + threadIdx.x / 32 * Rows::keys);
-        __syncwarp(); /* all lanes are done with the stage */
 
-        begins = use.left == 1 || use.tile + 1 == head.tiles;
-        if (begins) { /* the piece's part of the head is done */
-            const float o_scale = cache.v_scale ? cache.v_scale[head.kv] : 1;
-            T *o = (T *)t.o + first_row(work, head) * D;
-            float *lse = t.lse + first_row(work, head);
-            const int first = use.start / line.piece, pieces = (use.start + head.tiles - 1) / line.piece - first + 1;
-            if (pieces == 1) {
-                finish(state, warp, s, head.rows, o_scale, o, lse);
-            } else {
-                const size_t place = blockIdx.x + use.index;
-                finish(state, warp, s, head.rows, o_scale, partials.o + place * partials.rows * D,
-                       partials.lse + place * partials.rows);
-
-                /* finish() ended with a barrier: all of this block's result is written. For all to see, before our ticket;
-                 * and if that is the last one, everybody's result before we read it */
-                if (threadIdx.x == 0) {
-                    __threadfence();
-                    last_ticket = atomicAdd(&partials.tickets[use.index], 1) == pieces - 1;
-                    __threadfence();
-                }
-                __syncthreads();
-                if (last_ticket) {
-                    PartialRows<Rows> all = {partials, first + use.index, pieces, head.rows};
-                    finish(all, warp, s, head.rows, 1, o, lse);
-                    if (threadIdx.x == 0)
-                        partials.tickets[use.index] = 0; /* for the next launch */
-                }
-            }
+        const float o_scale = cache.v_scale ? cache.v_scale[head.kv] : 1;
+        const int first = part.start / line.piece, pieces = (part.start + head.tiles - 1) / line.piece - first + 1;
+        if (pieces == 1) {
+            finish(state, warp, s, head.rows, o_scale, (T *)t.o + row * D, t.lse + row);
+            continue;
         }
-        load_next(s);
-        advance(use, p, t.key_lengths, work);
+        const size_t place = ((size_t)blockIdx.x + part.index) * partials.rows;
+        finish(state, warp, s, head.rows, o_scale, partials.o + place * D, partials.lse + place);
+
+        /* finish() ended with a barrier, so the whole block's result is written before our ticket is drawn; and if that is the
+         * last one, everybody's result is there to be read after it */
+        if (threadIdx.x == 0)
+            last_ticket = atomic_add_ordered(&partials.tickets[part.index], 1) == pieces - 1;
+        __syncthreads();
+        if (last_ticket) {
+            PartialRows<Rows> all = {partials, first + part.index, pieces, head.rows};
+            finish(all, warp, s, head.rows, 1, (T *)t.o + row * D, t.lse + row);
+            if (threadIdx.x == 0)
+                partials.tickets[part.index] = 0; /* for the next launch */
+        }
     }
     cp_async_wait<0>();
 }

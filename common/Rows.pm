@@ -37,7 +37,7 @@ sub measure {
     return $run;
 }
 
-# The rows that are about the stage's own variants: not the reference it runs, nor the forward pass that a backward starts from.
+# The rows about the stage's own variants: not the reference it runs, nor the forward pass that a backward starts from.
 sub own_rows {
     my ($run, $stage) = @_;
     return grep { $_->{variant} eq $stage || $_->{variant} =~ m{^\Q$stage\E/} } @{$run->{rows}};
@@ -87,7 +87,8 @@ sub three_digits {
 
 sub time_text {
     my ($ms) = @_;
-    return $ms < 1 ? three_digits(1000 * $ms) . ' us' : $ms < 1000 ? three_digits($ms) . ' ms' : three_digits($ms / 1000) . ' s';
+    return three_digits(1000 * $ms) . ' us' if $ms < 1;
+    return $ms < 1000 ? three_digits($ms) . ' ms' : three_digits($ms / 1000) . ' s';
 }
 
 sub bytes_text {

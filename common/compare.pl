@@ -38,7 +38,7 @@ while (my ($names, $options) = splice @groups, 0, 2) {
         show_progress(sprintf '%s (%d of %d) ...', $stage, ++$done, $total);
         my $run = measure($program, @$options);
         show_progress();
-        if (!@{$run->{rows}} && $run->{code} eq '2' && $run->{reason} =~ /^-/) { # a mistake in the options is all stages' mistake
+        if (!@{$run->{rows}} && $run->{code} eq '2' && $run->{reason} =~ /^-/) { # a mistake in the options
             print STDERR "compare.pl: $run->{reason}\n";
             exit 2;
         }
@@ -51,7 +51,8 @@ if (@disagree || $broken) {
     print 'FAIL  ', join(', ', (@disagree ? "disagree: @disagree" : ()), ($broken ? "broken: $broken" : ())), "\n";
     exit 1;
 }
-print $agree ? "PASS  $agree variant" . ($agree == 1 ? ' agrees' : 's agree') . " with 00_naive\n" : $device ? "not validated\n" : "NOT RUN  nothing can run this problem here\n";
+print !$device ? "NOT RUN  nothing can run this problem here\n" : !$agree ? "not validated\n"
+    : "PASS  $agree variant" . ($agree == 1 ? ' agrees' : 's agree') . " with 00_naive\n";
 exit($device ? 0 : 2);
 
 # One program's lines. A table begins where the problem, or what is computed of it, is another than before.
@@ -89,7 +90,8 @@ sub print_heading {
         print "device   $device", defined $row->{cuda} ? " · CUDA $row->{cuda}" : '', " · commit $row->{commit}\n";
     }
     print "\nproblem  $what\n";
-    print_cells('variant', 'direction', 'latency', 'TFLOP/s', 'GB/s', 'tensors + workspace', 'vs naive', 'worst error / allowed');
+    print_cells('variant', 'direction', 'latency', 'TFLOP/s', 'GB/s', 'tensors + workspace', 'vs naive',
+                'worst error / allowed');
 }
 
 # Names to the left, numbers to the right.
@@ -105,7 +107,8 @@ sub print_row {
     $naive_ms{$problem} = $row->{latency_ms} if $row->{variant} eq '00_naive';
     my $ratio = $naive_ms{$problem} ? three_digits($naive_ms{$problem} / $row->{latency_ms}) . '×' : '-';
     my $error = defined $row->{worst_error} ? sprintf '%.1e / %.1e', @$row{qw(worst_error allowed_error)} : '-';
-    print_cells($row->{variant}, $row->{direction}, time_text($row->{latency_ms}), $row->{tflops} ? three_digits($row->{tflops}) : '-',
-                three_digits($row->{gbps}), bytes_text($row->{tensor_bytes}) . ' + ' . bytes_text($row->{workspace_bytes}),
+    print_cells($row->{variant}, $row->{direction}, time_text($row->{latency_ms}),
+                $row->{tflops} ? three_digits($row->{tflops}) : '-', three_digits($row->{gbps}),
+                bytes_text($row->{tensor_bytes}) . ' + ' . bytes_text($row->{workspace_bytes}),
                 $ratio, $error);
 }

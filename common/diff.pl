@@ -11,7 +11,8 @@ use warnings;
 
 my @stages = map { s{/main\.c}{}r } sort glob '0?_*/main.c';
 my $asked = shift // '';
-my ($old, $new) = $asked =~ /^(\d\d(?:\.\d)?)-(\d\d(?:\.\d)?)$/ or stop(($asked eq '' ? '' : "$asked: ") . 'choose two kernels, like 03-04 or 04.1-04.2');
+my ($old, $new) = $asked =~ /^(\d\d(?:\.\d)?)-(\d\d(?:\.\d)?)$/
+    or stop(($asked eq '' ? '' : "$asked: ") . 'choose two kernels, like 03-04 or 04.1-04.2');
 my ($from, $to) = (kernel($old, -1), kernel($new, 0));
 my $text = `diff -ub --label '$from' --label '$to' '$from' '$to'`;
 stop('diff is not installed') if $? >> 8 > 1;

@@ -1,7 +1,8 @@
 # drawing.py - how every picture of the tree looks. For plots.py and pictures.py.
 #
-# SVG on an opaque pale panel with dark text, so that a picture reads alike on paper, on a white page and on a dark one. Colours
-# are of middle tone and never alone: markers and dashes tell lines apart as well. The same data gives the same file, byte for byte.
+# SVG on an opaque pale panel with dark text, so that a picture reads alike on paper, on a white page and on a dark one.
+# Colours are of middle tone and never alone: markers and dashes tell lines apart as well. The same data gives the same
+# file, byte for byte.
 import os
 import sys
 
@@ -24,7 +25,7 @@ matplotlib.rcParams.update({
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 })
 
-# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), darkened for print.
+# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), darker for print.
 LOOKS = {
     "00_naive": ("#6b6b6b", "o", "-"),
     "01_tiled/fma": ("#c98500", "s", "--"),

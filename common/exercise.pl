@@ -11,8 +11,8 @@
 # Exercise k of notes/NN_name.md is NN.k. notes/exercises/NN_name.pl defines how it is checked, with calls of exercise():
 #
 #     ask       what is to be answered, for which
-#     answer    computes it: called with a function that runs the trace with some options, returns a list of numbers. They come
-#               from what the kernels do, not from this file, so they cannot be wrong about the kernels.
+#     answer    computes it: called with a function that runs the trace with some options, returns a list of numbers. They
+#               come from what the kernels do, not from that file.
 #     within    how far off an answer may be, as a share of the right one; 0 unless given
 #     copy      a kernel file. The first call copies it to exercises/NN.k/; the answer is then that of the edited copy,
 #     change    which has to be changed so,
@@ -20,8 +20,8 @@
 #     check     instead of answer: called with the answer as text and a function that runs the program built with the copy;
 #               returns why it is not right, or ''
 #     gpu       1: only a GPU can tell
-#     blank     {file, from, to}: the lines from the one with `from` to the next one with `to` are cut out of the real kernel,
-#               into exercises/NN.k/. The student writes them anew; right is what the stage's grid of shapes finds no fault in.
+#     blank     {file, from, to}: the lines from the one with `from` to the next one with `to` are cut out of the real
+#               kernel, into exercises/NN.k/. The student writes them anew; right is what the stage's grid finds no fault in.
 #     stub      lines to leave in their place, so that it compiles
 #     variant   of which the blank is part
 use strict;
@@ -124,8 +124,7 @@ sub make_copy {
     return 1;
 }
 
-# Builds something with the files of the exercise in place of the stage's. What the compiler says about them is the student's to
-# read.
+# Builds something, perhaps with the files of the exercise in place of the stage's.
 sub build {
     my ($target, @variables) = @_;
     show_progress("building ...");
@@ -150,7 +149,7 @@ sub run_copy {
 
 # ---- what the kernels do ----
 
-# Runs the stage's trace, built with the student's copy if there is one. Returns its JSON rows, or with $as = 'text' its table.
+# Runs the stage's trace, built with the student's copy if there is one. Returns its JSON rows; with $as = 'text' its table.
 sub trace {
     my ($options, $as) = @_;
     my $program = $e->{copy} ? "$trace_out/exercises/$number/$e->{stage}" : "$trace_out/$e->{stage}/$e->{stage}";
@@ -176,7 +175,7 @@ sub saved_lse {
     my $folder = tempdir(CLEANUP => 1);
     program_rows(@options, '--save', $folder);
     my $npy = read_text("$folder/lse.npy");
-    return unpack 'f<*', substr $npy, 10 + unpack 'v', substr $npy, 8, 2; # after the header, whose length is in bytes 8 and 9
+    return unpack 'f<*', substr $npy, 10 + unpack 'v', substr $npy, 8, 2; # after the header; bytes 8 and 9 are its length
 }
 
 # The sum of some fields over the trace's rows in which `where` holds.
@@ -231,7 +230,8 @@ sub fill_in {
     show_progress();
     right() if !$? && $passed && !$failed;
     not_yet('it fails for ' . join("\n         ", @case)) if $failed && @case;
-    not_yet($signal == 14 ? 'it does not come to an end' : $last ne '' ? "the device stopped it: $last" : "it ended by signal $signal");
+    not_yet('it does not come to an end') if $signal == 14;
+    not_yet($last ne '' ? "the device stopped it: $last" : "it ended by signal $signal");
 }
 
 # The kernel file without the blank, the line where it was, and how many lines went.

@@ -350,7 +350,7 @@ int harness_main(const Stage *stage, int argc, char **argv) {
     Direction direction = stage->forward ? BACKWARD : FORWARD;
     if (stage->forward)
         run_forward(&run);
-    if (!only || only == run.reference || options->validate)
+    if (only == run.reference || options->validate)
         run_variant(&run, run.reference, direction);
     if (only && only != run.reference)
         run_variant(&run, only, direction);

@@ -42,7 +42,7 @@ def loop_orders():
     """In which order the tiles of S are visited, and by which block."""
     n = 4
     figure, (fa1, fa2) = canvas(8.2, 4.3, 2)
-    for axis, title in ((fa1, "03_fa1: keys outer, queries inner"), (fa2, "04_fa2: queries outer, keys inner")):
+    for axis, title in ((fa1, "03_fa1: keys outer, queries inner"), (fa2, "04_fa2/loop_swap: queries outer, keys inner")):
         frame(axis, -1.6, n + 1.9, -1.3, n + 1.3)
         axis.set_title(title)
         axis.text(n / 2, -0.75, "tiles of keys", ha="center", va="center", fontsize=8)
@@ -70,7 +70,8 @@ def loop_orders():
 def warp_ownership():
     """How four warps share S = Q K^T and O = P V of a tile."""
     figure, (keys, queries) = canvas(8.2, 3.9, 2)
-    for axis, title in ((keys, "split-K: a warp owns keys (03_fa1)"), (queries, "split-Q: a warp owns queries (04_fa2/split_q)")):
+    titles = "split-K: a warp owns keys (03_fa1)", "split-Q: a warp owns queries (04_fa2/split_q)"
+    for axis, title in zip((keys, queries), titles):
         frame(axis, -2.3, 7.6, -2.5, 6.2)
         axis.set_title(title)
         axis.text(2, 4.35, "S, then P", ha="center", va="center", fontsize=8)
@@ -87,10 +88,10 @@ def warp_ownership():
     cell(keys, -1.9, 0, 1.4, 4, FAINT)
     cell(queries, 0, -1.7, 4, 1.4, FAINT)
     keys.text(6.24, 2.2, "4 partial\nsums", ha="center", va="center", fontsize=7)
-    keys.text(2.6, 5.35, "a row's maximum, sum and O are found by four warps together,\nthrough shared memory, with barriers between",
-              ha="center", va="center", fontsize=7.5)
-    queries.text(2.6, 5.35, "a row's maximum, sum and O never leave the warp;\nevery warp reads all of K and V", ha="center", va="center",
-                 fontsize=7.5)
+    keys.text(2.6, 5.35, "a row's maximum, sum and O are found by four warps together,\n"
+              "through shared memory, with barriers between", ha="center", va="center", fontsize=7.5)
+    queries.text(2.6, 5.35, "a row's maximum, sum and O never leave the warp;\n"
+                 "every warp reads all of K and V", ha="center", va="center", fontsize=7.5)
     save(figure, "warp_ownership.svg", FOLDER)
 
 
@@ -98,7 +99,8 @@ def fragments():
     """Which lane holds which element of the operands of mma m16n8k16, and in which register."""
     figure, axes = plt.subplots(1, 3, figsize=(9.4, 4.6), gridspec_kw={"width_ratios": [16, 8, 8]})
     a, b, c = axes
-    for axis, columns, title in ((a, 16, "A, 16 × 16: a[0] … a[3]"), (b, 8, "B, 16 × 8: b[0], b[1]"), (c, 8, "C, 16 × 8: c[0] … c[3]")):
+    operands = (a, 16, "A, 16 × 16: a[0] … a[3]"), (b, 8, "B, 16 × 8: b[0], b[1]"), (c, 8, "C, 16 × 8: c[0] … c[3]")
+    for axis, columns, title in operands:
         axis.set_aspect("equal")
         axis.axis("off")
         axis.set_title(title)
@@ -117,17 +119,20 @@ def fragments():
             cell(c, pair + i % 2, r + 8 * (i // 2), 1, 1, WARPS[i], lane, 6)
     for axis, names in ((a, ("a[0]", "a[1]", "a[2]", "a[3]")), (b, ("b[0]", "b[1]")), (c, ("c[0]", "c[1]", "c[2]", "c[3]"))):
         for i, name in enumerate(names):
-            axis.add_patch(Rectangle((i * 3.4 - 0.5, 17), 0.7, 0.7, facecolor=WARPS[i], edgecolor=INK, linewidth=0.5, clip_on=False))
+            axis.add_patch(Rectangle((i * 3.4 - 0.5, 17), 0.7, 0.7, facecolor=WARPS[i], edgecolor=INK, linewidth=0.5,
+                                     clip_on=False))
             axis.text(i * 3.4 + 0.4, 17.35, name, ha="left", va="center", fontsize=7)
-    a.text(8, 19, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", ha="center", va="center", fontsize=7.5)
+    a.text(8, 19, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", ha="center", va="center",
+           fontsize=7.5)
     save(figure, "fragments.svg", FOLDER)
 
 
 def swizzle():
-    """Where the eight 16-byte chunks of a 128-byte row lie, and so which banks ldmatrix meets when it reads one chunk of 8 rows."""
+    """Where the 16-byte chunks of a 128-byte row lie, and so which banks ldmatrix meets that reads one chunk of 8 rows."""
     figure, panels = canvas(7.6, 4.1, 2)
     chunk_read = 3
-    for axis, title, key in ((panels[0], "plain", lambda row: 0), (panels[1], "swizzled: chunk XOR row", lambda row: row % 8)):
+    keys = ("plain", lambda row: 0), ("swizzled: chunk XOR row", lambda row: row % 8)
+    for axis, (title, key) in zip(panels, keys):
         frame(axis, -1.8, 8.2, -2.1, 9.6)
         axis.set_title(title)
         axis.text(4, -1.5, "banks", ha="center", va="center", fontsize=8)

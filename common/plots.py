@@ -78,7 +78,8 @@ def finish(figure, axes, rows, file, columns=3):
             handles.setdefault(label, handle)
     height = figure.get_figheight()
     if handles:
-        figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns, fontsize=8)
+        figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns,
+                      fontsize=8)
     lines = -(-len(handles) // columns)
     days = sorted({row["date"] for row in rows if row.get("date")}) or machine("date")
     words = [rows[0].get("device") or "".join(machine("GPU")), " to ".join(sorted({days[0], days[-1]})) if days else "", file]
@@ -126,8 +127,10 @@ def ladder():
         milliseconds = row["latency_ms"]
         axis.barh(place, milliseconds, color=look(row["variant"])["color"], height=0.62)
         times = steps[place - 1]["latency_ms"] / milliseconds if place else 1
-        word = "" if place == 0 else "the same" if abs(times - 1) < 0.005 else f"{times:.3g} × faster" if times > 1 else f"{1 / times:.3g} × slower"
-        text = f"{milliseconds:.3g} ms" + (f",  {word}" if word else "")
+        text = f"{milliseconds:.3g} ms"
+        if place:
+            faster = f"{times:.3g} × faster" if times > 1 else f"{1 / times:.3g} × slower"
+            text += ", the same" if abs(times - 1) < 0.005 else f", {faster}"
         axis.text(milliseconds * 1.08, place, text, va="center", fontsize=8)
     axis.set_yticks(range(len(steps)), [row["variant"] for row in steps])
     axis.invert_yaxis()
@@ -137,7 +140,9 @@ def ladder():
     axis.grid(axis="y", visible=False)
     axis.set_xlabel("latency, ms (logarithmic)")
     p = steps[0]
-    axis.set_title(f"Forward, batch {p['batch']}, heads {p['heads']}, N = {p['seqlen_q']}, D = {p['head_dim']}, {p['dtype']}, {'causal' if p['causal'] else 'full'}", loc="left")
+    mask = "causal" if p["causal"] else "full"
+    axis.set_title(f"Forward, batch {p['batch']}, heads {p['heads']}, N = {p['seqlen_q']}, D = {p['head_dim']}, {p['dtype']}, {mask}",
+                   loc="left")
     finish(figure, [], steps, "ladder.jsonl")
     save(figure, "ladder.svg", options.out)
 
@@ -145,12 +150,12 @@ def ladder():
 # ---- against length ----
 
 def against_length(column, label, name, edge):
-    """A panel a head dim and mask. edge: what is out of memory has no figure; it is marked there, 0 at the bottom, 1 at the top."""
+    """A panel a head dim and mask. What is out of memory has no figure: it is marked at an edge, 0 the lower, 1 the upper."""
     rows = forward_rows()
     head_dims = sorted({row["head_dim"] for row in rows}, key=int)
     masks = [mask for mask in ("false", "true") if any(row["causal"] == mask for row in rows)]
-    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.1 * len(head_dims)), sharex=True, sharey=True,
-                                  squeeze=False)
+    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.1 * len(head_dims)),
+                                  sharex=True, sharey=True, squeeze=False)
     lengths = {int(row["seqlen_k"]) for row in rows}
     for i, head_dim in enumerate(head_dims):
         for j, mask in enumerate(masks):
@@ -162,7 +167,8 @@ def against_length(column, label, name, edge):
                     axis.plot(*zip(*known), label=variant, **look(variant))
                 for row in line:
                     if is_out_of_memory(row):  # one beside the other
-                        axis.plot([int(row["seqlen_k"])], [0.97 - 0.055 * lost if edge else 0.03 + 0.055 * lost], marker="x", markersize=6, markeredgewidth=1.8, linestyle="",
+                        height = 0.97 - 0.055 * lost if edge else 0.03 + 0.055 * lost
+                        axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8, linestyle="",
                                   color=look(variant)["color"], transform=axis.get_xaxis_transform(), clip_on=False)
                         lost += 1
             length_axis(axis, lengths)
@@ -193,7 +199,8 @@ def memory():
     figure, axis = plt.subplots(figsize=(6.2, 3.8))
     lengths = {int(row["seqlen_k"]) for row in rows}
     for variant, line in series(rows, head_dim=head_dim).items():
-        points = [(int(row["seqlen_k"]), (number(row["tensor_bytes"]) + number(row["workspace_bytes"])) / 2**30) for row in line]
+        points = [(int(row["seqlen_k"]), (number(row["tensor_bytes"]) + number(row["workspace_bytes"])) / 2**30)
+                  for row in line]
         axis.plot(*zip(*points), label=variant, **look(variant))
         for row, point in zip(line, points):
             if is_out_of_memory(row):
@@ -224,8 +231,8 @@ def roofline():
     axis.plot([fma / bandwidth, right], [fma, fma], color=INK, linewidth=1, linestyle=":")
     axis.text(right, peak * 1.08, f"mma.sync, {peak:g} TFLOP/s", ha="right", va="bottom", fontsize=7.5)
     axis.text(right, fma * 1.08, f"CUDA cores, {fma:g} TFLOP/s", ha="right", va="bottom", fontsize=7.5)
-    axis.text(left * 1.3, left * 1.3 * bandwidth * 1.35, f"device memory, {bandwidth:g} TB/s", ha="left", va="bottom", fontsize=7.5,
-              rotation=33, rotation_mode="anchor")
+    axis.text(left * 1.3, left * 1.3 * bandwidth * 1.35, f"device memory, {bandwidth:g} TB/s", ha="left", va="bottom",
+              fontsize=7.5, rotation=33, rotation_mode="anchor")
     for row in steps:
         x = intensity.get(row["variant"])
         if x:
@@ -267,26 +274,16 @@ def splits():
 # ---- fp8 ----
 
 def fp8_errors():
-    """A table as a picture: a line a way to quantise, a dot a kind of inputs."""
+    """A table as a picture: a line a way to quantise, a mark a kind of inputs."""
     rows = csv_rows("fp8_errors.tsv", "\t")
-    columns = list(rows[0])
-    error = next(column for column in columns if column.lower().startswith("rmse"))
-    kind = next(column for column in columns if column.lower().startswith("inputs"))
-    names = columns[:columns.index(error)]
-    names.remove(kind)
-    lines = []
-    for row in rows:
-        name = " · ".join(row[column] for column in names if row[column])
-        if name not in lines:
-            lines.append(name)
+    kinds = {"normal": ("o", "#2f93cf"), "outliers": ("D", "#b04a00"), "biased": ("s", "#7a4fb5")}
+    ways = ("format", "scaling", "rotated", "smoothed")
+    names = [" · ".join(way if row[way] == "yes" else row[way] for way in ways if row[way]) for row in rows]
+    lines = list(dict.fromkeys(names))
     figure, axis = plt.subplots(figsize=(6.4, 0.3 * len(lines) + 1.2))
-    markers = {"normal": ("o", "#2f93cf"), "outliers": ("D", "#b04a00")}
-    for row in rows:
-        marker, colour = markers.get(row[kind], ("s", INK))
-        place = lines.index(" · ".join(row[column] for column in names if row[column]))
-        axis.plot([number(row[error])], [place], marker=marker, color=colour, linestyle="", markersize=6)
-    for name, (marker, colour) in markers.items():
-        axis.plot([], [], marker=marker, color=colour, linestyle="", label=f"inputs: {name}")
+    for kind, (marker, colour) in kinds.items():
+        points = [(number(row["RMSE"]), lines.index(name)) for row, name in zip(rows, names) if row["inputs"] == kind]
+        axis.plot(*zip(*points), marker=marker, color=colour, linestyle="", markersize=6, label=f"inputs: {kind}")
     axis.set_yticks(range(len(lines)), lines)
     axis.invert_yaxis()
     axis.set_xscale("log")

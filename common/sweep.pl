@@ -14,9 +14,9 @@
 #
 # Lengths above --tokens are there to see where the memory ends: only forward stages take them, without a mask.
 #
-# It can be interrupted and started again: a row that is in the file, skipped ones too, is not measured again. The key is
-# stage, variant, shape, dtype and mask, not the commit: what the file has from another commit is counted and kept. Remove the
-# file, or lines of it, to measure them anew.
+# It can be interrupted and started again: a row that is in the file, skipped ones too, is not measured again. The key is stage,
+# variant, shape, dtype and mask, not the commit: what the file has from another commit is counted and kept. Remove the file, or
+# lines of it, to measure them anew.
 #
 # 07_flash_decoding has shapes of its own: one query, 32 heads in 8 groups, head dim 128, 1024 to 131072 keys; and beside
 # sweep.csv a splits.tsv, latency over --splits.
@@ -30,8 +30,8 @@ use POSIX qw(strftime);
 use Rows;
 $| = 1;
 
-my @columns = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal latency_ms min_ms tflops gbps
-                 tensor_bytes workspace_bytes device clock_mhz cuda commit date note);
+my @columns = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal
+                 latency_ms min_ms tflops gbps tensor_bytes workspace_bytes device clock_mhz cuda commit date note);
 my @key = qw(stage variant batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal);
 
 # ---- the command line ----
@@ -39,20 +39,23 @@ my @key = qw(stage variant batch heads kv_heads seqlen_q seqlen_k head_dim dtype
 my (@programs, %option);
 while (@ARGV && $ARGV[0] ne '--') { push @programs, shift @ARGV }
 shift @ARGV;
-my %form = (
-    'lengths' => qr/^[1-9]\d*(,[1-9]\d*)*$/, 'head-dims' => qr/^[1-9]\d*(,[1-9]\d*)*$/, 'masks' => qr/^(full|causal)(,(full|causal))?$/,
-    'tokens' => qr/^[1-9]\d*$/, 'hidden' => qr/^[1-9]\d*$/, 'limit' => qr/^\d+(\.\d+)?$/, 'dtype' => qr/^(fp16|bf16|fp32)$/, 'out' => qr/./,
-);
-my %takes = (
-    'lengths' => 'whole numbers with commas between, like 512,1024', 'head-dims' => 'whole numbers with commas between, like 64,128',
-    'masks' => 'full, causal or full,causal', 'tokens' => 'a whole number', 'hidden' => 'a whole number', 'limit' => 'seconds',
-    'dtype' => 'fp16, bf16 or fp32', 'out' => 'a file',
+my $list = qr/^[1-9]\d*(,[1-9]\d*)*$/;
+my %takes = ( # the form of an option's value, and how to say it
+    'lengths' => [$list, 'whole numbers with commas between, like 512,1024'],
+    'head-dims' => [$list, 'whole numbers with commas between, like 64,128'],
+    'tokens' => [qr/^[1-9]\d*$/, 'a whole number'],
+    'hidden' => [qr/^[1-9]\d*$/, 'a whole number'],
+    'masks' => [qr/^(full|causal)(,(full|causal))?$/, 'full, causal or full,causal'],
+    'dtype' => [qr/^(fp16|bf16|fp32)$/, 'fp16, bf16 or fp32'],
+    'limit' => [qr/^\d+(\.\d+)?$/, 'seconds'],
+    'out' => [qr/./, 'a file'],
 );
 while (@ARGV) {
     my ($name, $value) = splice @ARGV, 0, 2;
-    my ($known) = $name =~ /^--(.*)/ ? grep { $_ eq $1 } keys %form : ();
-    stop("$name: no such option, choose " . join(', ', map { "--$_" } sort keys %form)) if !$known;
-    stop("$name" . (defined $value ? " $value" : '') . ": choose $takes{$known}") if !defined $value || $value !~ $form{$known};
+    my $known = $name =~ s/^--//r;
+    my $takes = $name =~ /^--/ && $takes{$known};
+    stop("$name: no such option, choose " . join(', ', map { "--$_" } sort keys %takes)) if !$takes;
+    stop($name . (defined $value ? " $value" : '') . ": choose $takes->[1]") if !defined $value || $value !~ $takes->[0];
     $option{$known} = $value;
 }
 stop('usage: sweep.pl PROGRAM... -- OPTION...') if !@programs;
@@ -63,7 +66,8 @@ my ($here) = @{$probe->{rows}} or stop("$programs[0] does not run: $probe->{reas
 my $is_cpu = !defined $here->{cuda};
 my %default = $is_cpu
     ? (lengths => '64,128,256', tokens => 1, hidden => 64, 'head-dims' => '64', limit => 20)
-    : (lengths => '512,1024,2048,4096,8192,16384,32768,65536', tokens => 16384, hidden => 2048, 'head-dims' => '128,64', limit => 3);
+    : (lengths => '512,1024,2048,4096,8192,16384,32768,65536', tokens => 16384, hidden => 2048, 'head-dims' => '128,64',
+       limit => 3);
 my %o = (masks => 'full,causal', dtype => 'fp16', %default, %option);
 my $folder = 'notes/results/' . lc($here->{device}) =~ s/[^a-z0-9]+/-/gr =~ s/^-|-$//gr;
 my $file = $o{out} // "$folder/sweep.csv";
@@ -127,8 +131,9 @@ sub decoding_points {
 
 sub shape_options {
     my ($p) = @_;
-    return ('--batch', $p->{batch}, '--heads', $p->{heads}, '--kv-heads', $p->{kv_heads}, '--seqlen', $p->{seqlen_q}, '--seqlen-k',
-            $p->{seqlen_k}, '--head-dim', $p->{head_dim}, '--dtype', $p->{dtype}, $p->{causal} eq 'true' ? '--causal' : ());
+    return ('--batch', $p->{batch}, '--heads', $p->{heads}, '--kv-heads', $p->{kv_heads}, '--seqlen', $p->{seqlen_q},
+            '--seqlen-k', $p->{seqlen_k}, '--head-dim', $p->{head_dim}, '--dtype', $p->{dtype},
+            $p->{causal} eq 'true' ? '--causal' : ());
 }
 
 # ---- one series ----
@@ -145,8 +150,8 @@ sub run_series {
         $number++;
         my $key = key_of({%$point, stage => $stage, variant => $name});
         if (!$rows{$key}) {
-            show_progress(sprintf '%d of %d: %s, %s %d, head_dim %d, %s ...', $number, $total, $name, 'seqlen', $point->{seqlen_k},
-                          $point->{head_dim}, $point->{causal} eq 'true' ? 'causal' : 'full');
+            show_progress(sprintf '%d of %d: %s, seqlen %d, head_dim %d, %s ...', $number, $total, $name,
+                          @$point{'seqlen_k', 'head_dim'}, $point->{causal} eq 'true' ? 'causal' : 'full');
             my @new = measure_point($program, $stage, $variant, $name, $point, predict($point, @measured));
             $broken++, last if !@new;
             record(@new);
@@ -158,8 +163,8 @@ sub run_series {
     }
 }
 
-# Milliseconds, from the last length and by how much it grew; undef: nothing to go by. The growth need not be that of the FLOPs:
-# a variant with too few blocks for the chip takes four times as long at twice the length, whatever the batch.
+# Milliseconds, from the last length and by how much it grew; undef: nothing to go by. The growth need not be that of the
+# FLOPs: a variant with too few blocks for the chip takes four times as long at twice the length, whatever the batch.
 sub predict {
     my ($point, @measured) = @_;
     return undef if !@measured;
@@ -175,15 +180,16 @@ sub predict {
 
 sub flops { my ($p) = @_; return $p->{batch} * $p->{heads} * $p->{seqlen_q} * $p->{seqlen_k} * $p->{head_dim} }
 
-# The rows of one point; none if the program broke. A run of the program launches a variant at least three times: a first time,
-# to warm up, and to be timed.
+# The rows of one point; none if the program broke. A program launches a variant at least three times: a first time, to warm
+# up, and to be timed.
 sub measure_point {
     my ($program, $stage, $variant, $name, $point, $predicted) = @_;
     if (defined $predicted && 3 * $predicted > 1000 * $o{limit}) {
-        return filled($point, {stage => $stage, variant => $name, note => sprintf 'skipped: about %s a launch predicted', time_text($predicted)});
+        my $note = sprintf 'skipped: about %s a launch predicted', time_text($predicted);
+        return filled($point, {stage => $stage, variant => $name, note => $note});
     }
     my @options = (shape_options($point), '--variant', $variant, '--no-validate');
-    push @options, '--iters', $predicted > 300 ? 1 : 3 if defined $predicted && $predicted > 30; # else what the program chooses
+    push @options, '--iters', $predicted > 300 ? 1 : 3 if defined $predicted && $predicted > 30; # else as the program chooses
     my $run = measure($program, @options);
     my @rows = own_rows($run, $stage);
     return @rows && $run->{code} !~ /signal/ ? map { filled($point, $_) } @rows : failed($point, $stage, $name, $run);
@@ -215,7 +221,8 @@ sub read_file {
     open(my $in, '+<', $file) or return;
     my $whole = 0; # bytes of whole lines
     my $heading = <$in> // '';
-    stop("$file: has other columns than this sweep writes: move it away") if $heading =~ /\n/ && $heading ne join(',', @columns) . "\n";
+    stop("$file: has other columns than this sweep writes: move it away")
+        if $heading =~ /\n/ && $heading ne join(',', @columns) . "\n";
     $whole = length $heading if $heading =~ /\n/;
     my ($is_cut, @found) = (0);
     while ($whole && defined(my $line = <$in>)) {
@@ -243,7 +250,7 @@ sub record {
     my $text = '';
     for my $row (@new) {
         push @{$rows{key_of($row)}}, $row;
-        $text .= join(',', map { my $cell = $row->{$_}; $cell =~ /[",]/ ? '"' . $cell =~ s/"/""/gr . '"' : $cell } @columns) . "\n";
+        $text .= join(',', map { /[",]/ ? '"' . s/"/""/gr . '"' : $_ } @$row{@columns}) . "\n";
     }
     print $out $text or stop("$file: $!");
 }
@@ -266,7 +273,8 @@ sub split_curve {
         my ($row) = own_rows($run, stage_of($program));
         next if !$row || !defined $row->{latency_ms};
         my @shares = map { $row->{$_} ? sprintf('%.0f %%', 100 * $row->{gbps} / $row->{$_}) : '' } qw(read_gbps copy_gbps);
-        push @lines, join("\t", $splits, sprintf('%.1f', 1000 * $row->{latency_ms}), sprintf('%.4g', $row->{gbps}), @shares) . "\n";
+        my @figures = (sprintf('%.1f', 1000 * $row->{latency_ms}), sprintf('%.4g', $row->{gbps}));
+        push @lines, join("\t", $splits, @figures, @shares) . "\n";
     }
     show_progress();
     open(my $curve, '>', $path) or stop("$path: $!");

@@ -30,7 +30,7 @@ enum { LENGTH_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
 
 /* Inputs that break something plain N(0,1) leaves whole. */
 typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_MEAN, INPUT_COUNT } InputKind;
-static const char *INPUT_NAMES[] = {"normal", "peaked", "outlier", "equal", "very negative", "one-hot", "V mean 0.5"};
+static const char *INPUT_NAMES[] = {"normal", "peaked", "outlier", "equal", "very negative", "one-hot", "V mean 0.5, growing"};
 
 /* One case: the problem, its inputs on host and device, and what is right. */
 typedef struct {
@@ -80,6 +80,9 @@ static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *
             int d = i % p->head_dim;
             if (c->kind == EQUAL && tensor == 0)
                 dtype_store(p->dtype, host[tensor], i, 0);
+            if (c->kind == V_MEAN && tensor == 2) /* and 10 times as large at the end: tiles of keys differ */
+                dtype_store(p->dtype, host[tensor], i,
+                            dtype_to_double(p->dtype, host[tensor], i) * exp2(row % p->seqlen_k * 3.3 / p->seqlen_k));
             if (c->kind == OUTLIER && tensor < 2 && d == (int)(row * 7 % p->head_dim))
                 dtype_store(p->dtype, host[tensor], i, 100);
             if (c->kind == ONE_HOT && tensor < 2) /* scores 0 and, where row and column hit the same d, +-100 */

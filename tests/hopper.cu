@@ -1,6 +1,6 @@
-/* hopper.cu - do the wrappers of gpu/hopper.cuh and their CPU twins do what the PTX ISA says? TMA: where each byte of a tile lands,
- * and zeros past every edge. mbarrier: phases. wgmma: exact products of small integers, in all shapes, from both places, compared
- * with the host's. Runs on the CPU device, and on GPUs that have these instructions. */
+/* hopper.cu - do the wrappers of gpu/hopper.cuh and their CPU twins do what the PTX ISA says? TMA: where each byte of a tile
+ * lands, and zeros past every edge. mbarrier: phases. wgmma: exact products of small integers, in all shapes, from both
+ * places, compared with the host's. Runs on the CPU device, and on GPUs that have these instructions. */
 #include "../common/gpu/hopper.cuh"
 #include "../common/numeric.h"
 #include "tap.h"
@@ -77,7 +77,8 @@ __global__ void run_tma(const __grid_constant__ TensorMap map, int column, int r
 #endif
 }
 
-/* Tiles in the middle, over the last row of a matrix that is not the last one, over the last column, and before the first row. */
+/* Tiles in the middle, over the last row of a matrix that is not the last one, over the last column, and before the first
+ * row. */
 template <typename E, int RowBytes> static void test_tma() {
     const int columns = 2 * RowBytes / sizeof(E) + 16, rows = 100, matrices = 3, pitch = columns * sizeof(E);
     std::vector<unsigned char> tensor(matrices * rows * pitch);
@@ -86,7 +87,8 @@ template <typename E, int RowBytes> static void test_tma() {
     DeviceArray<unsigned char> device(tensor), out(TILE_ROWS * RowBytes);
     const TensorMap map = tensor_map<E, RowBytes>(device.pointer, columns, rows, matrices, TILE_ROWS);
     const int tile_columns = RowBytes / sizeof(E);
-    const int places[4][3] = {{0, 10, 0}, {tile_columns, 64, 1}, {2 * tile_columns, 0, 2}, {0, -5, 1}}; /* column, row, matrix */
+    const int places[4][3] = {
+        {0, 10, 0}, {tile_columns, 64, 1}, {2 * tile_columns, 0, 2}, {0, -5, 1}}; /* column, row, matrix */
     int wrong = 0;
     for (auto &place : places) {
         LAUNCH((run_tma<RowBytes>), 1, 64, sizeof(TmaShared<RowBytes>), map, place[0], place[1], place[2], out.pointer);
@@ -97,10 +99,12 @@ template <typename E, int RowBytes> static void test_tma() {
                 const int chunk = b / 16 ^ (RowBytes == 128 ? r % 8 : r / 2 % 4);
                 const int row = place[1] + r, column = place[0] * (int)sizeof(E) + b;
                 const bool inside = row >= 0 && row < rows && column < pitch;
-                wrong += got[r * RowBytes + 16 * chunk + b % 16] != (inside ? tensor[(place[2] * rows + row) * pitch + column] : 0);
+                wrong += got[r * RowBytes + 16 * chunk + b % 16] !=
+                         (inside ? tensor[(place[2] * rows + row) * pitch + column] : 0);
             }
     }
-    ok(wrong == 0, "tma_load, %zu-byte elements, rows of %d bytes: every byte, swizzled, and zeros outside", sizeof(E), RowBytes);
+    ok(wrong == 0, "tma_load, %zu-byte elements, rows of %d bytes: every byte, swizzled, and zeros outside", sizeof(E),
+       RowBytes);
 }
 
 /* ---- mbarrier ---- */
@@ -146,8 +150,8 @@ static void test_mbarrier() {
         want[i / (TILE_ROWS * 128)] += tensor[i] = (unsigned char)random_bits();
     DeviceArray<unsigned char> device(tensor);
     DeviceArray<int> sums(32 * PHASES);
-    LAUNCH(run_mbarrier, 1, 64, sizeof(MbarrierShared), tensor_map<E4m3, 128>(device.pointer, 128, TILE_ROWS, PHASES, TILE_ROWS),
-           sums.pointer);
+    LAUNCH(run_mbarrier, 1, 64, sizeof(MbarrierShared),
+           tensor_map<E4m3, 128>(device.pointer, 128, TILE_ROWS, PHASES, TILE_ROWS), sums.pointer);
     auto got = sums.read();
     int wrong = 0;
     for (int phase = 0; phase < PHASES; phase++) {
@@ -169,8 +173,8 @@ template <int N, int RowBytes> struct WgmmaShared {
 
 /* D = A B over all of a row's bytes, 32 at a time; in a second batch the first 32 bytes' product is added once more. */
 template <typename E, int N, int RowBytes, bool from_registers>
-__global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, const uint32_t *a_words,
-                          float *d_out) {
+__global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+                          const uint32_t *a_words, float *d_out) {
 #ifdef HOPPER
     using Shared = WgmmaShared<N, RowBytes>;
     SHARED_MEMORY(Shared, shared);

@@ -106,8 +106,7 @@ my @mutations = (
     ['06_fp8', 'mma', $quantise, 'step < D / 8; step *= 2', 'step < D / 16; step *= 2', 'a round of butterflies left out'],
     ['06_fp8', 'mma', $quantise, 'fmaxf(largest, fabsf(x[r][i]))', 'fmaxf(largest, x[r][i])', 'the maximum of x for that of |x|'],
     ['06_fp8', 'mma', $quantise, 'amax / F::largest', 'amax / (2 * F::largest)', 'scale too small: everything large saturates'],
-    ['06_fp8', 'mma', $quantise, 'mine[tile] = scale_of<F>(amax);', 'mine[tile] = scale_of<F>(mine[tile]);', 'a head\'s scale is not that of its largest tile'],
-    ['06_fp8', 'mma', $quantise, 'p.scale * scale * dot', 'p.scale * dot', 'scale of Q left out of the shift of LSE'],
+    ['06_fp8', 'mma', $quantise, 'shift += p.scale * scale * rounded', 'shift += p.scale * rounded', 'scale of Q left out of the shift of LSE'],
     ['06_fp8', 'mma', $quantise, "rotate<D>(turned_mean, tile.chunk());", ';', 'the mean not rotated where Q is'],
     ['06_fp8', 'mma', $quantise, "__syncthreads();\n    F *to", "F *to", 'no barrier before V leaves shared memory'],
     ['06_fp8', 'mma', $quantise, "__syncthreads();\n#pragma unroll\n    for (int warp", "#pragma unroll\n    for (int warp", 'no barrier before the warps\' maxima are read'],
@@ -116,7 +115,7 @@ my @mutations = (
     ['06_fp8', 'wgmma', $fp8_wgmma, 'exponent[h] = P_SHIFT<E> - m_new', 'exponent[h] = P_SHIFT<E> + 1 - m_new', 'P beyond the largest number'],
     ['06_fp8', 'wgmma', $fp8_wgmma, ' + scales.lse_shift[flat_row]', '', 'LSE without what smoothing took'],
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.v_full, parity);', '', 'no wait for V'],
-    ['06_fp8', 'wgmma', $fp8_wgmma, '__syncthreads(); /* all four warps are done with K */', '', 'the next K asked for too early'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.k_full, parity);', '', 'no wait for K'],
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7e ? code : 0x7e', 'code', 'e4m3 does not saturate'],
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7b ? code : 0x7b', 'code', 'e5m2 does not saturate'],
 );
@@ -156,7 +155,8 @@ for my $number (0 .. $#mutations) {
     } else {
         my $option = $variant ? "--variant $variant" : '';
         # a thread order other than the usual one exposes barriers that are missing
-        my $caught = any { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
+        my $caught = (any { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle'))
+            || system("$grid $option >/dev/null 2>&1") != 0; # what the eighth misses, the whole grid may see
         ok($caught, $name);
     }
     # Back to the original, times included: what was compiled from the mutated file must not be taken for the original's.

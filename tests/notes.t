@@ -23,7 +23,7 @@ ok($text{$_} !~ /^\s*<!-- value/m, "$_: no line begins with a figure's comment")
 
 # The check itself, in a copy: it sees a figure that has changed, and what it asks for is then what is there.
 my $copy = tempdir(CLEANUP => 1);
-system("cp -a README.md notes '$copy'") == 0 or BAIL_OUT("cannot copy the notes to $copy");
+system("cp -RL README.md notes '$copy'") == 0 or BAIL_OUT("cannot copy the notes to $copy");
 my $ladder = "$copy/notes/results/nvidia-h200/ladder.jsonl";
 my $changed = read_text($ladder) =~ s/("variant": "03_fa1\/fa1".*?"latency_ms": )/${1}1/r;
 write_text($ladder, $changed);
@@ -76,7 +76,8 @@ my %run;
 for my $page (@pages) {
     my @blocks = (blocks($text{$page}, 'sh'), ($ENV{TEST_DEVICE} // '') eq 'cuda' ? blocks($text{$page}, 'sh gpu') : ());
     my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/0\d_)[^`]*)`/g;
-    my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|DEVICE=cuda|built for/ } @quoted; # not a GPU's, nor those with something to fill in
+    # Not a GPU's, nor those with something to fill in.
+    my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|DEVICE=cuda|built for/ } @quoted;
     for my $line (grep { /^\w|^\.\// && !$run{$_}++ } (map { split /\n/ } @blocks), @whole) {
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
         gives(0, "bash '$copy/line.sh'", "$page: " . $line =~ s/ +#.*//r);

@@ -2,15 +2,15 @@
  *
  * What is asynchronous on the chip is late here, as late as a program may count on:
  *
- *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier. A wait that is
- *              missing reads NaN, and so does a thread that still reads a tile whose place was given away too early
- *     wgmma    is computed at wgmma_wait, from what shared memory and the registers of A hold by then. A wait that is missing
- *              leaves D as it was
+ *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier. Where a
+ *              wait is missing NaN is read, and so it is by a thread that still reads a tile whose place was given away
+ *     wgmma    is computed at wgmma_wait, from what shared memory and the registers of A hold by then. Where a wait is
+ *              missing D is as it was
  *
- * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. Not modelled: proxies (mbarrier_init_fence
- * does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, warps of a warpgroup that run apart (all four are
- * done with a wgmma at the same time), and a block that ends with copies under way. The trace sees what TMA moves, a row of a tile
- * as one access, and not what wgmma reads from shared memory.
+ * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. Not modelled: proxies
+ * (mbarrier_init_fence does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, warps of a warpgroup that
+ * run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way. The trace sees
+ * what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory.
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
@@ -73,11 +73,14 @@ struct TensorMap {
 
 template <typename E, int RowBytes>
 TensorMap tensor_map(const void *matrix, int columns, int rows, int matrices, int tile_rows) {
-    if ((uintptr_t)matrix % 16 || columns * sizeof(E) % 16 || columns < 1 || rows < 1 || matrices < 1 || tile_rows < 1 || tile_rows > 256)
+    if ((uintptr_t)matrix % 16 || columns * sizeof(E) % 16 || columns < 1 || rows < 1 || matrices < 1 || tile_rows < 1 ||
+        tile_rows > 256)
         fprintf(stderr, "tensor_map refuses %d matrices of %d x %d\n", matrices, rows, columns), exit(2);
     return {static_cast<const unsigned char *>(matrix), columns * (int)sizeof(E), rows, matrices, tile_rows,
             Swizzle<RowBytes>::pattern_bytes / 8, (int)sizeof(E)};
 }
+
+inline bool elect_one() { return simt_lane() == 0; }
 
 struct TmaCopy {
     TensorMap map;
@@ -117,7 +120,8 @@ inline HopperState &hopper_state() {
 inline const unsigned char *tma_source(const TmaCopy &copy, int r, int c) {
     const TensorMap &map = copy.map;
     int row = copy.row + r, column = copy.column * map.element + 16 * c;
-    bool inside = row >= 0 && row < map.rows && column >= 0 && column < map.columns && copy.matrix >= 0 && copy.matrix < map.matrices;
+    bool inside =
+        row >= 0 && row < map.rows && column >= 0 && column < map.columns && copy.matrix >= 0 && copy.matrix < map.matrices;
     return inside ? map.matrix + ((size_t)copy.matrix * map.rows + row) * map.columns + column : nullptr;
 }
 
@@ -150,7 +154,8 @@ inline void tma_load(void *shared, const TensorMap &map, int column, int row, in
     simt_need_shared("tma_load", shared, 16, file, line);
     simt_need_shared("tma_load", static_cast<unsigned char *>(shared) + bytes - 16, 16, file, line);
     if (shared_address(shared) % (8 * map.row_bytes))
-        simt_fail(file, line, "tma_load: the tile begins at %u, not at a multiple of %d bytes", shared_address(shared), 8 * map.row_bytes);
+        simt_fail(file, line, "tma_load: the tile begins at %u, not at a multiple of %d bytes", shared_address(shared),
+                  8 * map.row_bytes);
     if (column * map.element % 16)
         simt_fail(file, line, "tma_load: column %d is not at a multiple of 16 bytes", column);
     TmaCopy copy = {map, shared_address(shared), column, row, matrix, barrier};
@@ -179,13 +184,6 @@ NOT_TRACED inline void mbarrier_wait(Mbarrier *barrier, int parity, CALLER) {
 
 /* ---- wgmma ---- */
 
-/* Bits as drawn in hopper.cuh. */
-template <int RowBytes> inline uint64_t wgmma_descriptor(const void *shared) {
-    return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
-           (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
-}
-inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
-
 template <typename E> NOT_TRACED inline float element_to_float(const unsigned char *code) {
     if constexpr (std::is_same_v<E, __half>)
         return fp16_to_float((uint16_t)(code[0] | code[1] << 8));
@@ -213,7 +211,8 @@ template <typename E, int N> NOT_TRACED void compute_wgmma(const Wgmma &w) {
                 for (int byte = 0; byte < 4; byte += sizeof(E)) {
                     unsigned char four[4];
                     memcpy(four, &w.a_registers[thread][i], 4);
-                    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i % 2), k_byte = 16 * (i / 2) + 4 * (thread % 4) + byte;
+                    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i % 2),
+                              k_byte = 16 * (i / 2) + 4 * (thread % 4) + byte;
                     a[row][k_byte / sizeof(E)] = element_to_float<E>(four + byte);
                 }
     } else {

@@ -215,6 +215,14 @@ inline void atomic_add_4(float *to, float4 value, CALLER) {
     atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
 }
 
+/* ---- atom.acq_rel ---- */
+inline int atomic_add_ordered(int *to, int value) {
+    __threadfence();
+    int old = atomicAdd(to, value);
+    __threadfence();
+    return old;
+}
+
 /* ---- ex2.approx.ftz: results below the smallest normal float become 0 ---- */
 inline float exp2_approx(float x) {
     float y = exp2f(x);

@@ -7,26 +7,26 @@
  *     TMA        the tensor memory accelerator: one thread names a tile of a tensor, and it comes to shared memory
  *     wgmma      warpgroup mma: four warps together multiply 64 rows by a matrix that lies in shared memory
  *
- * A kernel for these has its body inside #ifdef HOPPER. For other chips it compiles to nothing, and the harness does not launch
- * it there (stage.h: needs_hopper).
+ * A kernel for these has its body inside #ifdef HOPPER. For other chips it compiles to nothing, and the harness does not
+ * launch it there (stage.h: needs_hopper).
  */
 #ifndef FA_HOPPER_CUH
 #define FA_HOPPER_CUH
 
 #include "instructions.cuh"
 
-/* Shared memory as TMA and wgmma see it: rows of at most 128 bytes, 16-byte chunks swizzled. Where a row has 128 bytes the chunk
- * number is XORed with the row number modulo 8, as in tile.cuh. Rows of 64 bytes have four chunks, and two rows fill the 32 banks:
- * there it is half the row number, modulo 4. The hardware takes both from the bits of the address:
+/* Shared memory as TMA and wgmma see it: rows of at most 128 bytes, 16-byte chunks swizzled. Where a row has 128 bytes the
+ * chunk number is XORed with the row number modulo 8, as in tile.cuh. Rows of 64 bytes have four chunks, and two rows fill
+ * the 32 banks: there it is half the row number, modulo 4. The hardware takes both from the bits of the address:
  *
- *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9        so a tile of such rows begins at a multiple of 1024 bytes
- *      64-byte rows   address bits 4-5             ^= bits 7-8                                                       512
+ *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9       a tile of such rows begins at a multiple of 1024 bytes
+ *      64-byte rows   address bits 4-5             ^= bits 7-8                                                   512
  *
  * A matrix with longer rows is cut into *panels*, tiles of rows of 128 bytes, one after the other. */
 template <int RowBytes> struct Swizzle {
     static_assert(RowBytes == 128 || RowBytes == 64, "one of TMA's swizzles");
-    static constexpr int pattern_bytes = 8 * RowBytes;          /* after which it repeats: eight rows */
-    static constexpr int descriptor = RowBytes == 128 ? 1 : 2;  /* what wgmma calls it, see the descriptor below */
+    static constexpr int pattern_bytes = 8 * RowBytes;         /* after which it repeats: eight rows */
+    static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
 #ifndef __CUDACC__
@@ -80,9 +80,9 @@ __device__ inline void mbarrier_wait(Mbarrier *barrier, int parity) {
 }
 
 /* ---- TMA: tiles between device and shared memory ------------------------------------------------------------------------
- * The host describes a tensor once, in a *tensor map*; a kernel takes it as a parameter, `const __grid_constant__ TensorMap map`,
- * and one thread then asks for a tile by the coordinates of its first element. Addresses, swizzle and edges are the hardware's:
- * what lies outside of the tensor comes as zeros. The whole tile always counts as its full number of bytes. */
+ * The host describes a tensor once, in a *tensor map*; a kernel takes it as a parameter, `const __grid_constant__ TensorMap
+ * map`, and one thread then asks for a tile by the coordinates of its first element. Addresses, swizzle and edges are the
+ * hardware's: what lies outside of the tensor comes as zeros. The whole tile always counts as its full number of bytes. */
 typedef CUtensorMap TensorMap;
 
 /* The map of `matrices` row-major matrices, one after the other, of `rows` rows of `columns` elements E. A tile is
@@ -105,20 +105,30 @@ inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matri
     }();
     constexpr int tile_columns = RowBytes / sizeof(E);
     const cuuint64_t size[3] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)matrices};
-    const cuuint64_t pitch[2] = {columns * sizeof(E), rows * columns * sizeof(E)}; /* bytes to the next row, the next matrix */
+    const cuuint64_t pitch[2] = {columns * sizeof(E),
+                                 (cuuint64_t)rows * columns * sizeof(E)}; /* bytes to the next row, matrix */
     const cuuint32_t tile[3] = {tile_columns, (cuuint32_t)tile_rows, 1}, step[3] = {1, 1, 1};
     TensorMap map;
-    const CUresult error =
-        encode(&map, sizeof(E) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, const_cast<void *>(matrix),
-               size, pitch, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               RowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult error = encode(&map, sizeof(E) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 3,
+                                  const_cast<void *>(matrix), size, pitch, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  RowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (error != CUDA_SUCCESS)
-        fprintf(stderr, "cuTensorMapEncodeTiled refuses %d matrices of %d x %d (error %d)\n", matrices, rows, columns, error), exit(2);
+        fprintf(stderr, "TMA refuses %d matrices of %d x %d (error %d)\n", matrices, rows, columns, error), exit(2);
     return map;
 }
 
-/* Starts the copy of a tile to `shared` and returns. When it is there its bytes are taken off `barrier`. By one thread. */
+/* True in one lane of the warp. Where a thread was chosen by its number instead, the compiler would not know that it is one
+ * alone, and would write a loop over all that might be there around each TMA instruction, whose operands are the warp's and
+ * not a lane's. */
+__device__ inline bool elect_one() {
+    uint32_t elected;
+    asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+    return elected;
+}
+
+/* Starts the copy of a tile to `shared` and returns. When it is there its bytes are taken off `barrier`. By one thread,
+ * elect_one's. */
 __device__ inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
@@ -142,28 +152,10 @@ __device__ inline void tma_load(void *shared, const TensorMap &map, int column, 
  *     wgmma_commit()          closes the batch
  *     wgmma_wait<n>(d)        until at most the n youngest batches are not done. d, then, has the result
  *
- * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas waits after
- * each wgmma (warning C7510).
+ * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas
+ * waits after each wgmma (warnings C7510 to C7515).
  *
- * What lies in shared memory is named by a *descriptor* of 64 bits:
- *
- *     bits    63-62      61-52   51-49     48-46   45-32          31-30   29-16          15-14   13-0
- *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
- *            | swizzle |   0   | base    |   0   | stride / 16  |   0   | leading / 16 |   0   | address / 16    |
- *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
- *            1: 128    0: the pattern    bytes from eight rows  not used with a        address in shared memory, of which
- *            2: 64     begins where      to the next eight:     swizzle: K = 32 bytes  18 bits are enough for 256 KB
- *               bytes  the address says  8 RowBytes             are inside of a row
- *
- * The next 32 bytes along k are at address + 32, although the swizzle has put them elsewhere: the hardware XORs the address bits
- * after it has added, as TMA did. */
-template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
-    return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
-           (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
-}
-/* The descriptor of what lies `bytes` further on. */
-__device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
-
+ * What lies in shared memory is named by a *descriptor*: last section of this file. */
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
@@ -190,8 +182,8 @@ template <int Pending, int Count> __device__ inline void wgmma_wait(float (&d)[C
 #define IN_OUT_32(d, i) IN_OUT_8(d, i), IN_OUT_8(d, i + 8), IN_OUT_8(d, i + 16), IN_OUT_8(d, i + 24)
 #define IN_OUT_64(d, i) IN_OUT_32(d, i), IN_OUT_32(d, i + 32)
 
-/* `shape` is as in m64n64k32.f32.e4m3.e4m3. After D, A and B: whether to add to D (p) or to overwrite it; two factors 1; and for
- * fp16, which could also read the other order, that it shall not. */
+/* `shape` is as in m64n64k32.f32.e4m3.e4m3. After D, A and B: whether to add to D (p) or to overwrite it; two factors 1; and
+ * for fp16, which could also read the other order, that it shall not. */
 #define WGMMA(shape, registers, in_out, from_a, from_b, from_p, end, ...)                                                   \
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_p ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers   \
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
@@ -206,8 +198,8 @@ template <int Pending, int Count> __device__ inline void wgmma_wait(float (&d)[C
     WGMMA("m64n128" shape, REGISTERS_64, IN_OUT_64(d, 0), "{%64, %65, %66, %67}", "%68", "%69", end, "r"(a[0]), "r"(a[1]),  \
           "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
 
-/* D = A B, or D += A B if `add`; E is the element type of A and B: __half, E4m3, E5m2. N, 64 or 128, follows from D. A from shared
- * memory, by its descriptor: */
+/* D = A B, or D += A B if `add`; E is the element type of A and B: __half, E4m3, E5m2. N, 64 or 128, follows from D. A from
+ * shared memory, by its descriptor: */
 template <typename E, int Count> __device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
     static_assert(Count == 32 || Count == 64, "N is 64 or 128");
     if constexpr (std::is_same_v<E, __half> && Count == 32)
@@ -241,5 +233,25 @@ __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t
         WGMMA_REGISTERS_128("k32.f32.e5m2.e5m2", "");
 }
 
-#endif
+#endif /* __CUDACC__ */
+
+/* ---- the descriptor of a matrix in shared memory, as wgmma takes it: 64 bits ---------------------------------------------
+ *
+ *     bits    63-62      61-52   51-49     48-46   45-32          31-30   29-16          15-14   13-0
+ *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
+ *            | swizzle |   0   | base    |   0   | stride / 16  |   0   | leading / 16 |   0   | address / 16    |
+ *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
+ *            1: 128    0: the pattern    bytes from eight rows  not used with a        address in shared memory, of which
+ *            2: 64     begins where      to the next eight:     swizzle: K = 32 bytes  18 bits are enough for 256 KB
+ *               bytes  the address says  8 RowBytes             are inside of a row
+ *
+ * How many rows there are follows from the instruction: 64 of A, N of B. The next 32 bytes along k are at address + 32,
+ * although the swizzle has put them elsewhere: the hardware XORs the address bits after it has added, as TMA did. */
+template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
+    return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
+           (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+}
+/* The descriptor of what lies `bytes` further on. */
+__device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+
 #endif

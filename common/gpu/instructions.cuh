@@ -258,6 +258,15 @@ __device__ inline void atomic_add_4(float *to, float4 value) {
 #endif
 }
 
+/* ---- atom.acq_rel: atomicAdd that is also a fence, both ways. What this thread wrote or knew of before (after a barrier: what the
+ * whole block wrote) is seen by every thread that later adds to the same place; it sees what those before it knew. */
+__device__ inline int atomic_add_ordered(int *to, int value) {
+    int old;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
+                 : "=r"(old) : "l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
+    return old;
+}
+
 /* ---- ex2.approx: 2^x, relative error below 2^-22, 2^-inf = 0 -----------------------------------------------------------
  * The special-function unit computes 2^x, not e^x; so softmax folds log2(e) into its scale: e^x = 2^(x log2 e). */
 __device__ inline float exp2_approx(float x) {

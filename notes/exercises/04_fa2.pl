@@ -1,12 +1,14 @@
 # Exercises of notes/04_fa2.md.
-exercise '04.1',
-    ask => 'the shared-memory wavefronts of split_q at N = 512, D = 128, one head',
-    answer => sub { my ($trace) = @_; return shared_wavefronts($trace->('--variant split_q --heads 1 --seqlen 512 --head-dim 128')) };
+my $wavefronts = sub {
+    my ($trace) = @_;
+    return shared_wavefronts($trace->('--variant split_q --heads 1 --seqlen 512 --head-dim 128'));
+};
+
+exercise '04.1', ask => 'the shared-memory wavefronts of split_q at N = 512, D = 128, one head', answer => $wavefronts;
 
 exercise '04.2',
     copy => '04_fa2/split_q.cu', change => 'm_tiles = 1 for every D', changed => qr/constexpr int m_tiles = 1;/,
-    ask => 'the same wavefronts now',
-    answer => sub { my ($trace) = @_; return shared_wavefronts($trace->('--variant split_q --heads 1 --seqlen 512 --head-dim 128')) };
+    ask => 'the same wavefronts now', answer => $wavefronts;
 
 exercise '04.3',
     copy => '04_fa2/split_q.cu', change => 'SLACK = 20', changed => qr/constexpr float SLACK = 20;/,
