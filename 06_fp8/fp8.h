@@ -6,8 +6,9 @@
  *     scale = amax / largest        amax: the largest |x| that shares the scale; largest: 448 for e4m3, 57344 for e5m2
  *     x ~ scale * stored            amax lands on the largest number that the format has; where amax is 0, scale is 1
  *
- * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice. With --format fp16
- * nothing is quantised: scales are 1, an element has 2 bytes. But V is transposed all the same, and the rest is laid out as for fp8.
+ * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice. With --format
+ * fp16 nothing is quantised: scales are 1, an element has 2 bytes. But V is transposed all the same, and the rest is laid
+ * out as for fp8.
  *
  * Read by C and by both C++ compilers.
  */
@@ -34,8 +35,8 @@ enum {
     FP8_BUFFERS
 };
 
-/* Rows that share a scale. 64 queries are the least that a kernel's warp or warpgroup works on together. 128 keys are a key tile:
- * S of one tile has one scale, and so has its product with V. */
+/* Rows that share a scale. 64 queries are the least that a kernel's warp or warpgroup works on together. 128 keys are a key
+ * tile: S of one tile has one scale, and so has its product with V. */
 enum { BLOCK_Q = 64, BLOCK_K = 128 };
 
 HOST_DEVICE static inline int q_scale_count(const Problem *p) { return (p->seqlen_q + BLOCK_Q - 1) / BLOCK_Q; }
@@ -55,10 +56,10 @@ HOST_DEVICE static inline size_t vt_head_offset(const Problem *p, int batch, int
     return ((size_t)batch * p->kv_heads + kv_head) * p->head_dim * key_pitch(p);
 }
 
-/* The order of keys in a row of VT8, 8-bit formats only (fp16 keeps the natural one). P leaves the tensor cores as the accumulator
- * of Q K^T and comes back as the A operand of P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c, 2c + 1 and 8 + 2c,
- * 8 + 2c + 1; of the operand it must bring places 4c .. 4c + 3. A sum does not care for the order of its terms: V's keys are put
- * into the order in which P has them, and P never moves between lanes.
+/* The order of keys in a row of VT8, 8-bit formats only (fp16 keeps the natural one). P leaves the tensor cores as the
+ * accumulator of Q K^T and comes back as the A operand of P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c,
+ * 2c + 1 and 8 + 2c, 8 + 2c + 1; of the operand it must bring places 4c .. 4c + 3. A sum does not care for the order of its
+ * terms: V's keys are put into the order in which P has them, and P never moves between lanes.
  *
  *     place     0  1  2  3 | 4  5  6  7 | 8  9 10 11 |12 13 14 15
  *     key       0  1  8  9 | 2  3 10 11 | 4  5 12 13 | 6  7 14 15       and so on in each group of 16

@@ -1,19 +1,23 @@
 /* 06_fp8/mma - 04_fa2/split_q with both products in 8 bits, on every chip.
  *
- * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of 8 bits where
- * m16n8k16 takes 16 of 16. The pre-pass (quantise.cu) has brought the inputs into 8 bits; here S and O get their scales back, P is
- * rounded to 8 bits as well, and V arrives transposed. The rest is split_q: compare the two.
+ * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of 8
+ * bits where m16n8k16 takes 16 of 16. The pre-pass (quantise.cu) has brought the inputs into 8 bits; here S and O get their
+ * scales back, P is rounded to 8 bits as well, and V arrives transposed. The rest is split_q: compare the two.
  *
- * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax scale.
- * P.          A probability is at most 1 and mostly far below. e4m3 ends at 2^-9, but upwards it has room to 448. So P = 1 becomes
- *             2^8 in e4m3 and 2^15 in e5m2: the exponent is added for free, where the maximum is subtracted. l is summed of the same
- *             P, unrounded, so that O / l needs no correction; LSE does. There is no room above: m must follow every new maximum.
- * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So a key tile's product is summed apart,
- *             and joins O in fp32, once a tile, with V's scale: O = factor O + v_scale (P V8).
- * V.          mma's B operand wants neighbours in k, here keys, in one register. ldmatrix moves pairs of bytes and cannot transpose
- *             single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h: key_at_place).
+ * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax
+ *             scale.
+ * P.          A probability is at most 1 and mostly far below. e4m3 ends at 2^-9, but upwards it has room to 448. So P = 1
+ *             becomes 2^8 in e4m3 and 2^15 in e5m2: the exponent is added for free, where the maximum is subtracted. l is
+ *             summed of the same P, unrounded, so that O / l needs no correction; LSE does. There is no room above: m must
+ *             follow every new maximum.
+ * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So a key tile's product is summed
+ *             apart, and joins O in fp32, once a tile, with V's scale: O = factor O + v_scale (P V8).
+ * V.          mma's B operand wants neighbours in k, here keys, in one register. ldmatrix moves pairs of bytes and cannot
+ *             transpose single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h:
+ *             key_at_place).
  *
- * Who owns what. As in split_q: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one first.
+ * Who owns what. As in split_q: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
+ * first.
  *
  *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
  *            +--------+--------+--------+            lane 4r + c, c = 0..3, holds columns 2c, 2c + 1 of row r
@@ -23,8 +27,9 @@
  *     warp 3 | 16 x Bc|        |        |     v
  *            +--------+--------+--------+
  *
- * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes, half of split_q's. Registers a
- * lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than sm_75 has, so one shape for all.
+ * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V, half of
+ * split_q's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
+ * sm_75 has, so one shape for all chips.
  * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16, and
  * this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
  *
@@ -44,8 +49,8 @@ constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 /* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
 
-/* A warp owns 16 rows, half of split_q's: beside O and S its registers hold unpacked operands where the tensor cores do not take 8
- * bits themselves. Together its block is a tile of queries that share a scale, and Bc keys share one, too. */
+/* A warp owns 16 rows, half of split_q's: beside O and S its registers hold unpacked operands where the tensor cores do not
+ * take 8 bits themselves. Together its block is a tile of queries that share a scale, and Bc keys share one, too. */
 constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
 
@@ -97,7 +102,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     if (key_tiles > 0) {
         const int last = key_tiles - 1;
         load_tile_async<THREADS>(shared.in.k[last % 2], k, last * Bc, keys, D / 2);
-        load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* V's rows are padded to whole tiles */
+        load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* its rows are padded to whole tiles */
     }
 
     /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times
@@ -161,8 +166,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             l[h] *= factor[h];
         }
 
-        /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. Rounded, 32 keys make an A operand.
-         * Its quarters are j: j % 2 is 8 rows down, j / 2 is 16 keys right, and 16 keys are two accumulators. */
+        /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. Rounded, 32 keys make an A
+         * operand. Its quarters are j: j % 2 is 8 rows down, j / 2 is 16 keys right, and 16 keys are two accumulators. */
         uint32_t rounded_p[Bc / 32][4];
 #pragma unroll
         for (int c = 0; c < Bc / 8; c += 4)
@@ -210,7 +215,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
         if (lane % 4 == 0 && row < p.seqlen_q)
-            t.lse[flat_row] = sum > 0 ? (m[h] - Format::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
+            t.lse[flat_row] =
+                sum > 0 ? (m[h] - Format::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
             const uint32_t pair = pack_pair<T>(o[d][2 * h] * inverse, o[d][2 * h + 1] * inverse);
@@ -229,7 +235,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     }
 }
 
-template <typename T, typename Format, int D> static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
+template <typename T, typename Format, int D>
+static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
     const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
     LAUNCH((fp8_mma_kernel<T, Format, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
 }

@@ -1,32 +1,36 @@
 /* 06_fp8/quantise - the pre-pass: Q, K and V to 8 bits, with scales, and V transposed.
  *
- * The idea. An 8-bit float has a few bits of mantissa and a range. The range is what the scale is for: it maps the largest |x| of a
- * group to the largest number that the format has. The rounding error is then relative to the group's largest number wherever x
- * is small, and to x itself elsewhere. So a single outlier spoils its whole group, and there are three remedies:
+ * The idea. An 8-bit float has a few bits of mantissa and a small range. The scale maps the largest |x| of a group, amax, to the
+ * largest number of the format: what is 2^15 times smaller (e4m3) still has all its bits of mantissa. So the error is
+ * relative to x itself, and the largest products of a score make its error. Three remedies, each for inputs of its kind:
  *
- *     smaller groups    --scaling block: a scale for 64 queries or 128 keys, not for all of a head.
- *     rotation          --hadamard: q and k are both multiplied by an orthogonal matrix R. (q R) . (k R) = q R R^T k = q . k, so
- *                       nothing changes, but an outlier in one of D components becomes D components 1/sqrt(D) as large.
- *     smoothing         --smooth-k: the mean of all keys is subtracted from every key. q . (k - mean) = q . k - q . mean: every
- *                       score of a row falls by the same number, and softmax does not see it. LSE does: it gets it back.
+ *     smaller groups    --scaling block: a scale for 64 queries or 128 keys, not for all of a head. For heads in which some
+ *                       tiles are far larger than others.
+ *     rotation          --hadamard: q and k are both multiplied by an orthogonal matrix R. (q R) . (k R) = q R R^T k = q . k:
+ *                       nothing changes, but one large component becomes D components 1/sqrt(D) as large, and D errors of
+ *                       random sign in the place of one add up to less. For outliers.
+ *     smoothing         --smooth-k: the mean of all keys is subtracted from every key. q . (k - mean) = q . k - q . mean:
+ *                       every score of a row falls by the same number, and softmax does not see it. LSE does: it gets it
+ *                       back. For keys that have much in common.
  *
- * The rotation R = diag(sign) H / sqrt(D). H is Hadamard's matrix, +-1, H[i][j] = (-1)^(number of digits that i and j share). It
- * is never stored: like a Fourier transform it is log2(D) rounds of butterflies (a, b) -> (a + b, a - b), between the components that
- * differ in one binary digit. The signs keep a row that is constant, or in any other way regular, from ending up in one component.
+ * The rotation R = diag(sign) H / sqrt(D). H is Hadamard's matrix, +-1, H[i][j] = (-1)^(number of digits that i and j
+ * share). It is never stored: like a Fourier transform it is log2(D) rounds of butterflies (a, b) -> (a + b, a - b), between
+ * the components that differ in one binary digit. The signs keep a row that is constant, or in any other way regular, from
+ * ending up in one component.
  *
- * Who owns what. A block: a tile of 64 queries or 128 keys, which is what may share a scale. A thread: 8 neighbours of a row, 16
- * bytes, and the same of a few rows further down, all kept in registers. Digits 0-2 of a component are places in a thread, digits 3
- * and up are lanes; so three rounds of butterflies stay in registers and the others are shuffles:
+ * Who owns what. A block: a tile of 64 queries or 128 keys, which is what may share a scale. A thread: 8 neighbours of a
+ * row, 16 bytes, and the same of a few rows further down, all kept in registers. Digits 0-2 of a component are places in a
+ * thread, digits 3 and up are lanes; so three rounds of butterflies stay in registers and the others are shuffles:
  *
  *     lane           0           1     ...    D/8 - 1     D/8  ...
  *     components   0..7       8..15          .. D - 1     0..7 ...
  *                  |-------- row r --------------------|  |-- row r + 1
  *
- * V goes through shared memory to be transposed: a thread brings 8 components of four keys and stores 8 times four keys of one
- * component, in the order of keys that fp8.h explains.
+ * V goes through shared memory to be transposed: a thread brings 8 components of four keys and stores 8 times four keys of
+ * one component, in the order of keys that fp8.h explains.
  *
- * What it costs. Read once 2 (Nq + 2 Nk) D bytes a head, written half of it; --scaling tensor reads all of it once more before,
- * for the maxima; --smooth-k reads K once more. No FLOPs to speak of: device memory is the limit.
+ * What it costs. Read once 2 (Nq + 2 Nk) D bytes a head, written half of it; --scaling tensor reads all of it once more
+ * before, for the maxima; --smooth-k reads K once more. No FLOPs to speak of: device memory is the limit.
  *
  *     make 06_fp8 && ./06_fp8 --variant mma --scaling block --hadamard
  */
@@ -41,21 +45,20 @@ constexpr unsigned WHOLE_WARP = 0xffffffff;
 struct Operand {
     const void *from;
     void *to;      /* Q8, K8 or VT8 */
-    float *scales; /* of all heads: first_scale of the head, then one a tile */
+    float *scales; /* of all tiles of all heads */
     int heads, seqlen, tile_rows;
     const int *key_lengths; /* NULL for Q: all rows exist */
 };
 
-/* The tile that a block works on, `number` through the whole problem. Blocks start in the order of their index. The kernels that
- * quantise count the tiles from the last to the first: where the maxima were found before, what was read last is still in L2. */
+/* The tile that a block works on. */
 struct TileIndex {
     int batch, head, tile;
-    size_t flat; /* the number, as scales are counted */
+    size_t flat; /* counted through the whole problem, as scales are */
     int first_row, row_end;
 };
-__device__ static TileIndex tile_index(const Operand &x, unsigned number) {
-    const int tiles = ceil_div(x.seqlen, x.tile_rows), matrix = number / tiles;
-    TileIndex index = {matrix / x.heads, matrix % x.heads, (int)(number % tiles), number, 0, x.seqlen};
+__device__ static TileIndex tile_index(const Operand &x) {
+    const int tiles = ceil_div(x.seqlen, x.tile_rows), matrix = blockIdx.x / tiles;
+    TileIndex index = {matrix / x.heads, matrix % x.heads, (int)(blockIdx.x % tiles), blockIdx.x, 0, x.seqlen};
     index.first_row = index.tile * x.tile_rows;
     if (x.key_lengths)
         index.row_end = x.key_lengths[index.batch];
@@ -133,15 +136,15 @@ template <int D> __device__ static void rotate(float (&x)[8], int chunk) {
             }
 #pragma unroll
     for (int step = 1; step < D / 8; step *= 2) {
-        const float sign = chunk & step ? -1 : 1; /* a + b in the lower lane of the two, a - b in the upper: one FFMA in both */
+        const float sign = chunk & step ? -1 : 1; /* a + b in the lower lane of the two, a - b in the upper, by one FFMA */
 #pragma unroll
         for (int i = 0; i < 8; i++)
             x[i] = sign * x[i] + __shfl_xor_sync(WHOLE_WARP, x[i], step);
     }
 }
 
-/* What a scale must be for `amax` to land on the format's largest number. The lower bound keeps its inverse finite: bf16 has numbers
- * so small that it would not be. */
+/* What a scale must be for `amax` to land on the format's largest number. The lower bound keeps its inverse finite: bf16 has
+ * numbers so small that it would not be. */
 template <typename F> __device__ static float scale_of(float amax) {
     if constexpr (sizeof(F) == 1)
         return amax > 0 ? fmaxf(amax / F::largest, 0x1p-100f) : 1;
@@ -168,7 +171,8 @@ __device__ static float block_max(Warps &shared, float x) {
 
 /* ---- a tile of rows ---- */
 
-/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each, smoothed by `mean` (NULL: not) and rotated. */
+/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each, smoothed by `mean` (NULL: not) and
+ * rotated. */
 template <typename T, int D, int Rows> struct RowTile {
     static constexpr int across = D / 8, down = THREADS / across, count = Rows / down;
     float x[count][8];
@@ -208,7 +212,7 @@ template <typename T, int D, int Rows> struct RowTile {
 /* --scaling tensor, first step: the maximum of each tile, to where its scale will be. */
 template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, const float *k_mean, int rotated) {
     SHARED_MEMORY(Warps, shared);
-    const TileIndex index = tile_index(x, blockIdx.x);
+    const TileIndex index = tile_index(x);
     RowTile<T, D, Rows> tile;
     tile.load((const T *)x.from + head_offset(x, index, D), index,
               k_mean ? k_mean + (size_t)(index.batch * x.heads + index.head) * D : nullptr, rotated);
@@ -232,7 +236,7 @@ template <typename F> __global__ void head_scale(float *scales, int tiles) {
 template <typename T, typename F, int D, int Rows>
 __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *lse_shift) {
     SHARED_MEMORY(Warps, shared);
-    const TileIndex index = tile_index(x, gridDim.x - 1 - blockIdx.x);
+    const TileIndex index = tile_index(x);
     RowTile<T, D, Rows> tile;
     const int kv_head = lse_shift ? kv_head_of(&p, index.head) : index.head;
     const float *mean = k_mean ? k_mean + (size_t)(index.batch * p.kv_heads + kv_head) * D : nullptr;
@@ -279,9 +283,9 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
 
 /* ---- V, transposed ---- */
 
-/* A key tile of V on its way: row d holds that component of 128 keys. Four keys are stored together. A warp's lanes store eight
- * chunks of components (d / 8) of four neighbouring groups; rows start at the same bank, so the 16-byte chunks of a row are
- * permuted by d / 8, and the eight do not meet. */
+/* A key tile of V on its way: row d holds that component of 128 keys. Four keys are stored together. A warp's lanes store
+ * eight chunks of components (d / 8) of four neighbouring groups; rows start at the same bank, so the 16-byte chunks of a
+ * row are permuted by d / 8, and the eight do not meet. */
 template <typename F, int D> struct TransposedTile {
     static constexpr int row_bytes = BLOCK_K * sizeof(F);
     Warps warps;
@@ -296,7 +300,7 @@ template <typename F, int D> struct TransposedTile {
 template <typename T, typename F, int D> __global__ void quantise_v(Problem p, Operand v) {
     using Shared = TransposedTile<F, D>;
     SHARED_MEMORY(Shared, shared);
-    const TileIndex index = tile_index(v, gridDim.x - 1 - blockIdx.x);
+    const TileIndex index = tile_index(v);
     const T *from = (const T *)v.from + head_offset(v, index, D);
 
     /* Thread: keys of the group threadIdx.x / 8, chunks of components threadIdx.x % 8, + 8 */
@@ -324,7 +328,8 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
     for (int pass = 0; pass < passes; pass++)
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float four[4] = {x[pass][0][j] * inverse, x[pass][1][j] * inverse, x[pass][2][j] * inverse, x[pass][3][j] * inverse};
+            const float four[4] = {x[pass][0][j] * inverse, x[pass][1][j] * inverse, //
+                                   x[pass][2][j] * inverse, x[pass][3][j] * inverse};
             *shared.four(64 * pass + 8 * chunk + j, group) = pack<F, 4>(four);
         }
     __syncthreads();
@@ -332,18 +337,20 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
     constexpr int chunks = Shared::row_bytes / 16, chunk_elements = 16 / sizeof(F);
 #pragma unroll
     for (int i = threadIdx.x; i < D * chunks; i += THREADS)
-        store_16(to + (size_t)(i / chunks) * key_pitch(&p) + i % chunks * chunk_elements, load_16(shared.chunk(i / chunks, i % chunks)));
+        store_16(to + (size_t)(i / chunks) * key_pitch(&p) + i % chunks * chunk_elements,
+                 load_16(shared.chunk(i / chunks, i % chunks)));
 }
 
 /* ---- the mean of the keys ---- */
 
-/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V needs there. */
+/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V needs
+ * there. */
 template <int D> struct Sums {
     float row[THREADS / (D / 8)][D];
 };
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
     SHARED_MEMORY(Sums<D>, shared);
-    const TileIndex index = tile_index(k, blockIdx.x);
+    const TileIndex index = tile_index(k);
     if (index.first_row >= index.row_end)
         return;
     RowTile<T, D, BLOCK_K> tile;
@@ -379,7 +386,8 @@ template <int D> __global__ void key_mean(Problem p, const float *sums, const in
 
 /* ---- host ---- */
 
-template <typename T, typename F, int D> static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspace) {
+template <typename T, typename F, int D>
+static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspace) {
     const auto floats = [&](int buffer) { return (float *)workspace[buffer].pointer; };
     const Operand q = {t.q, workspace[Q8].pointer, floats(Q_SCALES), p.heads, p.seqlen_q, BLOCK_Q, nullptr};
     const Operand k = {t.k, workspace[K8].pointer, floats(K_SCALES), p.kv_heads, p.seqlen_k, BLOCK_K, t.key_lengths};
@@ -395,22 +403,17 @@ template <typename T, typename F, int D> static void launch_all(const Problem &p
         LAUNCH((key_mean<D>), k_heads, D, 0, p, sums, t.key_lengths, k_mean);
         mean = k_mean;
     }
-    const bool scales_first = sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR;
-    float *lse_shift = floats(LSE_SHIFT), *no_shift = nullptr;
-    if (scales_first) {
+    if (sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR) {
         LAUNCH((tile_amax<T, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), q, none, rotated);
-        LAUNCH((head_scale<F>), q_heads, THREADS, sizeof(Warps), q.scales, q_scale_count(&p));
-    }
-    LAUNCH((quantise_rows<T, F, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), p, q, mean, lse_shift);
-    if (scales_first) {
         LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), k, mean, rotated);
-        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), k.scales, k_scale_count(&p));
-    }
-    LAUNCH((quantise_rows<T, F, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), p, k, mean, no_shift);
-    if (scales_first) {
         LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), v, none, 0);
+        LAUNCH((head_scale<F>), q_heads, THREADS, sizeof(Warps), q.scales, q_scale_count(&p));
+        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), k.scales, k_scale_count(&p));
         LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), v.scales, k_scale_count(&p));
     }
+    float *lse_shift = floats(LSE_SHIFT), *no_shift = nullptr;
+    LAUNCH((quantise_rows<T, F, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), p, q, mean, lse_shift);
+    LAUNCH((quantise_rows<T, F, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), p, k, mean, no_shift);
     LAUNCH((quantise_v<T, F, D>), k_tiles, THREADS, sizeof(TransposedTile<F, D>), p, v);
 }
 

@@ -19,8 +19,8 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
     return sum;
 }
 
-/* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a block its
- * tile's scale. */
+/* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a
+ * block its tile's scale. */
 static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double D = p->head_dim, e = element_bytes(p), threads = 256; /* quantise.cu: THREADS */
     const double q_tiles = (double)q_scale_offset(p, p->batch, 0), k_tiles = (double)k_scale_offset(p, p->batch, 0);
@@ -64,15 +64,17 @@ static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *t
     return i;
 }
 
-/* Both variants walk like split_q, with Br = 64, in tiles of Bc keys of `e` bytes an element: VT8 whole tiles, K8 as far as keys
- * exist; wgmma's TMA knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads reads a
- * scale of Q once, and those of K and V once a tile; LSE's shift is read for rows that see a key. */
-static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int is_wgmma, Traffic *traffic) {
+/* Both variants walk like split_q, with Br = 64, in tiles of Bc keys of `e` bytes an element: VT8 whole tiles, K8 as far as
+ * keys exist; wgmma's TMA knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads
+ * reads a scale of Q once, and those of K and V once a tile; LSE's shift is read for rows that see a key. */
+static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int is_wgmma,
+                             Traffic *traffic) {
     const int Br = 64, threads = 128;
     double queries = 0, keys_loaded = 0, tiles = 0, blocks = 0, rows = 0;
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
-            const int keys = key_length(p, key_lengths, b), end = first_row + Br < p->seqlen_q ? first_row + Br : p->seqlen_q;
+            const int keys = key_length(p, key_lengths, b);
+            const int end = first_row + Br < p->seqlen_q ? first_row + Br : p->seqlen_q;
             const int seen = visible_keys(p, keys, end - 1), stored = is_wgmma ? p->seqlen_k : keys;
             const double whole = round_up(seen, Bc);
             queries += p->heads * (is_wgmma && !seen ? 0 : end - first_row);

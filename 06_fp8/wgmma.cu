@@ -92,7 +92,9 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     using Shared = WgmmaShared<E, D>;
     SHARED_MEMORY(Shared, shared);
     constexpr int Bc = ::Bc<E>, step_elements = 32 / sizeof(E); /* of k, in one wgmma */
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warp_row = 16 * warp; /* its first row in the tile */
+    const int lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+    const int warp_row = 16 * warp;                                /* the warp's first row in the tile */
 
     /* Which query tile of which head */
     const int all_heads = p.batch * p.heads, query_tiles = ceil_div(p.seqlen_q, Br);
@@ -129,8 +131,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
                 *v_scales = scales.v + k_scale_offset(&p, batch, kv_head);
 
     /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents
-     * are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of o_scale, V's
-     * scale. */
+     * are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of V's scale, o_scale. */
     float o[D / 2] = {}, o_scale = 1;
     float m[2] = {-1e30f, -1e30f}, l[2] = {0, 0};
 
@@ -186,8 +187,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         o_scale = v_scale;
 
         /* P = 2^(scale_log2 S - m + P_SHIFT), rounded to E, as the A operand: register j has rows lane / 4 + 8 (j % 2) and
-         * 16 bytes of keys of a step's 32, the left ones or the right. l is summed before rounding and stays the thread's
-         * own. */
+         * 16 bytes of keys of a step's 32, the left ones or the right. l is summed before rounding, each thread its own. */
         uint32_t a[Bc / step_elements][4];
 #pragma unroll
         for (int i = 0; i < Bc / 2; i++) {

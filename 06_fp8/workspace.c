@@ -1,6 +1,6 @@
-/* workspace.c - the workspace of fp8.h as the host sees it: how large it is, and what it stands for. Everything that the pre-pass
- * did is undone here step by step (scale, rotation, mean, transposition); the variants' output is validated against attention of
- * the result (common/quantised.h).
+/* workspace.c - the workspace of fp8.h as the host sees it: how large it is, and what it stands for. Everything that the
+ * pre-pass did is undone here step by step (scale, rotation, mean, transposition); the variants' output is validated against
+ * attention of the result (common/quantised.h).
  */
 #include "../common/device.h"
 #include "../common/numeric.h"
@@ -97,8 +97,8 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
     free(mean);
 }
 
-/* The formats: u; half the smallest step, over what the scale maps the largest number to (fp16 has no scale: over 1). P is at most
- * 2^8, 2^15 and 1 when it is rounded. */
+/* The formats: u; half the smallest step, over what the scale maps the largest number to (fp16 has no scale: over 1). P is
+ * at most 2^8, 2^15 and 1 when it is rounded. */
 static Rounding rounding_of(int format, double sum_roundoff) {
     switch (format) {
     case FORMAT_E4M3:
@@ -110,13 +110,14 @@ static Rounding rounding_of(int format, double sum_roundoff) {
     }
 }
 
-/* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2, Zhang et
- * al. 2024, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the CPU
- * device, sums are fp32. */
+/* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2,
+ * Zhang et al. 2024, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the
+ * CPU device, sums are fp32. */
 Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
-    int capability = device_properties()->capability;
+    const DeviceProperties *device = device_properties();
+    int unpacks = device->capability < 89 || device->capability == 90 || device->is_cpu;
     dequantise(p, workspace, q, k, v);
-    return rounding_of(p->settings[FORMAT], capability < 89 || capability == 90 || device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
+    return rounding_of(p->settings[FORMAT], unpacks ? 0x1p-24 : 0x1p-13);
 }
 
 Rounding fp8_wgmma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {

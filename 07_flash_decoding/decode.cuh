@@ -130,7 +130,7 @@ __device__ inline void finish(State &state, WarpShared<Rows> *warp, int s, int r
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {
         state.store(slab, own.stage[s].o, own.m, own.l);
-        __syncthreads();
+        __syncthreads(); /* all warps have come */
         merge_warps(warp, s, slab, rows, o_scale, o, lse);
         __syncthreads(); /* the next slab, or the next keys, come to the same place */
     }

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     for (int s = 0; s < STAGES - 1; s++)
         load_next(s);
 
-    int next = 0, s; /* the stage to be used next, and last */
+    int next = 0, s = 0; /* the stage to be used next, and last */
     while (use.left > 0) {
         const Cursor part = use; /* of a head, up to its end or the piece's */
         const Head &head = part.head;

@@ -102,7 +102,7 @@ sub ladder {
         $problem //= $this;
         die "rows of two problems: $problem; $this\n" if $problem ne $this;
         my $before = $before{$row->{direction}};
-        push @lines, [$row->{variant}, with_unit('latency_ms', $row->{latency_ms}), three_digits($row->{tflops}),
+        push @lines, [$row->{variant}, with_unit('latency_ms', $row->{latency_ms}), $row->{tflops} ? three_digits($row->{tflops}) : '',
                       $before ? speed($before->{latency_ms} / $row->{latency_ms}) : '',
                       with_unit('bytes', $row->{workspace_bytes})];
         $before{$row->{direction}} = $row;

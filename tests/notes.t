@@ -78,9 +78,10 @@ for my $page (@pages) {
     my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/0\d_)[^`]*)`/g;
     # Not a GPU's, nor those with something to fill in.
     my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|DEVICE=cuda|built for/ } @quoted;
-    for my $line (grep { /^\w|^\.\// && !$run{$_}++ } (map { split /\n/ } @blocks), @whole) {
+    my @commands = map { split / && / } map { s/ +#.*//r } (map { split /\n/ } @blocks), @whole;
+    for my $line (grep { /^\w|^\.\// && !$run{$_}++ } @commands) {
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
-        gives(0, "bash '$copy/line.sh'", "$page: " . $line =~ s/ +#.*//r);
+        gives(0, "bash '$copy/line.sh'", "$page: $line");
     }
 }
 done_testing();

@@ -1,7 +1,7 @@
 /* simt_errors.cu - kernels with the mistakes that a GPU answers with a hang, garbage or "unspecified launch failure". The
  * CPU device must name kernel, block, threads, file and line, and exit with 1: simt_errors.t runs `simt_errors NAME` for
  * each and compares. Lines that a message names end in a marker comment, by which simt_errors.t finds their number. */
-#include "../common/gpu/instructions.cuh"
+#include "../common/gpu/hopper.cuh"
 #include "tap.h"
 
 struct Tile4K {
@@ -89,6 +89,30 @@ __global__ void bad_address(const void *device, int what) {
         load_16((const char *)device + (bad ? 4 : 0)); /* @load */
 }
 
+struct Hopper {
+    alignas(1024) unsigned char tile[64 * 64];
+    Mbarrier full;
+};
+
+enum { TOO_MANY_ARRIVALS, NOT_INITIALISED, WARP_MISSING, NO_FENCE };
+__global__ void hopper(int what) {
+    SHARED_MEMORY(Hopper, shared);
+    if (threadIdx.x == 0 && !(in_bad_block() && what == NOT_INITIALISED))
+        mbarrier_init(&shared.full, in_bad_block() && what == TOO_MANY_ARRIVALS ? 2 : 1);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        mbarrier_arrive(&shared.full); /* @arrive */
+    mbarrier_wait(&shared.full, 0);    /* @wait */
+    if (in_bad_block() && what == WARP_MISSING && threadIdx.x / 32 == 2)
+        return;
+    float d[32];
+    if (!(in_bad_block() && what == NO_FENCE))
+        wgmma_fence(); /* @fence */
+    wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile), false); /* @wgmma */
+    wgmma_commit();
+    wgmma_wait<0>(d);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         tap_skip_all("simt_errors.t runs this, with the name of a mistake");
@@ -115,6 +139,10 @@ int main(int argc, char **argv) {
         {"not_shared", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 1); }},
         {"past_the_end", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 2); }},
         {"load", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 3); }},
+        {"too_many_arrivals", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), TOO_MANY_ARRIVALS); }},
+        {"not_initialised", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NOT_INITIALISED); }},
+        {"warp_missing", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), WARP_MISSING); }},
+        {"no_fence", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NO_FENCE); }},
         {"nothing", [](const void *) { LAUNCH(empty, 1, 1, 0, 0); }},
     };
     for (auto &mistake : mistakes)

@@ -62,19 +62,26 @@ says not_shared => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x.
   . 'shared memory (@not_shared)';
 says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not aligned to 16 bytes (\@unaligned)";
 says load      => "kernel bad_address, $bad, thread 9: load_16: address 0x... is not aligned to 16 bytes (\@load)";
+says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait)";
+says not_initialised => "kernel hopper, $bad, thread 0: mbarrier_arrive: the mbarrier was not initialised (\@arrive)";
+says warp_missing => "kernel hopper, $bad: threads 0-63,96-127 wait at wgmma_fence (\@fence); threads 64-95 have returned";
 says too_much_used =>
   'kernel too_much_used, block (0,0,0), thread 0: uses 4096 bytes of shared memory, the launch gave 4095 (@used)';
 says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; the device has 232448 (@asked)';
 says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)';
 says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)';
 
-# Whichever lane runs first is the one that complains.
-for my $order (qw(forward reverse shuffle)) {
-    my ($code, $text) = run('small_block', CPU_DEVICE_ORDER => $order);
-    $text =~ s/thread \d+/thread N/;
-    is $text, "kernel mma_in_a_small_block, block (0,0,0), thread N: mma_m16n8k16 needs all 32 lanes, this warp has 20 "
-      . "($source:$line{small})\n", "small_block, $order: the message";
-    is $code, 1, "small_block, $order: exit code 1";
+# Whichever lane runs first, or last, is the one that complains.
+for ([small_block => 'kernel mma_in_a_small_block, block (0,0,0), thread N: mma_m16n8k16 needs all 32 lanes, this warp has 20 '
+      . "($source:$line{small})\n"],
+    [no_fence => "kernel hopper, $bad, thread N: wgmma without a wgmma_fence since the last wgmma_wait ($source:$line{wgmma})\n"]) {
+    my ($case, $want) = @$_;
+    for my $order (qw(forward reverse shuffle)) {
+        my ($code, $text) = run($case, CPU_DEVICE_ORDER => $order);
+        $text =~ s/thread \d+/thread N/;
+        is $text, $want, "$case, $order: the message";
+        is $code, 1, "$case, $order: exit code 1";
+    }
 }
 
 # Bad settings: one line that says what may be set, exit code 2.

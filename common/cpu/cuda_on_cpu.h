@@ -230,9 +230,9 @@ inline int atomicMin(int *to, int value) {
     return atomic_update(to, [=](int old) { return min(old, value); });
 }
 
-/* The same number on every computer, so that results are the same; and few, so that a small problem is more than they can
- * take at once, as a large one is on a GPU. */
-template <typename... Parameter> int resident_blocks(void (*)(Parameter...), int, size_t) { return 6; }
+/* The same number on every computer, so that results are the same; few, so that a small problem is more than they can take at
+ * once, as a large one is on a GPU; and odd, so that work divided by it does not come out even. */
+template <typename... Parameter> int resident_blocks(void (*)(Parameter...), int, size_t) { return 5; }
 
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 

@@ -55,9 +55,9 @@ NOT_TRACED inline void mbarrier_check(Mbarrier *barrier) {
     simt_wake(barrier);
 }
 NOT_TRACED inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes, CALLER) {
-    simt_need_shared("mbarrier_arrive_expect", barrier, 8, file, line);
+    simt_need_shared("mbarrier_arrive", barrier, 8, file, line);
     if (barrier->pending == 0 || barrier->pending > barrier->count || barrier->count > SIMT_MAX_BLOCK)
-        simt_fail(file, line, "mbarrier_arrive_expect: the mbarrier was not initialised");
+        simt_fail(file, line, "mbarrier_arrive: the mbarrier was not initialised");
     barrier->bytes += bytes;
     barrier->pending--;
     mbarrier_check(barrier);
