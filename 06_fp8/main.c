@@ -13,7 +13,7 @@ const Stage stage = {
     .idea = "8-bit floating point: half the bytes, twice the products",
     .settings = {
         [FORMAT] = {.name = "format", .choices = "e4m3|e5m2|fp16", .help = "of Q, K, V and P; fp16 is for wgmma only"},
-        [SCALING] = {.name = "scaling", .choices = "tensor|block", .help = "a scale for each head, or for 64 queries or 128 keys"},
+        [SCALING] = {.name = "scaling", .choices = "tensor|block", .help = "a scale a head, or for 64 queries or 128 keys"},
         [HADAMARD] = {.name = "hadamard", .help = "rotate Q and K, so that no component stands out"},
         [SMOOTH_K] = {.name = "smooth-k", .help = "subtract the mean of the keys from each key"},
     },

@@ -30,8 +30,8 @@
  * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V, half of
  * split_q's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
  * sm_75 has, so one shape for all chips.
- * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16, and
- * this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
+ * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16,
+ * and this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
  *
  *     make 06_fp8 && ./06_fp8 --variant mma --format e5m2 --causal
  */
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     if (key_tiles > 0) {
         const int last = key_tiles - 1;
         load_tile_async<THREADS>(shared.in.k[last % 2], k, last * Bc, keys, D / 2);
-        load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* its rows are padded to whole tiles */
+        load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* rows end with a whole tile */
     }
 
     /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times

@@ -1,22 +1,22 @@
 /* 06_fp8/quantise - the pre-pass: Q, K and V to 8 bits, with scales, and V transposed.
  *
- * The idea. An 8-bit float has a few bits of mantissa and a small range. The scale maps the largest |x| of a group, amax, to the
- * largest number of the format: what is 2^15 times smaller (e4m3) still has all its bits of mantissa. So the error is
+ * The idea. An 8-bit float has a few bits of mantissa and a small range. The scale maps the largest |x| of a group, amax, to
+ * the largest number of the format: what is 2^14 times smaller (e4m3) still has all its bits of mantissa. So the error is
  * relative to x itself, and the largest products of a score make its error. Three remedies, each for inputs of its kind:
  *
  *     smaller groups    --scaling block: a scale for 64 queries or 128 keys, not for all of a head. For heads in which some
  *                       tiles are far larger than others.
- *     rotation          --hadamard: q and k are both multiplied by an orthogonal matrix R. (q R) . (k R) = q R R^T k = q . k:
- *                       nothing changes, but one large component becomes D components 1/sqrt(D) as large, and D errors of
- *                       random sign in the place of one add up to less. For outliers.
+ *     rotation          --hadamard: q and k are both multiplied by an orthogonal matrix R. Nothing changes, as (q R).(k R)
+ *                       = q R R^T k = q . k. But one large component becomes D components 1/sqrt(D) as large, and D errors
+ *                       of random sign in the place of one add up to less. For outliers.
  *     smoothing         --smooth-k: the mean of all keys is subtracted from every key. q . (k - mean) = q . k - q . mean:
  *                       every score of a row falls by the same number, and softmax does not see it. LSE does: it gets it
  *                       back. For keys that have much in common.
  *
- * The rotation R = diag(sign) H / sqrt(D). H is Hadamard's matrix, +-1, H[i][j] = (-1)^(number of digits that i and j
- * share). It is never stored: like a Fourier transform it is log2(D) rounds of butterflies (a, b) -> (a + b, a - b), between
- * the components that differ in one binary digit. The signs keep a row that is constant, or in any other way regular, from
- * ending up in one component.
+ * The rotation R = diag(sign) H / sqrt(D). H is Hadamard's matrix, +-1: H[i][j] = (-1)^(number of binary digits that are 1
+ * both in i and in j). It is never stored: like a Fourier transform it is log2(D) rounds of butterflies (a, b) -> (a + b,
+ * a - b), between the components that differ in one binary digit. The signs keep a row that is constant, or in any other way
+ * regular, from ending up in one component.
  *
  * Who owns what. A block: a tile of 64 queries or 128 keys, which is what may share a scale. A thread: 8 neighbours of a
  * row, 16 bytes, and the same of a few rows further down, all kept in registers. Digits 0-2 of a component are places in a

@@ -11,8 +11,8 @@
  *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+-------+
  *                                                                     in use    on the way
  *
- * At the end each warp lays its O into the stage it has just used up (4 bytes x 16 rows x D: it fits exactly), and all threads
- * merge. With M = max over the warps w of m_w, in powers of two:
+ * At the end each warp lays its O into the stage it has just used up (4 bytes x 16 rows x D: at D = 128 exactly its size), and all
+ * threads merge. With M = max over the warps w of m_w, in powers of two:
  *
  *     l = sum_w 2^(m_w - M) l_w      O = sum_w 2^(m_w - M) O_w / l      LSE = ln 2 (M + log2 l)
  */
@@ -61,6 +61,7 @@ template <typename Rows> struct alignas(128) WarpShared {
     } stage[STAGES];
     float m[Rows::rows], l[Rows::rows];
 };
+template <typename Rows> constexpr bool as_planned = sizeof(WarpShared<Rows>) == warp_shared_bytes(Rows::rows); /* decode.h */
 
 /* Starts copying the warp's keys of a key tile; keys from `keys` on do not exist and become zeros. Two groups of cp.async. */
 template <typename Rows>

@@ -36,6 +36,9 @@ typedef struct {
 } Work;
 
 /* Shared memory of a warp: its pairs of tiles, and m and l of each row, to whole 128-byte lines. */
+#ifdef __cplusplus
+constexpr
+#endif
 static inline int warp_shared_bytes(int tile_rows) { return STAGES * 2 * TILE_BYTES + (2 * 4 * tile_rows + 127) / 128 * 128; }
 
 HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) { /* one at least, so that somebody writes O = 0 and LSE = -inf */
@@ -49,7 +52,7 @@ static inline Work work_of(const Problem *p) {
     w.tile_rows = p->dtype == DTYPE_FP32 ? FP32_ROWS : w.rows <= 16 ? 16 : 32;
     w.row_tiles = (w.rows + w.tile_rows - 1) / w.tile_rows;
     w.heads = p->batch * p->kv_heads * w.row_tiles;
-    int fit = (int)device_properties()->shared_bytes / warp_shared_bytes(w.tile_rows);
+    int fit = ((int)device_properties()->shared_bytes - (int)sizeof(int)) / warp_shared_bytes(w.tile_rows); /* split_k has a flag */
     w.warps = fit < MAX_WARPS ? fit : MAX_WARPS;
     w.tile_keys = w.warps * (TILE_BYTES / (p->head_dim * cache_bytes));
     w.tiles = tiles_of(p->seqlen_k, w.tile_keys);

@@ -153,8 +153,8 @@ template <> __device__ inline float2 unpack_pair<__nv_bfloat16>(uint32_t pair) {
 }
 
 /* ---- fp8: four elements in one register, the first in the lowest byte ----------------------------------------------------
- * pack_4 rounds to nearest, ties to even, and saturates: what is larger than the format's largest number becomes that one. CUDA's
- * conversion is one instruction for two elements from sm_89 on, and some thirty in software before. */
+ * pack_4 rounds to nearest, ties to even, and saturates: what is larger than the format's largest number becomes that one.
+ * CUDA's conversion is one instruction for two elements from sm_89 on, and many in software before. */
 template <typename F> __device__ uint32_t pack_4(float x0, float x1, float x2, float x3);
 template <> __device__ inline uint32_t pack_4<E4m3>(float x0, float x1, float x2, float x3) {
     return __nv_cvt_float2_to_fp8x2(make_float2(x0, x1), __NV_SATFINITE, __NV_E4M3) |
@@ -169,8 +169,9 @@ template <> __device__ inline uint32_t pack_4<E5m2>(float x0, float x1, float x2
  *
  *     fp16    s eeeee mmmmmmmmmm
  *     e5m2    s eeeee mm                 the upper byte of an fp16: nothing to do
- *     e4m3    s  eeee mmm                one place further right the magnitude reads as an fp16, with 15 subtracted from the
- *                                        exponent and not 7: 2^8 too small, also where it is subnormal. (NaN comes out as 480.) */
+ *     e4m3    s  eeee mmm                one place further right the magnitude reads as an fp16, with 15 subtracted from
+ *                                        the exponent and not 7: 2^8 too small, also where it is subnormal. (NaN comes out
+ *                                        as 480.) */
 template <typename F> __device__ void unpack_halves(uint32_t four, uint32_t &low, uint32_t &high);
 template <> __device__ inline void unpack_halves<E5m2>(uint32_t four, uint32_t &low, uint32_t &high) {
     low = __byte_perm(four, 0, 0x1404); /* bytes 0, x0, 0, x1; 4 stands for a byte of the second number, zero */
@@ -193,21 +194,23 @@ template <typename F> __device__ inline float4 unpack_4(uint32_t four) {
 }
 
 /* ---- mma m16n8k32: C += A B, 8-bit inputs, fp32 accumulation ----------------------------------------------------------
- * The picture of m16n8k16 with every 16-bit element replaced by a pair of 8-bit ones: k is twice as long, registers and lanes are the
- * same. a[0]: row lane/4, k = 4*(lane%4) .. + 3; a[2]: the same 16 further in k; b[0], b[1] alike; C is as before. So ldmatrix,
- * which moves pairs of bytes, loads these operands as well. (Not transposed: that would leave the pairs together.)
+ * The picture of m16n8k16 with every 16-bit element replaced by a pair of 8-bit ones: k is twice as long, registers and lanes
+ * are the same. a[0]: row lane/4, k = 4*(lane%4) .. + 3; a[2]: the same 16 further in k; b[0], b[1] alike; C is as before. So
+ * ldmatrix, which moves pairs of bytes, loads these operands as well. (Not transposed: that would leave the pairs together.)
  *
  * The instruction is there from sm_89 on. On sm_90 the compiler takes it apart as the lines for older chips do here: unpacks
- * both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma is. The order in which k is summed does not
- * matter, so each register's lower pair goes into one m16n8k16 and its upper pair into another. */
+ * both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma is. The order in which k is summed
+ * does not matter, so each register's lower pair goes into one m16n8k16 and its upper pair into another. */
 template <typename F> __device__ inline void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890
     if constexpr (F::largest_exponent == E4m3::largest_exponent)
-        asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        asm("mma.sync.aligned.m16n8k32.row.col.f32.e5m2.e5m2.f32 "
+            "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
