@@ -5,35 +5,8 @@
 #include "../06_fp8/fp8.h"
 #include "../common/gpu/tile.cuh"
 #include "../common/numeric.h"
+#include "device_array.cuh"
 #include "tap.h"
-
-#include <vector>
-
-/* ---- helpers: random numbers, arrays on the device ---- */
-
-static uint32_t random_bits() {
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's linear congruential generator */
-    return (uint32_t)(state >> 32);
-}
-
-/* An array on the device that starts as a copy of `host` and can be read back. */
-template <typename T> struct DeviceArray {
-    size_t count;
-    T *pointer;
-    explicit DeviceArray(const std::vector<T> &host) : DeviceArray(host.size()) {
-        device_write(pointer, host.data(), count * sizeof(T));
-    }
-    explicit DeviceArray(size_t count) : count(count), pointer((T *)device_alloc(count * sizeof(T), "test")) {}
-    DeviceArray(const DeviceArray &) = delete;
-    ~DeviceArray() { device_free(pointer); }
-    std::vector<T> read() const {
-        std::vector<T> host(count);
-        device_synchronize();
-        device_read(host.data(), pointer, count * sizeof(T));
-        return host;
-    }
-};
 
 /* What a code stands for, from the format's definition: (1 + mantissa / steps) 2^(exponent - bias), or without the 1 and
  * with exponent 1 where the exponent is 0. `finite` codes come before infinity and NaN. */

@@ -4,36 +4,10 @@
  * Runs on both devices. */
 #include "../common/gpu/tile.cuh"
 #include "../common/numeric.h"
+#include "device_array.cuh"
 #include "tap.h"
 
-#include <vector>
-
-/* ---- helpers: random numbers, arrays on the device ---- */
-
-static uint32_t random_bits() {
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's linear congruential generator */
-    return (uint32_t)(state >> 32);
-}
 static float random_float(float low, float high) { return low + (high - low) * (random_bits() >> 8) * 0x1p-24f; }
-
-/* An array on the device that starts as a copy of `host` and can be read back. */
-template <typename T> struct DeviceArray {
-    size_t count;
-    T *pointer;
-    explicit DeviceArray(const std::vector<T> &host) : DeviceArray(host.size()) {
-        device_write(pointer, host.data(), count * sizeof(T));
-    }
-    explicit DeviceArray(size_t count) : count(count), pointer((T *)device_alloc(count * sizeof(T), "test")) {}
-    DeviceArray(const DeviceArray &) = delete;
-    ~DeviceArray() { device_free(pointer); }
-    std::vector<T> read() const {
-        std::vector<T> host(count);
-        device_synchronize();
-        device_read(host.data(), pointer, count * sizeof(T));
-        return host;
-    }
-};
 
 template <typename T> struct Format;
 template <> struct Format<__half> {
