@@ -135,7 +135,7 @@ my @mutations = (
     ['07_flash_decoding', 'split_k', $split_k, 'm[i] = LOWEST;', 'm[i] = -INFINITY;', 'NaN from rows that see nothing of a piece'],
     ['07_flash_decoding', 'split_k', $split_k, 'blockIdx.x + part.index) * partials.rows', 'blockIdx.x) * partials.rows', 'partial results of two heads in one place'],
     ['07_flash_decoding', 'split_k', $split_k, 'partials.tickets[part.index] = 0;', ';', 'tickets not reset'],
-    ['07_flash_decoding', 'split_k', $split_k, '== pieces - 1;', '>= 0;', 'merged by who comes first'],
+    ['07_flash_decoding', 'split_k', $split_k, '== pieces - 1;', '== pieces - 2;', 'merged by the last but one'],
     ['07_flash_decoding', 'split_k', $split_k, 'start + end > (int)blockIdx.x', 'start + end >= (int)blockIdx.x', 'the entry before'],
     ['07_flash_decoding', 'split_k', $split_k, 'c.start += c.head.tiles, c.tile = 0;', 'c.tile = 0;', 'the next head starts where this one did'],
     ['07_flash_decoding', 'split_k', $split_k, 'p.scale * (cache.k_scale ? cache.k_scale[head.kv] : 1)', 'p.scale', 'scale of K left out'],

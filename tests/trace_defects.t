@@ -66,7 +66,8 @@ for my $file (sort glob '0?_*/*.cu 0?_*/*.cuh') {
         my @changed = @lines;
         $changed[$i] =~ s/__sync(?:threads|warp)\(\)//;
         # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the next.
-        my @shapes = $stage =~ /decoding/
+        my @shapes = $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
+            : $stage =~ /decoding/
             ? ('--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal', '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3')
             : ('--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128');
         my ($rows, $log) = with_file($file, join('', @changed), $stage, '', @shapes);

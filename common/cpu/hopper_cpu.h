@@ -9,8 +9,12 @@
  *
  * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. Not modelled: proxies
  * (mbarrier_init_fence does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, warps of a warpgroup that
- * run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way. The trace sees
- * what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory.
+ * run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way.
+ *
+ * The trace counts what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory. For races it
+ * looks at both: each of the four warps reads B, and its 16 rows of A, up to its wgmma_wait; so a tile that is given to TMA
+ * while only a __syncthreads could tell that all warps are done with it is a race if there is none. So is an mbarrier that
+ * is used where nothing says that it is initialised. What an mbarrier orders apart from TMA's copies it does not know.
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
@@ -32,7 +36,7 @@ inline uint32_t swizzled(uint32_t address, int row_bytes) {
     return address ^ (address >> 3 & (row_bytes == 128 ? 0x70 : 0x30));
 }
 
-/* ---- mbarrier ---- */
+/* ---- mbarrier. To the trace initialising it is a write, and using it a read: those do not race with each other. ---- */
 struct Mbarrier {
     uint16_t count, pending; /* arrivals a phase, and those still to come */
     int32_t bytes : 31;      /* announced and not yet written */
@@ -40,9 +44,13 @@ struct Mbarrier {
 };
 static_assert(sizeof(Mbarrier) == 8, "as on the GPU");
 
-NOT_TRACED inline void mbarrier_init(Mbarrier *barrier, int count, CALLER) {
-    simt_need_shared("mbarrier_init", barrier, 8, file, line);
+NOT_TRACED inline void mbarrier_set(Mbarrier *barrier, int count) {
     *barrier = {(uint16_t)count, (uint16_t)count, 0, 0};
+}
+inline void mbarrier_init(Mbarrier *barrier, int count, CALLER) {
+    simt_need_shared("mbarrier_init", barrier, 8, file, line);
+    trace_beside_write(barrier, 8);
+    mbarrier_set(barrier, count);
 }
 inline void mbarrier_init_fence() {}
 
@@ -54,13 +62,17 @@ NOT_TRACED inline void mbarrier_check(Mbarrier *barrier) {
     barrier->pending = barrier->count;
     simt_wake(barrier);
 }
-NOT_TRACED inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes, CALLER) {
-    simt_need_shared("mbarrier_arrive", barrier, 8, file, line);
+NOT_TRACED inline void mbarrier_arrived(Mbarrier *barrier, int bytes, const char *file, int line) {
     if (barrier->pending == 0 || barrier->pending > barrier->count || barrier->count > SIMT_MAX_BLOCK)
         simt_fail(file, line, "mbarrier_arrive: the mbarrier was not initialised");
     barrier->bytes += bytes;
     barrier->pending--;
     mbarrier_check(barrier);
+}
+inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes, CALLER) {
+    simt_need_shared("mbarrier_arrive", barrier, 8, file, line);
+    trace_beside_read(barrier, 8);
+    mbarrier_arrived(barrier, bytes, file, line);
 }
 inline void mbarrier_arrive(Mbarrier *barrier, CALLER) { mbarrier_arrive_expect(barrier, 0, file, line); }
 
@@ -91,7 +103,7 @@ struct TmaCopy {
 
 /* What this core's block has under way. */
 struct Wgmma {
-    int batch;
+    int batch, n;
     bool add;
     uint64_t a, b; /* descriptors */
     float *d[128];
@@ -167,19 +179,24 @@ inline void tma_load(void *shared, const TensorMap &map, int column, int row, in
             trace_read(tma_source(copy, r, 0), inside);
         trace_write(static_cast<unsigned char *>(shared) + r * map.row_bytes, map.row_bytes);
     }
+    trace_forget_writes(shared, bytes); /* who reads before the copy has arrived reads NaN: that shows without the trace */
     memset(shared, 0xff, bytes);
     hopper_state().copies.push_back(copy);
     simt_wake(barrier); /* one who waits already lets it arrive */
 }
 
-NOT_TRACED inline void mbarrier_wait(Mbarrier *barrier, int parity, CALLER) {
-    simt_need_shared("mbarrier_wait", barrier, 8, file, line);
+NOT_TRACED inline void mbarrier_sleep(Mbarrier *barrier, int parity, const char *file, int line) {
     for (;;) {
         tma_land(barrier);
         if (barrier->parity != (unsigned)parity)
             return;
         simt_sleep("mbarrier_wait", barrier, file, line);
     }
+}
+inline void mbarrier_wait(Mbarrier *barrier, int parity, CALLER) {
+    simt_need_shared("mbarrier_wait", barrier, 8, file, line);
+    trace_beside_read(barrier, 8);
+    mbarrier_sleep(barrier, parity, file, line);
 }
 
 /* ---- wgmma ---- */
@@ -191,15 +208,18 @@ template <typename E> NOT_TRACED inline float element_to_float(const unsigned ch
         return code8_to_float<E>(*code);
 }
 
-/* The `rows` rows of 32 bytes that a descriptor names, as floats. */
-template <typename E> NOT_TRACED void wgmma_operand(uint64_t descriptor, int rows, float *value) {
+/* Where byte `byte`, 0..31, of a row lies that a descriptor names. */
+NOT_TRACED inline const unsigned char *described_byte(uint64_t descriptor, int row, int byte) {
     const int row_bytes = descriptor >> 62 == 1 ? 128 : 64;
     const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+    return shared_byte(swizzled(start + row / 8 * stride + row % 8 * row_bytes + byte, row_bytes));
+}
+
+/* The rows that it names, as floats. */
+template <typename E> NOT_TRACED void wgmma_operand(uint64_t descriptor, int rows, float *value) {
     for (int row = 0; row < rows; row++)
-        for (int byte = 0; byte < 32; byte += sizeof(E)) {
-            const uint32_t address = start + row / 8 * stride + row % 8 * row_bytes + byte;
-            *value++ = element_to_float<E>(shared_byte(swizzled(address, row_bytes)));
-        }
+        for (int byte = 0; byte < 32; byte += sizeof(E))
+            *value++ = element_to_float<E>(described_byte(descriptor, row, byte));
 }
 
 template <typename E, int N> NOT_TRACED void compute_wgmma(const Wgmma &w) {
@@ -260,7 +280,7 @@ template <typename E, int N> NOT_TRACED void issue_wgmma(void **operands) {
     if (!first.a_registers)
         check_descriptor(first.a, 64, first);
     check_descriptor(first.b, N, first);
-    Wgmma w = {group.batch, first.add, first.a, first.b, {}, {}, compute_wgmma<E, N>};
+    Wgmma w = {group.batch, N, first.add, first.a, first.b, {}, {}, compute_wgmma<E, N>};
     for (int thread = 0; thread < 128; thread++) {
         const WgmmaOperands &o = *static_cast<WgmmaOperands *>(operands[thread]);
         if (o.a != first.a || o.b != first.b || o.add != first.add)
@@ -290,15 +310,36 @@ inline void wgmma_fence(CALLER) {
 inline void wgmma_commit(CALLER) {
     simt_warpgroup("wgmma_commit", nullptr, [](void **) { this_warpgroup().batch++; }, file, line);
 }
+/* How many of the queue are done when at most `pending` batches are not. */
+NOT_TRACED inline size_t wgmmas_done(int pending) {
+    const auto &group = this_warpgroup();
+    size_t done = 0;
+    while (done < group.queue.size() && group.queue[done].batch < group.batch - pending)
+        done++;
+    return done;
+}
 template <int Pending> NOT_TRACED void finish_wgmmas(void **) {
     auto &group = this_warpgroup();
-    size_t done = 0;
-    for (; done < group.queue.size() && group.queue[done].batch < group.batch - Pending; done++)
-        group.queue[done].compute(group.queue[done]);
+    const size_t done = wgmmas_done(Pending);
+    for (size_t i = 0; i < done; i++)
+        group.queue[i].compute(group.queue[i]);
     group.queue.erase(group.queue.begin(), group.queue.begin() + done);
     group.fenced = false;
 }
 template <int Pending, int Count> void wgmma_wait(float (&)[Count], CALLER) {
+#ifdef TRACE
+    /* a lane stands for every 32nd row of B, and one of A */
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    for (size_t i = 0; i < wgmmas_done(Pending); i++) {
+        const Wgmma w = this_warpgroup().queue[i];
+        for (int byte = 0; byte < 32; byte += 16) {
+            for (int row = lane; row < w.n; row += 32)
+                trace_beside_read(described_byte(w.b, row, byte), 16);
+            if (!w.a_registers[0] && lane < 16)
+                trace_beside_read(described_byte(w.a, 16 * warp + lane, byte), 16);
+        }
+    }
+#endif
     simt_warpgroup("wgmma_wait", nullptr, finish_wgmmas<Pending>, file, line);
 }
 

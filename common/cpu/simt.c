@@ -213,8 +213,8 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
         group->operands[fiber->number % WARPGROUP] = operands;
         if (++group->arrived == WARPGROUP) {
             group->arrived = 0;
-            for (int i = 0; i < 4; i++) /* counted once */
-                trace_collective(i ? "as a part of a warpgroup" : what, 4 * number + i, SIMT_FULL_WARP);
+            for (int i = 0; i < 4; i++)
+                trace_collective(i ? NULL : what, 4 * number + i, SIMT_FULL_WARP);
             if (compute)
                 compute(group->operands);
             for (int i = 0; i < 4; i++)

@@ -67,7 +67,7 @@ static int find_site(const void *place, int tensor, SiteKind kind) {
     }
 }
 
-static void record(const void *address, size_t bytes, SiteKind kind, const void *place) {
+static void record(const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
     Recorder *r = trace_self;
     if (!r)
         return;
@@ -81,7 +81,8 @@ static void record(const void *address, size_t bytes, SiteKind kind, const void 
         return;
     int site = find_site(place, tensor, kind);
     size_t offset = (size_t)(byte - (tensor == SHARED_TENSOR ? w->shared : trace_tensors[tensor].pointer));
-    warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
+    if (counted)
+        warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
     race_access(r, thread, site, offset, bytes);
 }
 
@@ -91,7 +92,7 @@ static void record(const void *address, size_t bytes, SiteKind kind, const void 
 
 /* None of these is inlined or static: the return address must be the kernel's, and the compiler calls them by name. */
 #define ACCESS(name, bytes, kind)                                                                                           \
-    void name(const void *address) { record(address, bytes, kind, PLACE); }
+    void name(const void *address) { record(address, bytes, kind, PLACE, 1); }
 #define ACCESSES(bytes)                                                                                                     \
     ACCESS(__tsan_read##bytes, bytes, SITE_READ)                                                                            \
     ACCESS(__tsan_write##bytes, bytes, SITE_WRITE)                                                                          \
@@ -102,8 +103,8 @@ ACCESSES(2)
 ACCESSES(4)
 ACCESSES(8)
 ACCESSES(16)
-void __tsan_read_range(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE); }
-void __tsan_write_range(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE); }
+void __tsan_read_range(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 1); }
+void __tsan_write_range(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 1); }
 void __tsan_init(void) {}
 
 static void record_atomic(const void *address, size_t bytes, const void *place) {
@@ -115,7 +116,7 @@ static void record_atomic(const void *address, size_t bytes, const void *place) 
         return;
     }
     race_atomic(r);
-    record(address, bytes, SITE_ATOMIC, place);
+    record(address, bytes, SITE_ATOMIC, place, 1);
 }
 
 /* Atomics are not announced but replaced by calls; the strongest memory order will do for all. Recording one and doing it
@@ -168,8 +169,16 @@ float __wrap_exp2f(float x) { return count_exponential(), __real_exp2f(x); }
 
 /* ---- what the machine and the twins call ---- */
 
-void trace_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE); }
-void trace_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE); }
+void trace_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 1); }
+void trace_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 1); }
+
+void trace_beside_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 0); }
+void trace_beside_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 0); }
+
+void trace_forget_writes(const void *shared, size_t bytes) {
+    if (trace_self)
+        race_forget_writes(trace_self, (size_t)((const char *)shared - simt_self->shared), bytes);
+}
 
 void trace_wide_atomic(const void *address, int words) {
     record_atomic(address, 4 * (size_t)words, PLACE);
@@ -209,16 +218,18 @@ void trace_collective(const char *what, int warp, unsigned lanes) {
     Recorder *r = trace_self;
     if (!r)
         return;
-    TraceCollective *c = r->collectives, *end = c + sizeof r->collectives / sizeof *r->collectives - 1;
-    while (c < end && c->what && c->what != what && strcmp(c->what, what) != 0)
-        c++;
-    c->what = what;
-    c->count++;
+    if (what) {
+        TraceCollective *c = r->collectives, *end = c + sizeof r->collectives / sizeof *r->collectives - 1;
+        while (c < end && c->what && c->what != what && strcmp(c->what, what) != 0)
+            c++;
+        c->what = what;
+        c->count++;
+    }
     if (lanes != simt_self->warps[warp].exists)
         return; /* a part of the warp: the others may be anywhere */
     warp_flush(r, warp);
     /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
-    if (strcmp(what, "__syncwarp") == 0)
+    if (what && strcmp(what, "__syncwarp") == 0)
         r->warp_time[warp] = race_tick(r);
 }
 

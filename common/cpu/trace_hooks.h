@@ -22,7 +22,7 @@ void trace_launch_ends(void);
 /* On a worker, of its block at hand. */
 void trace_block_begins(size_t block);
 void trace_barrier(void);                                          /* all threads have arrived */
-void trace_collective(const char *what, int warp, unsigned lanes); /* these have */
+void trace_collective(const char *what, int warp, unsigned lanes); /* these have; NULL: counted already, for another warp */
 void trace_thread_returns(void);
 void trace_copy_lands(const void *shared);
 
@@ -30,6 +30,13 @@ void trace_copy_lands(const void *shared);
  * their return address is how the trace knows the line. */
 void trace_read(const void *address, size_t bytes);
 void trace_write(const void *address, size_t bytes);
+
+/* The same for hardware that works beside the threads (hopper_cpu.h): looked at for races, and not counted. */
+void trace_beside_read(const void *address, size_t bytes);
+void trace_beside_write(const void *address, size_t bytes);
+
+/* What was written here up to now is not compared with what comes later. */
+void trace_forget_writes(const void *shared, size_t bytes);
 
 /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
 void trace_wide_atomic(const void *address, int words);
@@ -48,6 +55,9 @@ void device_each_allocation(void (*visit)(const char *purpose, void *pointer, si
 #define trace_copy_lands(shared) ((void)0)
 #define trace_read(address, bytes) ((void)0)
 #define trace_write(address, bytes) ((void)0)
+#define trace_beside_read(address, bytes) ((void)0)
+#define trace_beside_write(address, bytes) ((void)0)
+#define trace_forget_writes(shared, bytes) ((void)0)
 #define trace_wide_atomic(address, words) ((void)0)
 #endif
 

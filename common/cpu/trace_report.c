@@ -94,10 +94,20 @@ static void print_race(const TraceRace *race) {
     printf("     (%llu bytes between these lines)\n", (unsigned long long)race->count);
 }
 
+/* Does a kernel multiply in 8 bits? Then its instruction takes 32 elements of k at a time; 16-bit ones take 16. */
+static int multiplies_8_bits(const Trace *trace) {
+    for (int i = 0; i < trace->kernel_count; i++)
+        for (const TraceCollective *c = trace->kernels[i].collectives; c->what; c++)
+            if (strstr(c->what, "mma_m") && strstr(c->what, "k32"))
+                return 1;
+    return 0;
+}
+
 static void print_roof(const Report *r, const char *what, double bytes) {
-    double intensity = r->flops / bytes, balance = r->chip->tflops * 1000 / r->chip->gbps;
+    double intensity = r->flops / bytes, peak = r->chip->tflops[multiplies_8_bits(r->trace)];
+    double balance = peak * 1000 / r->chip->gbps;
     printf("  %-28s %14.0f bytes %9.2f FLOPs a byte   %-6s at most %7.1f of %.0f TFLOP/s: %s is the limit\n", what, bytes,
-           intensity, r->chip->name, roof(r->chip, intensity), r->chip->tflops, intensity < balance ? "memory" : "compute");
+           intensity, r->chip->name, roof(r->chip, peak, intensity), peak, intensity < balance ? "memory" : "compute");
 }
 
 static void print_table(const Report *r) {
