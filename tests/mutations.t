@@ -4,13 +4,13 @@
 #     make mutations
 #
 # Each mutation is [stage, variant, file, what the line says, what it shall say, the mistake]. A mutation whose line is no longer
-# in the file fails, so that this list cannot rot. Only the copy under build/ is ever changed.
+# in the file fails, so that this list cannot rot. Only copies of the tree are ever changed.
 use strict;
 use warnings;
-use Test::More;
-use File::Temp qw(tempdir);
+use FindBin;
+use lib $FindBin::Bin;
 use List::Util qw(any);
-use Cwd qw(getcwd);
+use Scratch;
 
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
@@ -146,52 +146,26 @@ my @mutations = (
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7b ? code : 0x7b', 'code', 'e5m2 does not saturate'],
 );
 
-my $root = getcwd;
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
-my $copy = tempdir(CLEANUP => 1);
-# Headers and objects travel with their times, so that make compiles only what a mutation touched.
-system("cp -a Makefile common tests 0?_* '$copy' && mkdir -p '$copy/build' && cp -a '$build' '$copy/build/'") == 0
-    or BAIL_OUT("cannot copy the tree to $copy");
-chdir $copy or BAIL_OUT("cannot enter $copy");
-
 my $only = $ENV{MUTATION};    # a number: just this one
-for my $number (0 .. $#mutations) {
-    next if defined $only && $only != $number;
+in_copies($build, \&try, grep { !defined $only || $only == $_ } 0 .. $#mutations);
+
+sub try {
+    my ($number) = @_;
     my ($stage, $variant, $file, $from, $to, $mistake) = @{$mutations[$number]};
     my $name = "$stage" . ($variant ? "/$variant" : '') . ": $mistake";
     my $source = read_file($file);
-    my $at = index($source, $from);
-    if ($at < 0) {
-        fail("$name (mutation $number: the line is no longer in $file)");
-        next;
-    }
-    my @times = (stat $file)[8, 9];
-    my $mutated = $source;
-    while ($at >= 0) {    # everywhere in the file
-        substr($mutated, $at, length $from) = $to;
-        $at = index($mutated, $from, $at + length $to);
-    }
-    write_file($file, $mutated);
+    (my $mutated = $source) =~ s/\Q$from\E/$to/g; # everywhere in the file
+    return ["$name (mutation $number: the line is no longer in $file)", 0] if $mutated eq $source;
 
-    my $grid = $stage =~ /^tests\// ? "$build/$stage" : "$build/tests/grid_$stage"; # or a test of its own
-    my $log = `make --no-print-directory -j2 DEVICE=cpu WARN=-w KERNEL_OPTIMISE=-O1 $grid 2>&1`; # compiles in half the time
-    if ($? != 0) {
-        fail("$name (mutation $number does not compile)");
-        diag($log);
-    } else {
+    return with_file($file, $mutated, sub {
+        my $grid = $stage =~ /^tests\// ? "$build/$stage" : "$build/tests/grid_$stage"; # or a test of its own
+        my ($built, $log) = built($grid, 'KERNEL_OPTIMISE=-O1'); # compiles in half the time
+        return ["$name (mutation $number does not compile)", 0, $log] if !$built;
         my $option = $variant ? "--variant $variant" : '';
         # a thread order other than the usual one exposes barriers that are missing
         my $caught = (any { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle'))
             || system("$grid $option >/dev/null 2>&1") != 0; # what the eighth misses, the whole grid may see
-        ok($caught, $name);
-    }
-    # Back to the original, times included: what was compiled from the mutated file must not be taken for the original's.
-    write_file($file, $source);
-    utime $times[0], $times[1], $file;
-    system("rm -rf '$build' && cp -a '$root/$build' '$build'");
+        return [$name, $caught];
+    });
 }
-chdir $root;
-done_testing;
-
-sub read_file { open my $in, '<', $_[0] or die "$_[0]: $!"; local $/; return <$in> }
-sub write_file { open my $out, '>', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
