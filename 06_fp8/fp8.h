@@ -24,12 +24,12 @@ enum { SCALING_TENSOR, SCALING_BLOCK };
 
 /* The workspace, in this order. `element` is a byte, or 2 with --format fp16. */
 enum {
-    Q8,  /* element [batch, heads, seqlen_q, D] */
-    K8,  /* element [batch, kv_heads, seqlen_k, D]; keys past the entry's length are 0 */
-    VT8, /* element [batch, kv_heads, D, key_pitch], V transposed; keys past the entry's length are 0 */
-    Q_SCALES, /* fp32 [batch, heads, q_scale_count] */
-    K_SCALES, /* fp32 [batch, kv_heads, k_scale_count] */
-    V_SCALES, /* the same shape */
+    Q8,        /* element [batch, heads, seqlen_q, D] */
+    K8,        /* element [batch, kv_heads, seqlen_k, D]; keys past the entry's length are 0 */
+    VT8,       /* element [batch, kv_heads, D, key_pitch], V transposed; keys past the entry's length are 0 */
+    Q_SCALES,  /* fp32 [batch, heads, q_scale_count] */
+    K_SCALES,  /* fp32 [batch, kv_heads, k_scale_count] */
+    V_SCALES,  /* the same shape */
     LSE_SHIFT, /* fp32 [batch, heads, seqlen_q]: what is to be added to LSE, see --smooth-k; else 0 */
     K_MEAN,    /* fp32 [batch, kv_heads, D]: what was subtracted from every key; only written with --smooth-k */
     FP8_BUFFERS

@@ -31,12 +31,9 @@ static void *read_buffer(const Buffer *buffer) {
 
 static float stored(int format, const void *codes, size_t i) {
     switch (format) {
-    case FORMAT_E4M3:
-        return e4m3_to_float(((const uint8_t *)codes)[i]);
-    case FORMAT_E5M2:
-        return e5m2_to_float(((const uint8_t *)codes)[i]);
-    default:
-        return fp16_to_float(((const uint16_t *)codes)[i]);
+    case FORMAT_E4M3: return e4m3_to_float(((const uint8_t *)codes)[i]);
+    case FORMAT_E5M2: return e5m2_to_float(((const uint8_t *)codes)[i]);
+    default: return fp16_to_float(((const uint16_t *)codes)[i]);
     }
 }
 
@@ -101,12 +98,9 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
  * at most 2^8, 2^15 and 1 when it is rounded. */
 static Rounding rounding_of(int format, double sum_roundoff) {
     switch (format) {
-    case FORMAT_E4M3:
-        return (Rounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff};
-    case FORMAT_E5M2:
-        return (Rounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
-    default:
-        return (Rounding){0x1p-11, 0x1p-25, 0x1p-11, 0x1p-25, sum_roundoff};
+    case FORMAT_E4M3: return (Rounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff};
+    case FORMAT_E5M2: return (Rounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
+    default: return (Rounding){0x1p-11, 0x1p-25, 0x1p-11, 0x1p-25, sum_roundoff};
     }
 }
 

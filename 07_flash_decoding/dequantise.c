@@ -24,8 +24,8 @@ Rounding cache_dequantise(const Problem *p, const Buffer *workspace, float *q, f
         free(codes);
     }
     free(scales);
-    return (Rounding){.input_roundoff = 0x1p-4,        /* 3 bits after the point */
-                      .input_step = 0x1p-10 / 448,     /* half of 2^-9, over the largest */
+    return (Rounding){.input_roundoff = 0x1p-4,    /* 3 bits after the point */
+                      .input_step = 0x1p-10 / 448, /* half of 2^-9, over the largest */
                       .p_roundoff = p->dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8,
                       .p_step = p->dtype == DTYPE_FP16 ? 0x1p-25 : 0x1p-126, /* 2^x itself gives nothing smaller */
                       .sum_roundoff = 0x1p-24};

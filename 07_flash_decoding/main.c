@@ -6,7 +6,7 @@ extern Launcher decode_one_block, decode_split_k;
 extern Planner decode_split_k_plan;
 extern Predictor decode_one_block_traffic, decode_split_k_traffic;
 extern ByteCount decode_bytes;
-extern const char *decode_one_block_refuses(const Problem *p), *decode_split_k_refuses(const Problem *p);
+extern Refusal decode_one_block_refuses, decode_split_k_refuses;
 
 const Stage stage = {
     .name = "07_flash_decoding",

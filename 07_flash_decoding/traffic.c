@@ -13,9 +13,7 @@ static double cache_bytes(const Problem *p, const int *key_lengths) {
 }
 
 /* How many lanes ask for each byte of Q: one of each warp; in fp32 one for each key of its tile. */
-static double query_readers(const Problem *p, const Work *w) {
-    return p->dtype == DTYPE_FP32 ? w->tile_keys : w->warps;
-}
+static double query_readers(const Problem *p, const Work *w) { return p->dtype == DTYPE_FP32 ? w->tile_keys : w->warps; }
 
 double decode_bytes(const Problem *p, const int *key_lengths) {
     return 2 * cache_bytes(p, key_lengths) + 2 * query_bytes(p) + row_bytes(p);
@@ -25,8 +23,10 @@ int decode_one_block_traffic(const Problem *p, const int *key_lengths, Traffic *
     Work w = work_of(p);
     double keys = w.row_tiles * cache_bytes(p, key_lengths);
     double queries = query_readers(p, &w) * query_bytes(p);
-    Traffic all[] = {{"one_block", "Q", queries, 0},        {"one_block", "K", keys, 0},
-                     {"one_block", "V", keys, 0},           {"one_block", "O", 0, query_bytes(p)},
+    Traffic all[] = {{"one_block", "Q", queries, 0},
+                     {"one_block", "K", keys, 0},
+                     {"one_block", "V", keys, 0},
+                     {"one_block", "O", 0, query_bytes(p)},
                      {"one_block", "LSE", 0, row_bytes(p)}};
     for (int i = 0; i < 5; i++)
         traffic[i] = all[i];

@@ -25,9 +25,9 @@ void compare_row(Comparison *c, int batch, int head, int row, const double *got,
         }
         /* DBL_MAX for a finite error where none is allowed: less than what NaN and Inf get. */
         double severity = !(error <= DBL_MAX && allowed <= DBL_MAX) ? INFINITY
-                          : error == 0                                      ? 0
-                          : allowed > 0                                     ? error / allowed
-                                                                            : DBL_MAX;
+                          : error == 0                              ? 0
+                          : allowed > 0                             ? error / allowed
+                                                                    : DBL_MAX;
         if (severity > c->severity) {
             c->severity = severity;
             c->batch = batch, c->head = head, c->row = row, c->column = columns == 0 ? -1 : column;

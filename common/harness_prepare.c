@@ -22,7 +22,8 @@ void validate_prepared(Run *run, const Launch *launch, Row *row) {
 }
 
 /* Times the launch in another direction and prints that as a row of its own. */
-static void time_part(Run *run, const Launch *launch, const Row *row, Direction direction, const char *before, const char *name) {
+static void time_part(Run *run, const Launch *launch, const Row *row, Direction direction, const char *before,
+                      const char *name) {
     Row *part = &run->rows[run->row_total++];
     Launch timed = *launch;
     timed.direction = direction;

@@ -135,26 +135,18 @@ static inline uint16_t double_to_bf16(double value) { return float_to_bf16(doubl
 
 static inline double dtype_to_double(Dtype dtype, const void *base, size_t index) {
     switch (dtype) {
-    case DTYPE_FP16:
-        return fp16_to_float(((const uint16_t *)base)[index]);
-    case DTYPE_BF16:
-        return bf16_to_float(((const uint16_t *)base)[index]);
-    default:
-        return ((const float *)base)[index];
+    case DTYPE_FP16: return fp16_to_float(((const uint16_t *)base)[index]);
+    case DTYPE_BF16: return bf16_to_float(((const uint16_t *)base)[index]);
+    default: return ((const float *)base)[index];
     }
 }
 
 /* Rounds `value` to the dtype, once, and stores it. */
 static inline void dtype_store(Dtype dtype, void *base, size_t index, double value) {
     switch (dtype) {
-    case DTYPE_FP16:
-        ((uint16_t *)base)[index] = double_to_fp16(value);
-        break;
-    case DTYPE_BF16:
-        ((uint16_t *)base)[index] = double_to_bf16(value);
-        break;
-    default:
-        ((float *)base)[index] = (float)value;
+    case DTYPE_FP16: ((uint16_t *)base)[index] = double_to_fp16(value); break;
+    case DTYPE_BF16: ((uint16_t *)base)[index] = double_to_bf16(value); break;
+    default: ((float *)base)[index] = (float)value;
     }
 }
 

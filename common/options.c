@@ -230,7 +230,8 @@ static void print_help(const Stage *stage) {
         printf("%-71sas --heads\n", "  --kv-heads N   key/value heads; must divide --heads");
     else
         help_int("  --kv-heads N   key/value heads; must divide --heads", gpu.kv_heads, cpu.kv_heads);
-    help_int(gpu.seqlen_k ? "  --seqlen N     queries a head" : "  --seqlen N     queries a head, and keys unless --seqlen-k",
+    help_int(gpu.seqlen_k ? "  --seqlen N     queries a head"
+                          : "  --seqlen N     queries a head, and keys unless --seqlen-k",
              gpu.seqlen_q, cpu.seqlen_q);
     if (gpu.seqlen_k)
         help_int("  --seqlen-k N   keys a head", gpu.seqlen_k, cpu.seqlen_k);
@@ -259,9 +260,10 @@ static void print_help(const Stage *stage) {
            "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
            "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n");
     if (stage->forward)
-        printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
-               "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy.\n",
-               stage->forward->name);
+        printf(
+            "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
+            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy.\n",
+            stage->forward->name);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         const Setting *s = &stage->settings[i];
         char values[160] = "", option[200];
@@ -290,42 +292,18 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             continue;
         }
         switch (code) {
-        case BATCH:
-            p->batch = int_option(stage, name, optarg, MAX_BATCH);
-            break;
-        case HEADS:
-            p->heads = int_option(stage, name, optarg, MAX_HEADS);
-            break;
-        case KV_HEADS:
-            p->kv_heads = int_option(stage, name, optarg, MAX_HEADS);
-            break;
-        case SEQLEN:
-            p->seqlen_q = int_option(stage, name, optarg, MAX_SEQLEN);
-            break;
-        case SEQLEN_K:
-            p->seqlen_k = int_option(stage, name, optarg, MAX_SEQLEN);
-            break;
-        case HEAD_DIM:
-            p->head_dim = int_option(stage, name, optarg, MAX_HEAD_DIM);
-            break;
-        case DTYPE:
-            p->dtype = dtype_option(stage, optarg);
-            break;
-        case CAUSAL:
-            p->causal = 1;
-            break;
-        case LENGTHS:
-            lengths_option(&o, stage, optarg);
-            break;
-        case SCALE:
-            p->scale = scale_option(stage, optarg);
-            break;
-        case VARIANT:
-            o.variant = variant_option(stage, optarg);
-            break;
-        case ITERS:
-            o.iters = int_option(stage, name, optarg, MAX_ITERS);
-            break;
+        case BATCH: p->batch = int_option(stage, name, optarg, MAX_BATCH); break;
+        case HEADS: p->heads = int_option(stage, name, optarg, MAX_HEADS); break;
+        case KV_HEADS: p->kv_heads = int_option(stage, name, optarg, MAX_HEADS); break;
+        case SEQLEN: p->seqlen_q = int_option(stage, name, optarg, MAX_SEQLEN); break;
+        case SEQLEN_K: p->seqlen_k = int_option(stage, name, optarg, MAX_SEQLEN); break;
+        case HEAD_DIM: p->head_dim = int_option(stage, name, optarg, MAX_HEAD_DIM); break;
+        case DTYPE: p->dtype = dtype_option(stage, optarg); break;
+        case CAUSAL: p->causal = 1; break;
+        case LENGTHS: lengths_option(&o, stage, optarg); break;
+        case SCALE: p->scale = scale_option(stage, optarg); break;
+        case VARIANT: o.variant = variant_option(stage, optarg); break;
+        case ITERS: o.iters = int_option(stage, name, optarg, MAX_ITERS); break;
         case SEED:
             if (!parse_whole(optarg, UINT64_MAX, &o.seed))
                 cannot_run(stage, "--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
@@ -335,9 +313,7 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             if (o.outliers < 0)
                 cannot_run(stage, "--inputs %s: choose normal or outliers", optarg);
             break;
-        case WARM:
-            o.warm = 1;
-            break;
+        case WARM: o.warm = 1; break;
         case LOAD:
         case SAVE:
             if (!*optarg)
@@ -361,14 +337,9 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
                 cannot_run(stage, "--roofline %s: choose " CHIP_NAMES, optarg);
             o.roofline = optarg;
             break;
-        case NO_VALIDATE:
-            o.validate = 0;
-            break;
-        case HELP:
-            print_help(stage);
-            exit(0);
-        case ':':
-            cannot_run(stage, "--%s: its value is missing", option_name(optopt));
+        case NO_VALIDATE: o.validate = 0; break;
+        case HELP: print_help(stage); exit(0);
+        case ':': cannot_run(stage, "--%s: its value is missing", option_name(optopt));
         default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
             if (optopt >= END)
                 cannot_run(stage, "-%c: no such option, --help lists them", optopt);

@@ -107,8 +107,8 @@ void oracle_forward(const Problem *p, const int *key_lengths, const double *q, c
 }
 
 /* P_ij and dS_ij of query row i and key j, from LSE and delta. */
-static void score_gradient(const Work *w, size_t row, const double *k_row, const double *v_row,
-                           double *p_ij, double *ds_ij) {
+static void score_gradient(const Work *w, size_t row, const double *k_row, const double *v_row, double *p_ij,
+                           double *ds_ij) {
     int d = w->p->head_dim;
     double s = w->p->scale * dot(w->q + row * d, k_row, d);
     *p_ij = exp(s - w->lse[row]);

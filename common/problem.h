@@ -31,14 +31,14 @@ typedef enum { DTYPE_FP16, DTYPE_BF16, DTYPE_FP32, DTYPE_COUNT } Dtype;
 /* The shape and the mask. Passed to kernels by value. */
 typedef struct {
     int batch;
-    int heads;    /* query heads Hq */
-    int kv_heads; /* key/value heads Hkv; divides heads */
-    int seqlen_q; /* queries a head */
-    int seqlen_k; /* keys a head, as stored */
-    int head_dim; /* D */
-    Dtype dtype;  /* of Q, K, V and O; accumulation is always fp32 */
-    int causal;   /* 1: query i sees keys j <= i + (key length - seqlen_q), aligned to the bottom right */
-    float scale;  /* multiplies Q K^T, 1/sqrt(D) unless given */
+    int heads;                  /* query heads Hq */
+    int kv_heads;               /* key/value heads Hkv; divides heads */
+    int seqlen_q;               /* queries a head */
+    int seqlen_k;               /* keys a head, as stored */
+    int head_dim;               /* D */
+    Dtype dtype;                /* of Q, K, V and O; accumulation is always fp32 */
+    int causal;                 /* 1: query i sees keys j <= i + (key length - seqlen_q), aligned to the bottom right */
+    float scale;                /* multiplies Q K^T, 1/sqrt(D) unless given */
     int settings[MAX_SETTINGS]; /* the stage's own options, in the order of its table (stage.h: Setting) */
 } Problem;
 

@@ -89,17 +89,21 @@ static void free_prepared(Prepared *x) {
  *
  *     p_j = e^(S_j - LSE)      p_j^2 = e^(2 S_j - 2 LSE) = softmax(2 S)_j e^(LSE' - 2 LSE),  LSE' that of 2 S */
 typedef struct {
-    int count;        /* rows */
-    size_t *rows;     /* which ones, counted through the whole problem; NULL: all of them */
-    float *o;         /* [count, head_dim] */
-    float *lse;       /* [count] */
-    float *squares;   /* [count, head_dim] attention of V^2 with twice the scale, and its LSE */
+    int count;      /* rows */
+    size_t *rows;   /* which ones, counted through the whole problem; NULL: all of them */
+    float *o;       /* [count, head_dim] */
+    float *lse;     /* [count] */
+    float *squares; /* [count, head_dim] attention of V^2 with twice the scale, and its LSE */
     float *squares_lse;
 } Reference;
 
 static Reference new_reference(size_t count, int columns) {
-    return (Reference){(int)count, NULL, host_alloc(count * columns, sizeof(float)), host_alloc(count, sizeof(float)),
-                       host_alloc(count * columns, sizeof(float)), host_alloc(count, sizeof(float))};
+    return (Reference){(int)count,
+                       NULL,
+                       host_alloc(count * columns, sizeof(float)),
+                       host_alloc(count, sizeof(float)),
+                       host_alloc(count * columns, sizeof(float)),
+                       host_alloc(count, sizeof(float))};
 }
 
 static void free_reference(Reference *r) {
@@ -128,7 +132,8 @@ static int naive_reference(Prepared *x, const int *device_lengths, Reference *r)
     for (int i = 0; i < buffers; i++)
         fits &= (workspace[i].pointer = device_alloc(workspace[i].bytes, workspace[i].purpose)) != NULL;
     if (fits) {
-        Tensors t = {.q = device[0], .k = device[1], .v = device[2], .o = device[3], .lse = device[4], .key_lengths = device_lengths};
+        Tensors t = {
+            .q = device[0], .k = device[1], .v = device[2], .o = device[3], .lse = device[4], .key_lengths = device_lengths};
         Problem twice = *p;
         twice.scale *= 2;
         *r = new_reference(row_count(p), p->head_dim);
@@ -228,7 +233,8 @@ static double score_allowance(const Prepared *x) {
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
  * p_step sqrt(keys) largest |v|
  *              P_j too small for the format's normal numbers is off by up to half its smallest step. */
-static double result_allowance(const Prepared *x, Dtype dtype, const double *want, double lse, double spread, double largest_v) {
+static double result_allowance(const Prepared *x, Dtype dtype, const double *want, double lse, double spread,
+                               double largest_v) {
     const Rounding *r = &x->rounding;
     double largest = 0;
     for (int i = 0; i < x->p.head_dim; i++)
@@ -269,8 +275,8 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
 }
 
 int compare_quantised(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
-                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
-                      Comparison comparisons[QUANTISED_COMPARISONS]) {
+                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse,
+                      ReferenceKind kind, Comparison comparisons[QUANTISED_COMPARISONS]) {
     Prepared x = prepare(p, variant, inputs, workspace);
     Reference reference = {0};
     double largest_v = 0;

@@ -26,8 +26,8 @@ typedef enum { REFERENCE_NAIVE, REFERENCE_ORACLE, REFERENCE_SAMPLES } ReferenceK
  * the host, device_lengths on the device, or both NULL. Fills in all of `comparisons`. Returns 0 if `kind` does not fit into
  * memory; nothing is filled in then. */
 int compare_quantised(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
-                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
-                      Comparison comparisons[QUANTISED_COMPARISONS]);
+                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse,
+                      ReferenceKind kind, Comparison comparisons[QUANTISED_COMPARISONS]);
 
 /* Whether the variant prepares its inputs for this problem. */
 int variant_prepares(const Variant *variant, const Problem *p);

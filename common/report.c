@@ -47,8 +47,11 @@ static double gbps(const Report *r, const Row *row) {
 }
 
 const char *direction_name(Direction direction) {
-    static const char *names[] = {[FORWARD] = "forward", [BACKWARD] = "backward", [BOTH] = "both",
-                                  [PREPARE] = "prepare", [WITH_PREPARE] = "prepare and forward"};
+    static const char *names[] = {[FORWARD] = "forward",
+                                  [BACKWARD] = "backward",
+                                  [BOTH] = "both",
+                                  [PREPARE] = "prepare",
+                                  [WITH_PREPARE] = "prepare and forward"};
     return names[direction];
 }
 
@@ -109,26 +112,29 @@ static void print_bytes(Cell cell, double bytes) {
 
 enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
 
-static const char *TITLES[COLUMN_COUNT] = {
-    "variant", "direction", "latency", "min", "TFLOP/s", "GB/s", "% of read", "% of copy", "memory: tensors + workspace",
-    "vs naive", "worst error / allowed",
-};
+static const char *TITLES[COLUMN_COUNT] = {"variant",
+                                           "direction",
+                                           "latency",
+                                           "min",
+                                           "TFLOP/s",
+                                           "GB/s",
+                                           "% of read",
+                                           "% of copy",
+                                           "memory: tensors + workspace",
+                                           "vs naive",
+                                           "worst error / allowed"};
 static const int WIDTHS[COLUMN_COUNT] = {[DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9,     [TFLOPS] = 9,    [GBPS] = 8,
                                          [OF_READ] = 11,   [OF_COPY] = 11, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
 
 /* Only a backward stage's rows differ in direction; only a stage that memory limits speaks of GB/s, and then not of TFLOP/s. */
 static int is_shown(const Stage *stage, int column) {
     switch (column) {
-    case DIRECTION:
-        return stage->forward != NULL;
-    case TFLOPS:
-        return !stage->bytes;
+    case DIRECTION: return stage->forward != NULL;
+    case TFLOPS: return !stage->bytes;
     case GBPS:
     case OF_READ:
-    case OF_COPY:
-        return stage->bytes != NULL;
-    default:
-        return 1;
+    case OF_COPY: return stage->bytes != NULL;
+    default: return 1;
     }
 }
 

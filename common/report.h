@@ -29,11 +29,11 @@ typedef struct {
     Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
     int workspace_count;
     int validated;
-    int against_oracle; /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
+    int against_oracle;        /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
     Comparison comparisons[5]; /* if validated: of O, LSE; of dQ, dK, dV; of O, LSE and the prepared Q, K, V */
     int comparison_count;
-    double spread;    /* a backward variant: the largest difference between the gradients of several runs */
-    int spread_runs;  /* how many; 0: not measured */
+    double spread;       /* a backward variant: the largest difference between the gradients of several runs */
+    int spread_runs;     /* how many; 0: not measured */
     SampleErrors errors; /* of O in sampled rows, against fp64 of the inputs as they were given */
     int errors_known;
     char damaged[64]; /* the purpose of an allocation it wrote past the end of; empty: none */

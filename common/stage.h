@@ -47,10 +47,10 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
  * roundoff, half the distance from 1 to the next number. */
 typedef struct {
     double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
-    double input_step;     /* half that format's smallest step, over its largest number: a scale maps the largest input there */
-    double p_roundoff;     /* u of the format P has when it meets V, */
-    double p_step;         /* half that format's smallest step, over what P = 1 was scaled to */
-    double sum_roundoff;   /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
+    double input_step; /* half that format's smallest step, over its largest number: a scale maps the largest input there */
+    double p_roundoff; /* u of the format P has when it meets V, */
+    double p_step;     /* half that format's smallest step, over what P = 1 was scaled to */
+    double sum_roundoff; /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
 } Rounding;
 
 /* What the prepared inputs in `workspace` stand for: fills in q, k and v, host arrays in the shapes of Q, K and V, scales and
@@ -69,6 +69,9 @@ typedef struct {
     const char *help; /* one line */
 } Setting;
 
+/* NULL, or one line that says why the settings of `p` do not go together, to follow the variant's name. */
+typedef const char *Refusal(const Problem *p);
+
 /* Bytes of device memory that any kernel must move to solve `p`. key_lengths on the host, or NULL. */
 typedef double ByteCount(const Problem *p, const int *key_lengths);
 
@@ -78,28 +81,28 @@ typedef struct {
     const char *name; /* as in --variant */
     const char *idea; /* one line, for --help */
     Launcher *launch;
-    Planner *plan;            /* NULL: no workspace */
-    Predictor *predict;       /* NULL: nobody has worked it out */
-    unsigned dtypes;          /* FP16 | BF16 | FP32 */
-    int head_dims[8];         /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
-    int min_capability;       /* lowest compute capability x 10 (80 = sm_80); 0: any */
-    int min_bf16_capability;  /* the same, for bf16: tensor cores take it from sm_80 on */
-    int needs_hopper;         /* 1: wgmma and TMA, which only code for sm_90a has */
-    int max_seqlen_q;         /* 0: any */
-    const char *(*refuses)(const Problem *p); /* NULL, or why the variant's settings do not go together; see variant_refuses */
+    Planner *plan;           /* NULL: no workspace */
+    Predictor *predict;      /* NULL: nobody has worked it out */
+    unsigned dtypes;         /* FP16 | BF16 | FP32 */
+    int head_dims[8];        /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
+    int min_capability;      /* lowest compute capability x 10 (80 = sm_80); 0: any */
+    int min_bf16_capability; /* the same, for bf16: tensor cores take it from sm_80 on */
+    int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
+    int max_seqlen_q;        /* 0: any */
+    Refusal *refuses;        /* NULL: any settings go together */
 
     /* A variant that changes its inputs first; NULL in all others. */
-    const char *prepare_name; /* "quantise": of the row that says how long it takes */
+    const char *prepare_name;          /* "quantise": of the row that says how long it takes */
     int (*prepares)(const Problem *p); /* NULL: always; or whether it does, with these settings */
-    Launcher *prepare;        /* Q, K, V to workspace; launch then reads them there only */
+    Launcher *prepare;                 /* Q, K, V to workspace; launch then reads them there only */
     Dequantiser *dequantise;
 } Variant;
 
 #define MAX_VARIANTS 8
 
 typedef struct {
-    const char *name; /* "01_tiled", also the program's name */
-    const char *idea; /* one line */
+    const char *name;               /* "01_tiled", also the program's name */
+    const char *idea;               /* one line */
     Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
     Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
     Problem defaults[2];            /* where nothing is given: on a GPU, on the CPU device; 0: as every stage */

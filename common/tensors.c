@@ -160,7 +160,8 @@ void save_outputs(const Stage *stage, const char *folder, const Problem *p, cons
     save(stage, folder, "lse.npy", DTYPE_FP32, 3, shape, lse);
 }
 
-void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv) {
+void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk,
+                    const void *dv) {
     size_t query_shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
     size_t key_shape[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
     save(stage, folder, "dq.npy", p->dtype, 4, query_shape, dq);

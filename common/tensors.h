@@ -28,6 +28,7 @@ void save_check(const Stage *stage, const char *folder);
 void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse);
 
 /* The same for dq.npy, dk.npy and dv.npy, in the shapes of Q, K and V. */
-void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv);
+void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk,
+                    const void *dv);
 
 #endif

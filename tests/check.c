@@ -13,8 +13,15 @@
 enum { BATCH = 2, HEADS = 3, ROWS = 40, D = 16, ELEMENTS = BATCH * HEADS * ROWS * D, LSE_ROWS = BATCH * HEADS * ROWS };
 
 /* Causal with 40 queries and 30 keys: the first ten rows of each head see no key. */
-static Problem problem = {.batch = BATCH, .heads = HEADS, .kv_heads = HEADS, .seqlen_q = ROWS, .seqlen_k = 30, .head_dim = D,
-                          .dtype = DTYPE_FP16, .causal = 1, .scale = 0.25f};
+static Problem problem = {.batch = BATCH,
+                          .heads = HEADS,
+                          .kv_heads = HEADS,
+                          .seqlen_q = ROWS,
+                          .seqlen_k = 30,
+                          .head_dim = D,
+                          .dtype = DTYPE_FP16,
+                          .causal = 1,
+                          .scale = 0.25f};
 
 static double want[ELEMENTS], want_lse[LSE_ROWS]; /* the fp64 reference */
 static double size;                               /* of its scores */
@@ -204,11 +211,18 @@ static void test_lse(void) {
 static void test_allowance(void) {
     const double row[] = {0.25, -2, 1, 0};
     ok(output_allowance(DTYPE_FP16, row, 3, 0, 0) == (0x1p-9 + 0x1p-20) * 2 + 0x1p-24, "4u of the row's largest, in fp16");
-    ok(output_allowance(DTYPE_BF16, row, 4, -7, 14) == (0x1p-6 + 8 * 0x1p-20) * 2 + 0x1p-133, "in bf16, and with the scores' size");
+    ok(output_allowance(DTYPE_BF16, row, 4, -7, 14) == (0x1p-6 + 8 * 0x1p-20) * 2 + 0x1p-133,
+       "in bf16, and with the scores' size");
     ok(output_allowance(DTYPE_FP32, row, 3, -INFINITY, 9) == 0, "nothing for a row without keys");
 
     static const float q2[] = {3, 4, 0, 1, 0, 0}, k2[] = {1, 2, 2, 0, 0, 0}; /* |q| at most 5, |k| at most 3 */
-    Problem two_rows = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 2, .seqlen_k = 2, .head_dim = 3, .dtype = DTYPE_FP32,
+    Problem two_rows = {.batch = 1,
+                        .heads = 1,
+                        .kv_heads = 1,
+                        .seqlen_q = 2,
+                        .seqlen_k = 2,
+                        .head_dim = 3,
+                        .dtype = DTYPE_FP32,
                         .scale = 0.5f};
     ok(score_size(&two_rows, q2, k2) == 7.5, "the scores' size is scale |q| |k|");
     ok(lse_allowance(-3) == 0x1p-15 && lse_allowance(-INFINITY) == 0, "LSE");
@@ -232,8 +246,15 @@ static void test_merge(void) {
 static void test_print(void) {
     char text[256] = "";
     FILE *file = tmpfile();
-    Comparison c = {.tensor = "O", .head = 3, .row = 17, .column = 5, .got = -(double)NAN, .want = 0.0123,
-                    .error = (double)NAN, .allowed = 2.1e-05, .bad = 1234};
+    Comparison c = {.tensor = "O",
+                    .head = 3,
+                    .row = 17,
+                    .column = 5,
+                    .got = -(double)NAN,
+                    .want = 0.0123,
+                    .error = (double)NAN,
+                    .allowed = 2.1e-05,
+                    .bad = 1234};
     comparison_print(file, &c);
     rewind(file);
     ok(fgets(text, sizeof text, file) && !strcmp(text, "O[batch 0, head 3, row 17, column 5] = nan, want 0.0123, error nan, "
@@ -241,8 +262,8 @@ static void test_print(void) {
        "the line about the worst element");
     fclose(file);
     file = tmpfile();
-    c = (Comparison){.tensor = "LSE", .batch = 1, .row = 2, .column = -1, .got = 0.5, .want = -INFINITY, .error = INFINITY,
-                     .bad = 1};
+    c = (Comparison){
+        .tensor = "LSE", .batch = 1, .row = 2, .column = -1, .got = 0.5, .want = -INFINITY, .error = INFINITY, .bad = 1};
     comparison_print(file, &c);
     rewind(file);
     ok(fgets(text, sizeof text, file) && !strcmp(text, "LSE[batch 1, head 0, row 2] = 0.5, want -inf, error inf, allowed 0 "

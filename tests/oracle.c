@@ -48,8 +48,14 @@ static double *normal(size_t count, uint32_t stream) {
 }
 
 static Example example(const Case *c) {
-    Example e = {.p = {.batch = c->batch, .heads = c->heads, .kv_heads = c->kv_heads, .seqlen_q = c->seqlen_q,
-                       .seqlen_k = c->seqlen_k, .head_dim = c->head_dim, .causal = c->causal, .scale = 0.75f},
+    Example e = {.p = {.batch = c->batch,
+                       .heads = c->heads,
+                       .kv_heads = c->kv_heads,
+                       .seqlen_q = c->seqlen_q,
+                       .seqlen_k = c->seqlen_k,
+                       .head_dim = c->head_dim,
+                       .causal = c->causal,
+                       .scale = 0.75f},
                  .lengths = c->lengths ? some_lengths : NULL};
     size_t queries = query_elements(&e.p), keys = key_elements(&e.p);
     e.q = normal(queries, 0), e.k = normal(keys, 1), e.v = normal(keys, 2), e.d_o = normal(queries, 3);

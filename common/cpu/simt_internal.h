@@ -46,13 +46,13 @@ typedef struct {
 } Copy;
 
 typedef struct {
-    jmp_buf context; /* where it goes on */
-    SimtIndex index; /* its threadIdx */
-    int number;      /* the same as one number, x fastest; lane = number % 32, warp = number / 32 */
-    int returned;    /* from the kernel */
-    Place place;     /* where it waits, unless it is ready */
+    jmp_buf context;       /* where it goes on */
+    SimtIndex index;       /* its threadIdx */
+    int number;            /* the same as one number, x fastest; lane = number % 32, warp = number / 32 */
+    int returned;          /* from the kernel */
+    Place place;           /* where it waits, unless it is ready */
     const void *sleeps_on; /* simt_sleep's address, or NULL */
-    Copy *copies;    /* issued and not landed, oldest first */
+    Copy *copies;          /* issued and not landed, oldest first */
     int copy_count, copy_capacity;
     int group; /* of the next copy: how many groups this thread has committed */
     char *stack;
