@@ -14,7 +14,7 @@
  * Why it matters all the same: it is short enough to be checked by eye, it fixes what the others must compute (masks, grouped
  * heads, rows without keys, rounding), and every later stage is validated against it.
  *
- *     make 00_naive && ./00_naive --seqlen 512
+ *     make 00_naive && ./00_naive/00_naive --seqlen 512
  */
 #include "../common/gpu/kernel.cuh"
 

@@ -19,7 +19,7 @@
  * The inner dimension (D for S, the keys for O) goes by in slices of 32, so that two tiles of 64 x 33 floats, 16.5 KB, are all
  * the shared memory a block takes. S and P are still stored: this stage is tiling and nothing else.
  *
- *     make 01_tiled && ./01_tiled --variant fma
+ *     make 01_tiled && ./01_tiled/01_tiled --variant fma
  */
 #include "tiled.cuh"
 

@@ -14,7 +14,7 @@
  * Shared memory: two tiles of 16-bit elements, 16 KB (D = 64) or 32 KB (D = 128) for the scores, 16 or 24 KB for the output, in the
  * swizzled layout of gpu/tile.cuh, without which every ldmatrix would meet the same bank eight times.
  *
- *     make 01_tiled && ./01_tiled --variant mma
+ *     make 01_tiled && ./01_tiled/01_tiled --variant mma
  */
 #include "../common/gpu/tile.cuh"
 #include "tiled.cuh"

@@ -38,7 +38,7 @@
  *     output       Q     Sq D e                        the same             LSE read      4 Sq, by four lanes each
  *                  K, V  Sq/64 Sk D e each             sum columns D e      O written     Sq D e
  *
- *     make 02_online_softmax && ./02_online_softmax --head-dim 128 --causal
+ *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --head-dim 128 --causal
  */
 #include "../common/gpu/tile.cuh"
 

@@ -37,7 +37,7 @@
  * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded up),
  * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
  *
- *     make 03_fa1 && ./03_fa1 --head-dim 128 --causal
+ *     make 03_fa1 && ./03_fa1/03_fa1 --head-dim 128 --causal
  */
 #include "../common/gpu/tile.cuh"
 

@@ -22,7 +22,7 @@
  * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded up),
  * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
  *
- *     make 04_fa2 && ./04_fa2 --variant epilogue --head-dim 128 --causal
+ *     make 04_fa2 && ./04_fa2/04_fa2 --variant epilogue --head-dim 128 --causal
  */
 #include "../common/gpu/tile.cuh"
 

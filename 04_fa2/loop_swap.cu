@@ -28,7 +28,7 @@
  * No workspace. 03_fa1 read K and V once and Q, O again and again; this is the other way round, and K and V come mostly from
  * L2. They bring 4 Br Bc D FLOPs for 2 Bc D e bytes: Br = 32 FLOPs a byte, and the next variant is about that number.
  *
- *     make 04_fa2 && ./04_fa2 --variant loop_swap --head-dim 128 --causal
+ *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
 #include "../common/gpu/tile.cuh"
 

@@ -23,7 +23,7 @@
  * Beyond the paper: O is rescaled only when the maximum has grown a lot (SLACK); under a causal mask the longest blocks
  * start first. What was tried, what it brought and what limits the kernel now is in notes/04_fa2.md.
  *
- *     make 04_fa2 && ./04_fa2 --variant split_q --head-dim 128 --causal
+ *     make 04_fa2 && ./04_fa2/04_fa2 --variant split_q --head-dim 128 --causal
  */
 #include "../common/gpu/tile.cuh"
 

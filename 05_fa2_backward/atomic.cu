@@ -18,7 +18,7 @@
  * Costs, for each tile of Br queries and Bc keys: 10 Br Bc D FLOPs, Br Bc exponentials, 4 Br D bytes of atomics, 4 Br D
  * bytes of Q and dO, mostly from L2. Chips with less shared memory get smaller tiles: launch_if_it_fits.
  *
- *     make 05_fa2_backward && ./05_fa2_backward --variant atomic --head-dim 128 --causal
+ *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --variant atomic --head-dim 128 --causal
  */
 #include "backward.cuh"
 

@@ -10,7 +10,7 @@
  * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes for
  * P, dP and dS. It is what the two real variants are validated against; 00_naive is its forward half.
  *
- *     make 05_fa2_backward && ./05_fa2_backward --seqlen 512 --variant 00_naive
+ *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
 #include "../common/gpu/kernel.cuh"
 

@@ -21,7 +21,7 @@
  * query_gradients is the forward pass with dQ in O's place: 4 warps, 32 queries each, 32 keys at a time. Registers a lane:
  * dQ D, S and dP 32 each. Chips with less shared memory get smaller tiles: launch_..._gradients.
  *
- *     make 05_fa2_backward && ./05_fa2_backward --variant two_pass --head-dim 128 --causal
+ *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --variant two_pass --head-dim 128 --causal
  */
 #include "backward.cuh"
 

@@ -33,7 +33,7 @@
  * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16,
  * and this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
  *
- *     make 06_fp8 && ./06_fp8 --variant mma --format e5m2 --causal
+ *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
 #include "../common/gpu/tile.cuh"
 

@@ -32,7 +32,7 @@
  * What it costs. Read once 2 (Nq + 2 Nk) D bytes a head, written half of it; --scaling tensor reads all of it once more
  * before, for the maxima; --smooth-k reads K once more. No FLOPs to speak of: device memory is the limit.
  *
- *     make 06_fp8 && ./06_fp8 --variant mma --scaling block --hadamard
+ *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --scaling block --hadamard
  */
 #include "../common/gpu/instructions.cuh"
 

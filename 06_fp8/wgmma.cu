@@ -26,7 +26,7 @@
  * The workspace is what quantise.cu left: fp8.h. The same kernel takes fp16 there (--format fp16), to tell what the
  * instruction brings from what the 8 bits bring. Its Bc is 64, so that tiles have as many bytes.
  *
- *     make 06_fp8 && ./06_fp8 --variant wgmma --head-dim 128 --format e4m3
+ *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
 #include "../common/gpu/hopper.cuh"
 #include "../common/gpu/tile.cuh"

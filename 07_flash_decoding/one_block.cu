@@ -13,7 +13,7 @@
  * memory answers after a bit less than 1 us: some 90 GB/s a block, a fortieth of what the memory of a large chip gives. So the
  * time is that of the longest head, however few heads there are. No workspace.
  *
- *     make 07_flash_decoding && ./07_flash_decoding --variant one_block
+ *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant one_block
  */
 #include "fma_rows.cuh"
 #include "mma_rows.cuh"

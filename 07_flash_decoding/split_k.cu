@@ -27,7 +27,7 @@
  * (4 rows, D = 128: 4 KB; beside 64 KB of keys a tile). Time: bytes / bandwidth, and the launch, the first answer of memory and
  * the merge, some microseconds.
  *
- *     make 07_flash_decoding && ./07_flash_decoding --variant split_k --splits 8
+ *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant split_k --splits 8
  */
 #include "cache.h"
 #include "fma_rows.cuh"

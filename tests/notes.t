@@ -2,7 +2,8 @@
 # notes.t - README.md and the notes say what is so: their figures are those of the result files, their links and anchors lead
 # somewhere, the index knows every note, the code they print is in the tree, and the commands they print run.
 #
-# In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or ./0. The programs are those built
+# In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or ./0, and what a kernel's first
+# comment says about running it. The programs are those built
 # last, and `make` is asked only whether it knows the way (make -n): some of its targets take minutes, and this test is part of
 # one of them. A block for a GPU begins with ```sh gpu; one for a GPU whose counters may be read, which is not run, with ```sh ncu.
 use strict;
@@ -78,13 +79,19 @@ for my $page (@pages) {
     my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/0\d_)[^`]*)`/g;
     # Not a GPU's, nor those with something to fill in.
     my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|DEVICE=cuda|built for/ } @quoted;
-    my @commands = map { split / && / } map { s/ +#.*//r } (map { split /\n/ } @blocks), @whole;
-    for my $line (grep { /^\w|^\.\// && !$run{$_}++ } @commands) {
+    runs($page, (map { split /\n/ } @blocks), @whole);
+}
+runs($_, read_text($_) =~ /^ \*     (make 0.*)/mg) for grep { /\.cu$/ } @sources; # how to run a kernel, at the top of its file
+done_testing();
+
+# Each of these commands runs, as far as no other page has printed it.
+sub runs {
+    my ($page, @lines) = @_;
+    for my $line (grep { /^\w|^\.\// && !$run{$_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
         gives(0, "bash '$copy/line.sh'", "$page: $line");
     }
 }
-done_testing();
 
 # Whether a command ends with this exit code; if not, what it said.
 sub gives {
