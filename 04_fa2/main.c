@@ -10,7 +10,8 @@ const Stage stage = {
     .idea = "FlashAttention-2: divide once, queries outer, warps own rows",
     .variants = {
         {.name = "epilogue", .idea = "O is kept unnormalised and divided once, in the last step", .launch = fa2_epilogue,
-         .plan = fa2_epilogue_plan, .predict = fa2_epilogue_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+         .plan = fa2_epilogue_plan, .predict = fa2_epilogue_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
         {.name = "loop_swap", .idea = "queries outer, keys inner: O stays in registers", .launch = fa2_loop_swap,
          .predict = fa2_loop_swap_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
