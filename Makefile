@@ -9,6 +9,12 @@ NVCC     ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/loc
 GPU_CC   := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
 STAGES   := $(patsubst %/main.c,%,$(sort $(wildcard 0?_*/main.c)))
 
+# All cores compile, unless -j says otherwise; not if there are several goals, as their order may matter (make clean all).
+JOBS     ?= $(shell getconf _NPROCESSORS_ONLN)
+ifeq ($(MAKELEVEL)$(filter-out 0 1,$(words $(MAKECMDGOALS))),0)
+  MAKEFLAGS += --jobs=$(JOBS)
+endif
+
 # ---- which device, and why ----------------------------------------------------------------------------------------------
 ifeq ($(DEVICE),auto)
   DEVICE := $(if $(NVCC),$(if $(GPU_CC),cuda,cpu),cpu)
@@ -116,7 +122,8 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
 .PHONY: test test-device tests mutations
-JOBS        ?= $(shell getconf _NPROCESSORS_ONLN)
+# A test that calls make starts afresh, for the same device.
+PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) prove --exec ''
 UNIT_C      := $(filter-out tests/grid%,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
 UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
@@ -146,13 +153,13 @@ test: ## all tests: on the CPU device, then on the GPU where there is one
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
-	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) prove --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS)) --exec '' \
+	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS)) \
 		$(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
 
 test-trace: ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 test-trace-built
 test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
-	TEST_BUILD=$(OUT) prove --exec '' $(OUT)/tests/trace tests/trace.t
+	TEST_BUILD=$(OUT) $(PROVE) $(OUT)/tests/trace tests/trace.t
 
 mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
@@ -160,7 +167,7 @@ mutations: ## break each kernel on purpose, one line at a time, and see the test
 trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-defects-built
 trace-defects-built: $(foreach s,$(STAGES),$(OUT)/$s/$s)
-	prove --exec '' tests/trace_defects.t
+	$(PROVE) tests/trace_defects.t
 
 # ---- the trace ----------------------------------------------------------------------------------------------------------
 # Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100"
@@ -203,11 +210,11 @@ ifeq ($(DEVICE),cuda)
 		echo "$$tool $$stage"; compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $(OUT)/tests/$$tool.log $(OUT)/tests/grid_$$stage --quick >/dev/null \
 		  && tail -n 1 $(OUT)/tests/$$tool.log || { cat $(OUT)/tests/$$tool.log; exit 1; }; done; done
 else
-	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined sanitize-cpu
+	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined KERNEL_OPTIMISE=-O1 sanitize-cpu # compiles in a third of the time
 endif
 sanitize-cpu: $(UNITS) $(GRIDS)
-	prove --jobs $(JOBS) --exec '' $(filter-out %/simt_errors,$(UNITS))
-	prove --jobs $(JOBS) --exec '' $(GRIDS) :: --quick
+	$(PROVE) --jobs $(JOBS) $(filter-out %/simt_errors,$(UNITS))
+	$(PROVE) --jobs $(JOBS) $(GRIDS) :: --quick
 
 tables: ## rewrite the figures in README and notes from the result files
 	perl notes/tables.pl

@@ -13,7 +13,6 @@ use Test::More;
 use File::Find qw(find);
 use File::Temp qw(tempdir);
 
-delete @ENV{'MAKEFLAGS', 'MAKELEVEL', 'MFLAGS'}; # of the make that runs the tests
 my @pages = ('README.md', sort glob('notes/*.md notes/results/*/README.md'));
 my %text = map { $_ => read_text($_) } @pages;
 
