@@ -1,32 +1,18 @@
 /* grid.c - every variant of one stage against the fp64 oracle, over shapes, masks, head groups, key lengths and inputs.
  *
- *     build/cpu/tests/grid_01_tiled [--quick] [--variant NAME] [--verbose]
- *
- * Linked once a stage against that stage's table (its main.c with main renamed). A test point is one variant in one dtype,
- * head dim and mask; inside, pairs of the lengths below, while heads, batch, key lengths, the kind of input and the stage's own
- * settings rotate. --quick keeps every eighth of those pairs, for sanitizers and mutation tests; a GPU takes more of them.
+ * Linked once a stage against that stage's table (its main.c with main renamed). How it is run: grid.h. The stage's own
+ * settings rotate with the rest.
  *
  * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
  * 00_naive's in the same dtype; if LSE agrees on its own; and if no guard strip behind a tensor was written to. A variant that
  * prepares its inputs is held against the oracle of those (quantised.h).
  */
-#define _GNU_SOURCE
-#include <getopt.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../common/check.h"
-#include "../common/device.h"
 #include "../common/numeric.h"
 #include "../common/oracle.h"
 #include "../common/quantised.h"
 #include "../common/random.h"
-#include "../common/stage.h"
-#include "tap.h"
-
-extern const Stage stage;
-
-static const int LENGTHS[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 509};
-enum { LENGTH_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
+#include "grid.h"
 
 /* Inputs that break something plain N(0,1) leaves whole. */
 typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_MEAN, INPUT_COUNT } InputKind;
@@ -47,24 +33,6 @@ typedef struct {
     double naive_error; /* 00_naive's worst error of O on this case */
 } Case;
 
-static void *allocate(size_t bytes) {
-    void *memory = malloc(bytes ? bytes : 1);
-    if (!memory) {
-        fprintf(stderr, "grid: out of memory\n");
-        exit(2);
-    }
-    return memory;
-}
-
-static void *device_allocate(size_t bytes, const char *purpose) {
-    void *memory = device_alloc(bytes, purpose);
-    if (!memory) {
-        fprintf(stderr, "grid: no device memory for %s\n", purpose);
-        exit(2);
-    }
-    return memory;
-}
-
 /* Draws q, k, v of the case's kind, rounds them to the dtype, and hands back what was rounded, as doubles. */
 static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *device[3]) {
     const Problem *p = &c->p;
@@ -73,7 +41,7 @@ static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *
     const char *names[3] = {"Q", "K", "V"};
     void *host[3]; /* free_case frees them */
     for (int tensor = 0; tensor < 3; tensor++) {
-        host[tensor] = allocate(counts[tensor] * dtype_bytes(p->dtype));
+        host[tensor] = host_alloc(counts[tensor], dtype_bytes(p->dtype));
         double mean = tensor == 2 ? (c->kind == V_MEAN ? 0.5 : 0) : c->kind == VERY_NEGATIVE ? (tensor == 0 ? 4 : -4) : 0;
         double std = c->kind == VERY_NEGATIVE && tensor < 2 ? 0.25 : 1;
         random_normal(p->dtype, host[tensor], counts[tensor], seed, tensor, mean, std);
@@ -101,28 +69,19 @@ static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *
 
 static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed) {
     Case c = {.p = p, .kind = kind};
-    if (with_lengths) { /* full, 0, 1, odd, ... over the batch */
-        int choices[] = {p.seqlen_k, 0, 1, (p.seqlen_k / 2) | 1, p.seqlen_k - 1};
-        c.lengths = allocate(p.batch * sizeof(int));
-        for (int b = 0; b < p.batch; b++) {
-            c.lengths[b] = choices[(seed + b) % 5];
-            if (c.lengths[b] > p.seqlen_k)
-                c.lengths[b] = p.seqlen_k;
-        }
-        c.t.key_lengths = device_allocate(p.batch * sizeof(int), "key lengths");
-        device_write((void *)c.t.key_lengths, c.lengths, p.batch * sizeof(int));
-    }
+    if (with_lengths)
+        c.lengths = draw_lengths(&p, seed, &c.t.key_lengths);
     size_t queries = query_elements(&p), keys = key_elements(&p), rows = row_count(&p);
-    double *q = allocate(queries * sizeof *q), *k = allocate(keys * sizeof *k), *v = allocate(keys * sizeof *v);
+    double *q = host_alloc(queries, sizeof *q), *k = host_alloc(keys, sizeof *k), *v = host_alloc(keys, sizeof *v);
     void *device[3];
     draw(&c, seed, q, k, v, device);
     c.t.q = device[0], c.t.k = device[1], c.t.v = device[2];
     c.t.o = device_allocate(queries * dtype_bytes(p.dtype), "O");
     c.t.lse = device_allocate(rows * sizeof(float), "LSE");
-    c.host_o = allocate(queries * dtype_bytes(p.dtype));
-    c.host_lse = allocate(rows * sizeof(float));
-    c.o = allocate(queries * sizeof(double));
-    c.lse = allocate(rows * sizeof(double));
+    c.host_o = host_alloc(queries, dtype_bytes(p.dtype));
+    c.host_lse = host_alloc(rows, sizeof(float));
+    c.o = host_alloc(queries, sizeof(double));
+    c.lse = host_alloc(rows, sizeof(double));
     oracle_forward(&p, c.lengths, q, k, v, c.o, c.lse);
     free(q), free(k), free(v);
     return c;
@@ -137,19 +96,10 @@ static void free_case(Case *c) {
         free(host[i]);
 }
 
-static void print_case(const Case *c) {
-    const Problem *p = &c->p;
-    diag("batch %d, heads %d/%d, seqlen %d x %d, head_dim %d, %s, %s, %s inputs%s", p->batch, p->heads, p->kv_heads,
-         p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full", INPUT_NAMES[c->kind],
-         c->lengths ? ", key lengths:" : "");
-    for (int b = 0; c->lengths && b < p->batch; b++)
-        diag("  %d", c->lengths[b]);
-    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++)
-        diag("  --%s: %d", stage.settings[i].name, p->settings[i]);
-}
+static void print_case(const Case *c) { print_problem(&c->p, c->lengths, INPUT_NAMES[c->kind]); }
 
 static int all_zero(const Buffer *buffer) {
-    unsigned char *bytes = allocate(buffer->bytes);
+    unsigned char *bytes = host_alloc(buffer->bytes, 1);
     size_t i = 0;
     device_read(bytes, buffer->pointer, buffer->bytes);
     while (i < buffer->bytes && bytes[i] == 0)
@@ -268,24 +218,6 @@ static int has_numbers(void) {
     return 0;
 }
 
-/* The `index`-th problem of a dtype, head dim and mask: which heads, batch and settings go with this pair of lengths. */
-static Problem problem_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, Dtype dtype, int causal) {
-    static const int heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {4, 1}, {2, 2}};
-    int large = (long)seqlen_q * seqlen_k > 130 * 130; /* large ones keep to one head or a pair, for time */
-    const int *h = heads[large ? index % 2 : index % 5];
-    Problem p = {.batch = !large && index % 3 == 0 ? 3 : 1,
-                 .heads = h[0],
-                 .kv_heads = h[1],
-                 .seqlen_q = seqlen_q,
-                 .seqlen_k = seqlen_k,
-                 .head_dim = head_dim,
-                 .dtype = dtype,
-                 .causal = causal,
-                 .scale = (index % INPUT_COUNT == PEAKED ? 6 : 1) / sqrt(head_dim)};
-    rotate_settings(&p, index);
-    return p;
-}
-
 /* Without atomics nothing may depend on the order of threads and blocks: 100 runs, the same bits. (A race would show, too.) */
 static void test_repeats(const Variant *variant) {
     Problem p = {.batch = 1,
@@ -299,7 +231,7 @@ static void test_repeats(const Variant *variant) {
                  .scale = 0.125f};
     Case c = make_case(p, NORMAL, 0, 1);
     size_t o_bytes = query_elements(&p) * dtype_bytes(p.dtype), lse_bytes = row_count(&p) * sizeof(float);
-    void *o = allocate(o_bytes), *lse = allocate(lse_bytes);
+    void *o = host_alloc(o_bytes, 1), *lse = host_alloc(lse_bytes, 1);
     int different = 0;
     for (int run = 0; run < 100; run++) {
         launch_variant(variant, &c, NULL);
@@ -313,26 +245,7 @@ static void test_repeats(const Variant *variant) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"quick", 0, 0, 'q'}, {"variant", 1, 0, 'v'}, {"verbose", 0, 0, 'w'}, {0, 0, 0, 0}};
-    int quick = 0, verbose = 0, option;
-    const char *only = NULL;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        if (option == 'q')
-            quick = 1;
-        else if (option == 'v')
-            only = optarg;
-        else if (option == 'w')
-            verbose = 1;
-        else
-            return 2;
-    }
-
-    const Variant *variants[MAX_VARIANTS + 1] = {&naive_variant};
-    int count = 1;
-    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++)
-        if (!only || strcmp(only, stage.variants[i].name) == 0)
-            variants[count++] = &stage.variants[i];
+    const Grid grid = grid_options(argc, argv, &naive_variant);
     int first = strcmp(stage.name, "00_naive") == 0 ? 0 : 1; /* the naive kernel is examined in its own stage only */
 
     int rounds = has_numbers() ? 4 : 1; /* so that every pair meets several numbers */
@@ -344,7 +257,7 @@ int main(int argc, char **argv) {
                 for (int index = 0; index < rounds * LENGTH_COUNT * LENGTH_COUNT; index++) {
                     /* In fp16, D = 64 takes all pairs, D = 128 a third of them for each mask, the others fewer, and on the CPU
                      * so do the other dtypes, whose code differs in a conversion; quick an eighth of that */
-                    int every = quick ? 8 : 1;
+                    int every = grid.quick ? 8 : 1;
                     if (d > 0)
                         every *= d == 1 ? 3 : 16;
                     if (dtype != DTYPE_FP16 && device_properties()->is_cpu)
@@ -352,28 +265,32 @@ int main(int argc, char **argv) {
                     if ((index + causal + (int)d) % every)
                         continue;
                     int number = index + 3 * causal + 5 * (int)d, pair = index % (LENGTH_COUNT * LENGTH_COUNT);
+                    InputKind kind = number % INPUT_COUNT;
                     Problem p = problem_of_shape(number, LENGTHS[pair / LENGTH_COUNT], LENGTHS[pair % LENGTH_COUNT],
                                                  head_dims[d], dtype, causal);
+                    rotate_settings(&p, number);
+                    if (kind == PEAKED)
+                        p.scale *= 6;
                     int takers = 0;
-                    for (int i = first; i < count; i++)
-                        takers += !variant_refuses(variants[i], &p);
+                    for (int i = first; i < grid.count; i++)
+                        takers += !variant_refuses(grid.variants[i], &p);
                     if (!takers)
                         continue;
-                    Case c = make_case(p, number % INPUT_COUNT, number % 4 < 2, number);
-                    for (int i = 0; i < count; i++)
-                        if (!variant_refuses(variants[i], &p)) {
+                    Case c = make_case(p, kind, number % 4 < 2, number);
+                    for (int i = 0; i < grid.count; i++)
+                        if (!variant_refuses(grid.variants[i], &p)) {
                             cases[i]++;
-                            if (wrong[i] < 3 || verbose) /* three examples are enough */
-                                wrong[i] += !run_variant(variants[i], &c);
+                            if (wrong[i] < 3 || grid.verbose) /* three examples are enough */
+                                wrong[i] += !run_variant(grid.variants[i], &c);
                         }
                     free_case(&c);
                 }
-                for (int i = first; i < count; i++)
+                for (int i = first; i < grid.count; i++)
                     if (cases[i])
-                        ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, variants[i]->name, dtype_name(dtype),
+                        ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, grid.variants[i]->name, dtype_name(dtype),
                            head_dims[d], causal ? "causal" : "full", cases[i]);
             }
-    for (int i = first; i < count && !quick; i++)
-        test_repeats(variants[i]);
+    for (int i = first; i < grid.count && !grid.quick; i++)
+        test_repeats(grid.variants[i]);
     return tap_done();
 }

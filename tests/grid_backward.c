@@ -1,33 +1,17 @@
 /* grid_backward.c - the gradients of every variant of a backward stage against the fp64 oracle, over shapes, masks, head
- * groups, key lengths and inputs; what grid.c is for a forward stage.
- *
- *     build/cpu/tests/grid_05_fa2_backward [--quick] [--variant NAME] [--verbose]
- *
- * --quick keeps every eighth of the pairs of lengths and ends at the first case that is wrong, for sanitizers and mutation
- * tests.
+ * groups, key lengths and inputs; what grid.c is for a forward stage. How it is run: grid.h. With --quick it ends at the first
+ * case that is wrong.
  *
  * Each case runs the stage's own forward pass first. A gradient passes if its worst error is at most 3 times that of the
  * naive gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels;
  * if it is exactly 0 where the mask leaves nothing; and if no guard strip behind a tensor was written to.
  */
-#define _GNU_SOURCE
-#include <getopt.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../common/check.h"
-#include "../common/device.h"
 #include "../common/gradient.h"
 #include "../common/numeric.h"
 #include "../common/oracle.h"
-#include "../common/parallel.h"
 #include "../common/random.h"
-#include "../common/stage.h"
-#include "tap.h"
-
-extern const Stage stage;
-
-static const int LENGTHS[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 509};
-enum { LENGTH_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
+#include "grid.h"
 
 /* Inputs that break something plain N(0,1) leaves whole. */
 typedef enum { NORMAL, PEAKED, K_MEAN, EQUAL, V_MEAN, INPUT_COUNT } InputKind;
@@ -43,15 +27,6 @@ typedef struct {
     double fp32_floor;                  /* what rounding in fp32 leaves of a dS that cancels, as a gradient */
     double naive_error[GRADIENT_COUNT]; /* the naive gradients' worst error on this case */
 } Case;
-
-static void *device_allocate(size_t bytes, const char *purpose) {
-    void *memory = device_alloc(bytes, purpose);
-    if (!memory) {
-        fprintf(stderr, "grid_backward: no device memory for %s\n", purpose);
-        exit(2);
-    }
-    return memory;
-}
 
 /* Draws one tensor, rounded to the dtype: on the device, and as doubles on the host. */
 static double *draw(const Case *c, unsigned seed, int stream, size_t count, double mean, double std, const void **device) {
@@ -69,16 +44,8 @@ static double *draw(const Case *c, unsigned seed, int stream, size_t count, doub
 
 static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed) {
     Case c = {.p = p, .kind = kind};
-    if (with_lengths) { /* full, 0, 1, odd, ... over the batch */
-        int choices[] = {p.seqlen_k, 0, 1, (p.seqlen_k / 2) | 1, p.seqlen_k - 1};
-        c.lengths = host_alloc(p.batch, sizeof(int));
-        for (int b = 0; b < p.batch; b++) {
-            c.lengths[b] = choices[(seed + b) % 5];
-            c.lengths[b] = c.lengths[b] > p.seqlen_k ? p.seqlen_k : c.lengths[b];
-        }
-        c.t.key_lengths = device_allocate(p.batch * sizeof(int), "key lengths");
-        device_write((void *)c.t.key_lengths, c.lengths, p.batch * sizeof(int));
-    }
+    if (with_lengths)
+        c.lengths = draw_lengths(&p, seed, &c.t.key_lengths);
     size_t queries = query_elements(&p), keys = key_elements(&p);
     double *q = draw(&c, seed, 0, queries, 0, kind == EQUAL ? 0 : 1, &c.t.q);
     double *k = draw(&c, seed, 1, keys, kind == K_MEAN ? 2 : 0, 1, &c.t.k);
@@ -111,14 +78,7 @@ static void free_case(Case *c) {
     free(c->lengths);
 }
 
-static void print_case(const Case *c) {
-    const Problem *p = &c->p;
-    diag("batch %d, heads %d/%d, seqlen %d x %d, head_dim %d, %s, %s, %s inputs%s", p->batch, p->heads, p->kv_heads,
-         p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full", INPUT_NAMES[c->kind],
-         c->lengths ? ", key lengths:" : "");
-    for (int b = 0; c->lengths && b < p->batch; b++)
-        diag("  %d", c->lengths[b]);
-}
+static void print_case(const Case *c) { print_problem(&c->p, c->lengths, INPUT_NAMES[c->kind]); }
 
 /* Whether the mask leaves this row of dQ, or this key, nothing at all. */
 static int is_cut_off(const Case *c, Gradient which, int batch, int row) {
@@ -194,26 +154,6 @@ static int run_variant(const Variant *variant, Case *c) {
     return good;
 }
 
-/* The `index`-th case of a dtype, head dim and mask: which heads, batch, lengths and inputs go with this pair of lengths. */
-static Case case_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, Dtype dtype, int causal) {
-    static const int heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {4, 1}, {2, 2}};
-    int large = (long)seqlen_q * seqlen_k > 130 * 130; /* large ones keep to one head or a pair, for time */
-    const int *h = heads[large ? index % 2 : index % 5];
-    InputKind kind = index / 2 % INPUT_COUNT;
-    Problem p = {.batch = large            ? 1
-                          : index % 3 == 0 ? 3
-                                           : 1,
-                 .heads = h[0],
-                 .kv_heads = h[1],
-                 .seqlen_q = seqlen_q,
-                 .seqlen_k = seqlen_k,
-                 .head_dim = head_dim,
-                 .dtype = dtype,
-                 .causal = causal,
-                 .scale = (kind == PEAKED ? 4 : 1) / sqrt(head_dim)};
-    return make_case(p, kind, index % 4 < 2, index);
-}
-
 /* ---- against differences of the forward pass ---- */
 
 /* The loss whose gradient with respect to O is d_o: sum of d_o * O, in fp64. */
@@ -228,7 +168,7 @@ static double loss(const Problem *p, const double *q, const double *k, const dou
 
 /* Each element of Q, K and V is moved a little both ways; (loss(x + h) - loss(x - h)) / 2h is its gradient, up to h^2 =
  * 1e-8. No formula of the backward pass takes part. */
-static void test_differences(const Variant **variants, int count) {
+static void test_differences(const Grid *grid) {
     Problem p = {.batch = 1,
                  .heads = 2,
                  .kv_heads = 1,
@@ -257,8 +197,8 @@ static void test_differences(const Variant **variants, int count) {
             inputs[which][i] = x;
             c.want[which][i] = (above - below) / (2 * h);
         }
-    for (int i = 0; i < count; i++)
-        ok(run_variant(variants[i], &c), "%s/%s agrees with central differences", stage.name, variants[i]->name);
+    for (int i = 0; i < grid->count; i++)
+        ok(run_variant(grid->variants[i], &c), "%s/%s agrees with central differences", stage.name, grid->variants[i]->name);
     for (int i = 0; i < 3; i++)
         free(inputs[i]);
     free(d_o);
@@ -306,27 +246,7 @@ static void test_bit_equality(const Variant *variant, int runs) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"quick", 0, 0, 'q'}, {"variant", 1, 0, 'v'}, {"verbose", 0, 0, 'w'}, {0, 0, 0, 0}};
-    int quick = 0, verbose = 0, option;
-    const char *only = NULL;
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        if (option == 'q')
-            quick = 1;
-        else if (option == 'v')
-            only = optarg;
-        else if (option == 'w')
-            verbose = 1;
-        else
-            return 2;
-    }
-
-    const Variant *variants[MAX_VARIANTS + 1] = {stage.reference};
-    int count = 1;
-    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++)
-        if (!only || strcmp(only, stage.variants[i].name) == 0)
-            variants[count++] = &stage.variants[i];
-
+    const Grid grid = grid_options(argc, argv, stage.reference);
     static const int head_dims[] = {64, 128};
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         for (size_t d = 0; d < sizeof head_dims / sizeof *head_dims; d++)
@@ -338,30 +258,35 @@ int main(int argc, char **argv) {
                 for (int index = 0; index < LENGTH_COUNT * LENGTH_COUNT; index++) {
                     /* On a GPU D = 64 takes all pairs of lengths, D = 128 a third of them. On the CPU half of that for each mask,
                      * and a quarter of that for bf16, whose code differs in a conversion */
-                    int every = (d == 0 ? 1 : 3) * (quick ? 8 : 1);
+                    int every = (d == 0 ? 1 : 3) * (grid.quick ? 8 : 1);
                     if (device_properties()->is_cpu)
                         every *= 2 * (dtype == DTYPE_FP16 ? 1 : 4);
-                    if ((index + causal + (int)d) % every || (quick && wrong_total))
+                    if ((index + causal + (int)d) % every || (grid.quick && wrong_total))
                         continue;
-                    Case c = case_of_shape(index + 3 * causal + 5 * d, LENGTHS[index / LENGTH_COUNT],
-                                           LENGTHS[index % LENGTH_COUNT], head_dims[d], dtype, causal);
-                    for (int i = 0; i < count; i++)
-                        if (wrong[i] < 3 || verbose) /* three examples are enough */
-                            wrong[i] += !run_variant(variants[i], &c);
-                    for (int i = 0; i < count; i++)
+                    int number = index + 3 * causal + 5 * (int)d;
+                    InputKind kind = number / 2 % INPUT_COUNT;
+                    Problem p = problem_of_shape(number, LENGTHS[index / LENGTH_COUNT], LENGTHS[index % LENGTH_COUNT],
+                                                 head_dims[d], dtype, causal);
+                    if (kind == PEAKED)
+                        p.scale *= 4;
+                    Case c = make_case(p, kind, number % 4 < 2, number);
+                    for (int i = 0; i < grid.count; i++)
+                        if (wrong[i] < 3 || grid.verbose) /* three examples are enough */
+                            wrong[i] += !run_variant(grid.variants[i], &c);
+                    for (int i = 0; i < grid.count; i++)
                         wrong_total += wrong[i];
                     cases++;
                     free_case(&c);
                 }
-                for (int i = 0; i < count; i++)
-                    ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, variants[i]->name, dtype_name(dtype),
+                for (int i = 0; i < grid.count; i++)
+                    ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, grid.variants[i]->name, dtype_name(dtype),
                        head_dims[d], causal ? "causal" : "full", cases);
-                if (quick && wrong_total)
+                if (grid.quick && wrong_total)
                     return tap_done();
             }
-    test_differences(variants, count);
-    for (int i = 1; i < count; i++)
-        if (strcmp(variants[i]->name, "two_pass") == 0)
-            test_bit_equality(variants[i], quick ? 10 : 100);
+    test_differences(&grid);
+    for (int i = 1; i < grid.count; i++)
+        if (strcmp(grid.variants[i]->name, "two_pass") == 0)
+            test_bit_equality(grid.variants[i], grid.quick ? 10 : 100);
     return tap_done();
 }
