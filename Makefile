@@ -59,13 +59,15 @@ else
   MACHINE   := common/device_cpu.c $(filter-out common/cpu/trace%,$(wildcard common/cpu/*.c))
 endif
 
+IS_GNU = $(findstring Free Software Foundation,$(shell $(CXX) --version 2>/dev/null))
+
 # TRACE=1: the kernels report each access to memory (common/cpu/trace.c, notes/trace.md). -fsanitize=thread inserts the calls,
 # the options after it keep them true to the source; clang would split or lose the 16-byte ones.
 ifdef TRACE
   ifneq ($(DEVICE),cpu)
     $(error TRACE=1 is for the CPU device: add DEVICE=cpu)
   endif
-  ifeq ($(findstring Free Software Foundation,$(shell $(CXX) --version 2>/dev/null)),)
+  ifeq ($(IS_GNU),)
     $(error the trace needs g++, and $(CXX) is not it or not there; set CXX=g++)
   endif
   OUT        := build/cpu-trace
@@ -121,9 +123,10 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
-.PHONY: test test-device tests mutations
-# A test that calls make starts afresh, for the same device.
-PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) prove --exec ''
+.PHONY: test test-device test-quick tests mutations
+# A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
+PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
+               prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
 UNIT_C      := $(filter-out tests/grid%,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
 UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
@@ -149,12 +152,16 @@ tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
 test: ## all tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
-	@$(MAKE) --no-print-directory test-trace
+	@$(if $(IS_GNU),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: it needs g++$(,) and CXX is $(CXX)")
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
-	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS)) \
+	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) \
 		$(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
+
+test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the grid
+	$(PROVE) $(filter-out %/simt_errors,$(UNITS))
+	$(PROVE) $(GRIDS) :: --quick
 
 test-trace: ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 test-trace-built
@@ -210,11 +217,8 @@ ifeq ($(DEVICE),cuda)
 		echo "$$tool $$stage"; compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $(OUT)/tests/$$tool.log $(OUT)/tests/grid_$$stage --quick >/dev/null \
 		  && tail -n 1 $(OUT)/tests/$$tool.log || { cat $(OUT)/tests/$$tool.log; exit 1; }; done; done
 else
-	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined KERNEL_OPTIMISE=-O1 sanitize-cpu # compiles in a third of the time
+	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined KERNEL_OPTIMISE=-O1 test-quick # -O1: compiles in a third of the time
 endif
-sanitize-cpu: $(UNITS) $(GRIDS)
-	$(PROVE) --jobs $(JOBS) $(filter-out %/simt_errors,$(UNITS))
-	$(PROVE) --jobs $(JOBS) $(GRIDS) :: --quick
 
 tables: ## rewrite the figures in README and notes from the result files
 	perl notes/tables.pl

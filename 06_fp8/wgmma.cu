@@ -67,6 +67,9 @@ template <typename E, int Rows, int Columns> struct Panels {
             tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
     }
 
+    /* As wgmma takes it: its first 32 bytes of each row. */
+    __device__ uint64_t descriptor() const { return wgmma_descriptor<row_bytes>(byte); }
+
     /* How far from the first 32 bytes of each row the next ones are, those of step 1, 2, ... along k. */
     __device__ static constexpr int offset(int step) {
         return 32 * step / row_bytes * (Rows * row_bytes) + 32 * step % row_bytes;
@@ -123,9 +126,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     }
     __syncthreads(); /* nobody waits at a barrier that is not there yet */
 
-    const uint64_t q_tile = wgmma_descriptor<shared.q.row_bytes>(&shared.q);
-    const uint64_t k_tile = wgmma_descriptor<shared.k.row_bytes>(&shared.k);
-    const uint64_t v_tile = wgmma_descriptor<shared.v.row_bytes>(&shared.v);
+    const uint64_t q_tile = shared.q.descriptor(), k_tile = shared.k.descriptor(), v_tile = shared.v.descriptor();
     const float q_scale_log2 = p.scale * LOG2_E * scales.q[q_scale_offset(&p, batch, head) + query_tile];
     const float *k_scales = scales.k + k_scale_offset(&p, batch, kv_head),
                 *v_scales = scales.v + k_scale_offset(&p, batch, kv_head);
