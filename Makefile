@@ -59,7 +59,8 @@ else
   MACHINE   := common/device_cpu.c $(filter-out common/cpu/trace%,$(wildcard common/cpu/*.c))
 endif
 
-IS_GNU = $(findstring Free Software Foundation,$(shell $(CXX) --version 2>/dev/null))
+is_gnu  = $(findstring Free Software Foundation,$(shell $1 --version 2>/dev/null))
+GNU_CXX = $(firstword $(foreach c,$(CXX) g++,$(if $(call is_gnu,$c),$c)))
 
 # TRACE=1: the kernels report each access to memory (common/cpu/trace.c, notes/trace.md). -fsanitize=thread inserts the calls,
 # the options after it keep them true to the source; clang would split or lose the 16-byte ones.
@@ -67,8 +68,9 @@ ifdef TRACE
   ifneq ($(DEVICE),cpu)
     $(error TRACE=1 is for the CPU device: add DEVICE=cpu)
   endif
-  ifeq ($(IS_GNU),)
-    $(error the trace needs g++, and $(CXX) is not it or not there; set CXX=g++)
+  override CXX := $(GNU_CXX)
+  ifeq ($(CXX),)
+    $(error the trace needs g++, and it is not there; clang cannot stand in)
   endif
   OUT        := build/cpu-trace
   CFLAGS     += -DTRACE
@@ -152,7 +154,7 @@ tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
 test: ## all tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
-	@$(if $(IS_GNU),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: it needs g++$(,) and CXX is $(CXX)")
+	@$(if $(GNU_CXX),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)

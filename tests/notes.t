@@ -83,9 +83,10 @@ for my $page (@pages) {
 runs($_, read_text($_) =~ /^ \*     (make 0.*)/mg) for grep { /\.cu$/ } @sources; # how to run a kernel, at the top of its file
 done_testing();
 
-# Each of these commands runs, as far as no other page has printed it.
+# Each of these commands runs, as far as no other page has printed it. The trace needs g++.
 sub runs {
     my ($page, @lines) = @_;
+    @lines = grep { !/make.*trace/ } @lines if `g++ --version 2>&1` !~ /Free Software/;
     for my $line (grep { /^\w|^\.\// && !$run{$_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
         gives(0, "bash '$copy/line.sh'", "$page: $line");
