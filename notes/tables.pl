@@ -184,7 +184,7 @@ sub with_unit {
     } elsif ($column =~ /bytes$/) {
         return $x == 0 ? '0' : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
     }
-    return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column eq 'gbps' ? three_digits($x) . ' GB/s' : $x;
+    return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column =~ /gbps$/ ? three_digits($x) . ' GB/s' : $x;
 }
 
 sub speed {

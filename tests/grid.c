@@ -220,15 +220,8 @@ static int has_numbers(void) {
 
 /* Without atomics nothing may depend on the order of threads and blocks: 100 runs, the same bits. (A race would show, too.) */
 static void test_repeats(const Variant *variant) {
-    Problem p = {.batch = 1,
-                 .heads = 4,
-                 .kv_heads = 2,
-                 .seqlen_q = variant->max_seqlen_q ? variant->max_seqlen_q : 129,
-                 .seqlen_k = 257,
-                 .head_dim = 64,
-                 .dtype = DTYPE_FP16,
-                 .causal = 1,
-                 .scale = 0.125f};
+    Problem p = problem_of_shape(0, variant->max_seqlen_q ? variant->max_seqlen_q : 129, 257, 64, DTYPE_FP16, 1);
+    p.batch = 1, p.heads = 4, p.kv_heads = 2;
     Case c = make_case(p, NORMAL, 0, 1);
     size_t o_bytes = query_elements(&p) * dtype_bytes(p.dtype), lse_bytes = row_count(&p) * sizeof(float);
     void *o = host_alloc(o_bytes, 1), *lse = host_alloc(lse_bytes, 1);

@@ -169,15 +169,8 @@ static double loss(const Problem *p, const double *q, const double *k, const dou
 /* Each element of Q, K and V is moved a little both ways; (loss(x + h) - loss(x - h)) / 2h is its gradient, up to h^2 =
  * 1e-8. No formula of the backward pass takes part. */
 static void test_differences(const Grid *grid) {
-    Problem p = {.batch = 1,
-                 .heads = 2,
-                 .kv_heads = 1,
-                 .seqlen_q = 5,
-                 .seqlen_k = 7,
-                 .head_dim = 64,
-                 .dtype = DTYPE_FP16,
-                 .causal = 1,
-                 .scale = 0.125f};
+    Problem p = problem_of_shape(0, 5, 7, 64, DTYPE_FP16, 1);
+    p.batch = 1, p.heads = 2, p.kv_heads = 1;
     const double h = 1e-4;
     const unsigned seed = 11;
     Case c = make_case(p, NORMAL, 0, seed);
@@ -207,15 +200,8 @@ static void test_differences(const Grid *grid) {
 
 /* Two launches of a deterministic variant leave the same bits. */
 static void test_bit_equality(const Variant *variant, int runs) {
-    Problem p = {.batch = 2,
-                 .heads = 4,
-                 .kv_heads = 2,
-                 .seqlen_q = 129,
-                 .seqlen_k = 257,
-                 .head_dim = 64,
-                 .dtype = DTYPE_FP16,
-                 .causal = 1,
-                 .scale = 0.125f};
+    Problem p = problem_of_shape(0, 129, 257, 64, DTYPE_FP16, 1);
+    p.batch = 2, p.heads = 4, p.kv_heads = 2;
     Case c = make_case(p, NORMAL, 0, 7);
     size_t bytes[GRADIENT_COUNT];
     void *first[GRADIENT_COUNT], *again, *device[GRADIENT_COUNT] = {c.t.dq, c.t.dk, c.t.dv};

@@ -148,10 +148,28 @@ my @mutations = (
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 my $only = $ENV{MUTATION};    # a number: just this one
-in_copies($build, \&try, grep { !defined $only || $only == $_ } 0 .. $#mutations);
+my %stages = map { $_->[0] => 1 } @mutations;
+in_copies($build, \&try, (defined $only ? () : sort keys %stages), grep { !defined $only || $only == $_ } 0 .. $#mutations);
+
+# Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
+sub try_unchanged {
+    my ($stage) = @_;
+    my $test = test_of($stage);
+    my ($built, $log) = built($test, 'KERNEL_OPTIMISE=-O1');
+    return ["$stage: unchanged, it passes", $built && !is_caught("$test --quick"), $log];
+}
+
+sub test_of { return $_[0] =~ /^tests\// ? "$build/$_[0]" : "$build/tests/grid_$_[0]" } # a stage's grid, or a test of its own
+
+# A thread order other than the usual one exposes barriers that are missing.
+sub is_caught {
+    my ($command) = @_;
+    return any { system("CPU_DEVICE_ORDER=$_ timeout 120 $command >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
+}
 
 sub try {
     my ($number) = @_;
+    return try_unchanged($number) if $number =~ /\D/;
     my ($stage, $variant, $file, $from, $to, $mistake) = @{$mutations[$number]};
     my $name = "$stage" . ($variant ? "/$variant" : '') . ": $mistake";
     my $source = read_file($file);
@@ -159,13 +177,12 @@ sub try {
     return ["$name (mutation $number: the line is no longer in $file)", 0] if $mutated eq $source;
 
     return with_file($file, $mutated, sub {
-        my $grid = $stage =~ /^tests\// ? "$build/$stage" : "$build/tests/grid_$stage"; # or a test of its own
-        my ($built, $log) = built($grid, 'KERNEL_OPTIMISE=-O1'); # compiles in half the time
+        my $test = test_of($stage);
+        my ($built, $log) = built($test, 'KERNEL_OPTIMISE=-O1'); # compiles in half the time
         return ["$name (mutation $number does not compile)", 0, $log] if !$built;
         my $option = $variant ? "--variant $variant" : '';
-        # a thread order other than the usual one exposes barriers that are missing
-        my $caught = (any { system("CPU_DEVICE_ORDER=$_ timeout 120 $grid --quick $option >/dev/null 2>&1") != 0 } ('forward', 'shuffle'))
-            || system("$grid $option >/dev/null 2>&1") != 0; # what the eighth misses, the whole grid may see
+        my $caught = is_caught("$test --quick $option")
+            || system("$test $option >/dev/null 2>&1") != 0; # what the eighth misses, the whole grid may see
         return [$name, $caught];
     });
 }

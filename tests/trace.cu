@@ -4,6 +4,7 @@
  *
  * Each kernel below is one block of one warp, unless it says otherwise, and does one thing to memory.
  */
+#include "../common/gpu/hopper.cuh"
 #include "../common/gpu/tile.cuh"
 #include "../common/trace.h"
 #include "tap.h"
@@ -251,6 +252,28 @@ template <bool right> __global__ void barrier_before_wait(const __half *from, in
         __syncthreads();
     to[threadIdx.x] = tile[63 - threadIdx.x].x; /* wait: read */
 }
+/* Two copies of a tile, each with an mbarrier of its own: only a barrier orders everybody's reads before the next copy. */
+struct Loaded {
+    alignas(1024) int tile[8 * 32];
+    Mbarrier full[2];
+};
+template <bool right> __global__ void tile_given_back(const __grid_constant__ TensorMap map, int *to) {
+    SHARED_MEMORY(Loaded, shared);
+    if (threadIdx.x == 0)
+        mbarrier_init(&shared.full[0], 1), mbarrier_init(&shared.full[1], 1);
+    __syncthreads();
+    for (int turn = 0; turn < 2; turn++) {
+        if (threadIdx.x == 0) {
+            mbarrier_arrive_expect(&shared.full[turn], sizeof shared.tile);
+            tma_load(shared.tile, map, 0, 0, 0, &shared.full[turn]); /* tma: issue */
+        }
+        __syncthreads();
+        mbarrier_wait(&shared.full[turn], 0);
+        to[threadIdx.x] = shared.tile[threadIdx.x]; /* tma: read */
+        if (right)
+            __syncthreads();
+    }
+}
 template <bool right> __global__ void blocks(int *to) {
     to[right ? blockIdx.x * 64 + threadIdx.x : threadIdx.x] = 1; /* blocks: write */
 }
@@ -318,6 +341,10 @@ static void test_races() {
     no_race(TRACED(barrier_before_wait<true>, 1, 64, SHARED, from, to), "copy, wait, barrier");
     one_race(TRACED(barrier_before_wait<false>, 1, 64, SHARED, from, to), "copy, barrier, wait", line_of("wait: issue"),
              line_of("wait: read"));
+    const TensorMap map = tensor_map<__half, 128>(in, 64, 8, 1, 8);
+    no_race(TRACED(tile_given_back<true>, 1, 64, SHARED, map, to), "TMA, given back at a barrier");
+    one_race(TRACED(tile_given_back<false>, 1, 64, SHARED, map, to), "TMA, given back at once", line_of("tma: issue"),
+             line_of("tma: read"));
     no_race(TRACED(blocks<true>, 4, 64, 0, to), "blocks that write apart");
     one_race(TRACED(blocks<false>, 4, 64, 0, to), "blocks that write the same", line_of("blocks: write"),
              line_of("blocks: write"));

@@ -72,6 +72,10 @@ is($_, $now{(split)[0]} =~ s/ +$//mr, 'notes/trace.md: ' . (split)[0]) for @prin
 # Two lines for people, and the errors.
 my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;
 like($text, qr/a100 .* memory is the limit/, '--roofline a100');
+$text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --format e4m3`;
+like($text, qr/ of 1979 TFLOP/, '8 bits have a roof of their own');
+$text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --format fp16`;
+like($text, qr/ of 990 TFLOP/, 'and fp16 has not');
 my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;
 is($? >> 8, 2, 'an unknown chip: exit code 2');
 like($error, qr/--roofline b52: choose .*h200/, 'and a line that names the chips');

@@ -12,9 +12,9 @@
  * run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way.
  *
  * The trace counts what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory. For races it
- * looks at both: each of the four warps reads B, and its 16 rows of A, up to its wgmma_wait; so a tile that is given to TMA
- * while only a __syncthreads could tell that all warps are done with it is a race if there is none. So is an mbarrier that
- * is used where nothing says that it is initialised. What an mbarrier orders apart from TMA's copies it does not know.
+ * looks at both: each of the four warps reads B, and its 16 rows of A, up to its wgmma_wait. To give the tile to TMA without
+ * a __syncthreads after that is a race. So is the use of an mbarrier with none after its initialisation. What an mbarrier
+ * orders the trace does not know: without a __syncthreads between asking for a tile and reading it, it sees a race.
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
@@ -179,7 +179,6 @@ inline void tma_load(void *shared, const TensorMap &map, int column, int row, in
             trace_read(tma_source(copy, r, 0), inside);
         trace_write(static_cast<unsigned char *>(shared) + r * map.row_bytes, map.row_bytes);
     }
-    trace_forget_writes(shared, bytes); /* who reads before the copy has arrived reads NaN: that shows without the trace */
     memset(shared, 0xff, bytes);
     hopper_state().copies.push_back(copy);
     simt_wake(barrier); /* one who waits already lets it arrive */

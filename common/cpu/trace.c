@@ -175,11 +175,6 @@ void trace_write(const void *address, size_t bytes) { record(address, bytes, SIT
 void trace_beside_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 0); }
 void trace_beside_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 0); }
 
-void trace_forget_writes(const void *shared, size_t bytes) {
-    if (trace_self)
-        race_forget_writes(trace_self, (size_t)((const char *)shared - simt_self->shared), bytes);
-}
-
 void trace_wide_atomic(const void *address, int words) {
     record_atomic(address, 4 * (size_t)words, PLACE);
     if (trace_self)

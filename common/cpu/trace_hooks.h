@@ -35,9 +35,6 @@ void trace_write(const void *address, size_t bytes);
 void trace_beside_read(const void *address, size_t bytes);
 void trace_beside_write(const void *address, size_t bytes);
 
-/* What was written here up to now is not compared with what comes later. */
-void trace_forget_writes(const void *shared, size_t bytes);
-
 /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
 void trace_wide_atomic(const void *address, int words);
 
@@ -57,7 +54,6 @@ void device_each_allocation(void (*visit)(const char *purpose, void *pointer, si
 #define trace_write(address, bytes) ((void)0)
 #define trace_beside_read(address, bytes) ((void)0)
 #define trace_beside_write(address, bytes) ((void)0)
-#define trace_forget_writes(shared, bytes) ((void)0)
 #define trace_wide_atomic(address, words) ((void)0)
 #endif
 

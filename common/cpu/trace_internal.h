@@ -99,7 +99,6 @@ void race_access(Recorder *r, const Fiber *thread, int site, size_t offset, size
 uint32_t race_tick(Recorder *r); /* moves the block's clock on, and returns the new time */
 void race_atomic(Recorder *r);
 void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset);
-void race_forget_writes(Recorder *r, size_t shared_offset, size_t bytes);
 void race_launch_begins(Recorder *const *recorders, int count);
 void race_launch_ends(Recorder *const *recorders, int count);
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]); /* adds the bytes touched in this launch */

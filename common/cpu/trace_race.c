@@ -118,11 +118,6 @@ void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset) {
         race_access(r, thread, site_of(issue), shared_offset, 16);
 }
 
-void race_forget_writes(Recorder *r, size_t shared_offset, size_t bytes) {
-    for (size_t i = shared_offset; i < shared_offset + bytes; i++)
-        atomic_store_explicit(&r->shared_cells[i].write, 0, memory_order_relaxed);
-}
-
 /* ---- a launch ---- */
 
 static void *zeros(size_t count, size_t size) {
