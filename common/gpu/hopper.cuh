@@ -29,6 +29,9 @@ template <int RowBytes> struct Swizzle {
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
+/* How B, K x N, lies in shared memory: [n][k] with neighbouring k together (8-bit types know no other), or [k][n]. */
+enum Major { K_MAJOR, MN_MAJOR };
+
 #ifndef __CUDACC__
 #include "../cpu/hopper_cpu.h"
 #else
@@ -250,6 +253,13 @@ __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+}
+/* The descriptor of an MN-major B, stored [k][n], 16-bit: panels of RowBytes bytes of n, `panel_bytes` from one to the next,
+ * each of rows k. With this order both offsets count: leading, from panel to panel; stride, from eight k to the next eight.
+ * The next K = 16 are at address + 16 RowBytes. */
+template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {
+    return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
+           (uint64_t)(panel_bytes / 16) << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
 /* The descriptor of what lies `bytes` further on. */
 __device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
