@@ -104,19 +104,25 @@ struct TmaCopy {
 };
 
 /* What this core's block has under way. */
-struct Wgmma {
-    int batch, n;
+struct Wgmma;
+struct WgmmaWords { /* which are the same for all threads */
+    const char *what, *file;
+    int line, batch, n;
     bool add;
     uint64_t a, b; /* descriptors */
-    float *d[128];
-    const uint32_t *a_registers[128];
     void (*compute)(const Wgmma &operation);
+};
+struct Wgmma : WgmmaWords {
+    int threads; /* so many of the warpgroup have come to it */
+    float *d[128];
+    const uint32_t *a_registers[128]; /* or NULL */
 };
 struct HopperState {
     unsigned block;
     std::vector<TmaCopy> copies;
     struct {
         std::vector<Wgmma> queue; /* oldest first */
+        int next[128];            /* in the queue, for each thread */
         int batch;                /* of the next wgmma */
         bool fenced;              /* since the last wait */
         int registers;            /* a thread, by setmaxnreg; 0: as many as it began with */
@@ -291,13 +297,6 @@ template <int N> void setmaxnreg_increase(CALLER) { setmaxnreg<N>(true, "setmaxn
 
 /* ---- wgmma ---- */
 
-template <typename E> NOT_TRACED inline float element_to_float(const unsigned char *code) {
-    if constexpr (sizeof(E) == 2)
-        return code_to_float<E>((uint16_t)(code[0] | code[1] << 8));
-    else
-        return code8_to_float<E>(*code);
-}
-
 /* What a descriptor names, as chunks of 16 bytes: 2 for each row of A or column of B. A K-major matrix has them row by row.
  * An MN-major one has chunks of 8 columns; of each, the 16 k one below the other. So columns 8 i .. 8 i + 7 are chunks
  * 16 i .. 16 i + 15 of either. */
@@ -314,91 +313,105 @@ struct Described {
     }
 };
 
-/* Eight rows of A or, transposed, eight columns of B, as floats. */
-template <typename E, Major major> NOT_TRACED void wgmma_operand(const Described &matrix, int first, float *value) {
-    constexpr int K = 32 / sizeof(E), elements = 16 / sizeof(E);
-    for (int i = 0; i < 16; i++) {
-        alignas(16) unsigned char code[16];
-        memcpy(code, matrix.chunk<major>(2 * first + i), 16);
-        for (int e = 0; e < elements; e++)
-            if (major == K_MAJOR)
-                value[i / 2 * K + i % 2 * elements + e] = element_to_float<E>(code + e * sizeof(E));
-            else
-                value[e * K + i] = element_to_float<E>(code + e * sizeof(E));
+/* `count` elements as floats. The loop over 16-bit codes becomes vector instructions; 8-bit ones are looked up. */
+template <typename E> using Code = std::conditional_t<sizeof(E) == 2, uint16_t, uint8_t>;
+template <typename E> struct Code8Table {
+    float value[256];
+    Code8Table() {
+        for (int code = 0; code < 256; code++)
+            value[code] = code8_to_float<E>(code);
     }
+};
+template <typename E> inline const Code8Table<E> code8_table;
+template <typename E> NOT_TRACED void elements_to_floats(const Code<E> *code, float *value, int count) {
+    for (int i = 0; i < count; i++)
+        if constexpr (sizeof(E) == 2)
+            value[i] = code_to_float<E>(code[i]);
+        else
+            value[i] = code8_table<E>.value[code[i]];
+}
+typedef float Float4 __attribute__((vector_size(16)));
+struct Float8 {
+    Float4 low, high;
+};
+
+/* Eight rows of A, or columns of B: value[k] has element k of all eight. */
+template <typename E, Major major> NOT_TRACED void wgmma_operand(const Described &matrix, int first, Float8 *value) {
+    constexpr int K = 32 / sizeof(E), elements = 16 / sizeof(E);
+    Code<E> code[K][8];
+    for (int i = 0; i < 16; i++) {
+        Code<E> chunk[elements];
+        memcpy(chunk, matrix.chunk<major>(2 * first + i), 16);
+        for (int e = 0; e < elements; e++)
+            (major == K_MAJOR ? code[i % 2 * elements + e][i / 2] : code[i][e % 8]) = chunk[e];
+    }
+    elements_to_floats<E>(code[0], reinterpret_cast<float *>(value), 8 * K);
 }
 
 template <typename E, Major major> NOT_TRACED void compute_wgmma(const Wgmma &w) {
     constexpr int K = 32 / sizeof(E);
     float a[64][K];
     if (w.a_registers[0]) {
+        Code<E> code[64][K];
         for (int thread = 0; thread < 128; thread++) /* register i: 8 rows down if odd, 16 bytes right from the third on */
             for (int i = 0; i < 4; i++)
-                for (int byte = 0; byte < 4; byte += sizeof(E)) {
-                    unsigned char four[4];
-                    memcpy(four, &w.a_registers[thread][i], 4);
-                    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i % 2),
-                              k_byte = 16 * (i / 2) + 4 * (thread % 4) + byte;
-                    a[row][k_byte / sizeof(E)] = element_to_float<E>(four + byte);
-                }
+                memcpy(&code[thread / 32 * 16 + thread % 32 / 4 + 8 * (i % 2)][(16 * (i / 2) + 4 * (thread % 4)) / sizeof(E)],
+                       &w.a_registers[thread][i], 4);
+        elements_to_floats<E>(code[0], a[0], 64 * K);
     } else {
-        for (int row = 0; row < 64; row += 8)
-            wgmma_operand<E, K_MAJOR>(Described(w.a), row, a[row]);
+        for (int row = 0; row < 64; row += 8) {
+            Float8 rows[K];
+            wgmma_operand<E, K_MAJOR>(Described(w.a), row, rows);
+            for (int r = 0; r < 8; r++)
+                for (int k = 0; k < K; k++)
+                    a[row + r][k] = reinterpret_cast<float *>(&rows[k])[r];
+        }
     }
     const Described matrix(w.b);
     for (int column = 0; column < w.n; column += 8) { /* an atom of D: 8 columns */
-        float transposed[8][K], b[K][8];
-        wgmma_operand<E, major>(matrix, column, transposed[0]);
-        for (int k = 0; k < K; k++)
-            for (int n = 0; n < 8; n++)
-                b[k][n] = transposed[n][k];
+        Float8 b[K];
+        wgmma_operand<E, major>(matrix, column, b);
         for (int row = 0; row < 64; row++) {
-            float sum[8] = {};
+            Float4 low = {}, high = {};
             for (int k = 0; k < K; k++)
-                for (int n = 0; n < 8; n++)
-                    sum[n] += a[row][k] * b[k][n];
-            for (int n = 0; n < 8; n++) {
-                float *d = w.d[row / 16 * 32 + row % 8 * 4 + n / 2] + column / 2 + row % 16 / 8 * 2 + n % 2;
-                *d = w.add ? *d + sum[n] : sum[n];
+                low += a[row][k] * b[k].low, high += a[row][k] * b[k].high;
+            const float sum[8] = {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+            for (int pair = 0; pair < 4; pair++) { /* a thread's share */
+                float *d = w.d[row / 16 * 32 + row % 8 * 4 + pair] + column / 2 + row % 16 / 8 * 2;
+                d[0] = w.add ? d[0] + sum[2 * pair] : sum[2 * pair];
+                d[1] = w.add ? d[1] + sum[2 * pair + 1] : sum[2 * pair + 1];
             }
         }
     }
 }
 
-struct WgmmaOperands {
-    float *d;
-    const uint32_t *a_registers; /* or NULL */
-    uint64_t a, b;
-    bool add;
-    const char *file;
-    int line;
-};
-
 /* `rows` of A, or columns of B: its last chunk lies farthest from its start. */
-template <Major major> void check_descriptor(uint64_t descriptor, int rows, const WgmmaOperands &at) {
+template <Major major> void check_descriptor(uint64_t descriptor, int rows, const WgmmaWords &at) {
     const int swizzle = (int)(descriptor >> 62);
     if (swizzle != 1 && swizzle != 2)
         simt_fail(at.file, at.line, "wgmma: a descriptor with swizzle %d; 1 and 2 (128 and 64 bytes) are there", swizzle);
     simt_need_shared("wgmma", Described(descriptor).chunk<major>(2 * rows - 1), 16, at.file, at.line);
 }
 
-template <typename E, Major major, int N> NOT_TRACED void issue_wgmma(void **operands) {
-    const WgmmaOperands &first = *static_cast<WgmmaOperands *>(operands[0]);
+/* A thread comes to a wgmma. It does not wait for the others: all meet at wgmma_commit. */
+template <Major major> NOT_TRACED void begin_wgmma(const WgmmaWords &w, float *d, const uint32_t *a_registers) {
     auto &group = this_warpgroup();
+    const int thread = threadIdx.x % 128;
     if (!group.fenced)
-        simt_fail(first.file, first.line, "wgmma without a wgmma_fence since the last wgmma_wait");
-    if (!first.a_registers)
-        check_descriptor<K_MAJOR>(first.a, 64, first);
-    check_descriptor<major>(first.b, N, first);
-    group.queue.push_back({group.batch, N, first.add, first.a, first.b, {}, {}, compute_wgmma<E, major>});
-    Wgmma &w = group.queue.back();
-    for (int thread = 0; thread < 128; thread++) {
-        const WgmmaOperands &o = *static_cast<WgmmaOperands *>(operands[thread]);
-        if (o.a != first.a || o.b != first.b || o.add != first.add)
-            simt_fail(first.file, first.line, "wgmma: the threads of the warpgroup disagree on a descriptor");
-        w.d[thread] = o.d;
-        w.a_registers[thread] = o.a_registers;
+        simt_fail(w.file, w.line, "wgmma without a wgmma_fence since the last wgmma_wait");
+    if ((size_t)group.next[thread] == group.queue.size()) {
+        if (!a_registers)
+            check_descriptor<K_MAJOR>(w.a, 64, w);
+        check_descriptor<major>(w.b, w.n, w);
+        group.queue.push_back({w, 0, {}, {}});
     }
+    Wgmma &same = group.queue[group.next[thread]++];
+    if (same.a != w.a || same.b != w.b || same.add != w.add || same.compute != w.compute || same.n != w.n)
+        simt_fail(w.file, w.line, "wgmma: the threads of the warpgroup disagree on a descriptor");
+    same.d[thread] = d;
+    same.a_registers[thread] = a_registers;
+    if (++same.threads == 128)
+        trace_collective(w.what, threadIdx.x / 32, 0);
 }
 
 /* "wgmma_m64n128k16" */
@@ -409,7 +422,8 @@ template <int N, int K> const char *wgmma_name() {
     } name;
     return name.text;
 }
-template <typename E, Major major, int Count> void wgmma(const WgmmaOperands &operands) {
+template <typename E, Major major, int Count>
+void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add, const char *file, int line) {
     constexpr int N = 2 * Count;
     static_assert(N % 8 == 0 && N <= 256, "N is a multiple of 8 up to 256");
     static_assert(major == K_MAJOR || sizeof(E) == 2, "only 16-bit types can be MN-major");
@@ -417,19 +431,20 @@ template <typename E, Major major, int Count> void wgmma(const WgmmaOperands &op
     /* The warp reads B, and its own 16 rows of A, from now to its wgmma_wait; a lane stands for every 32nd chunk. */
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     for (int i = lane; i < 2 * N; i += 32)
-        trace_async_read(Described(operands.b).chunk<major>(i), 16);
-    if (!operands.a_registers)
-        trace_async_read(Described(operands.a).chunk<K_MAJOR>(32 * warp + lane), 16);
+        trace_async_read(Described(b).chunk<major>(i), 16);
+    if (!a_registers)
+        trace_async_read(Described(a).chunk<K_MAJOR>(32 * warp + lane), 16);
 #endif
-    WgmmaOperands own = operands;
-    simt_warpgroup(wgmma_name<N, 32 / sizeof(E)>(), &own, issue_wgmma<E, major, N>, own.file, own.line);
+    begin_wgmma<major>({wgmma_name<N, 32 / sizeof(E)>(), file, line, this_warpgroup().batch, N, add, a, b,
+                        compute_wgmma<E, major>},
+                       d, a_registers);
 }
 template <typename E, Major B = K_MAJOR, int Count> void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add, CALLER) {
-    wgmma<E, B, Count>({d, nullptr, a, b, add, file, line});
+    wgmma<E, B, Count>(d, nullptr, a, b, add, file, line);
 }
 template <typename E, Major B = K_MAJOR, int Count>
 void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add, CALLER) {
-    wgmma<E, B, Count>({d, a, 0, b, add, file, line});
+    wgmma<E, B, Count>(d, a, 0, b, add, file, line);
 }
 
 /* Any array of registers: here they need not be named. */
@@ -441,21 +456,23 @@ inline void wgmma_fence(Registers = {}, Registers = {}, Registers = {}, Register
                         Registers = {}, Registers = {}, CALLER) {
     simt_warpgroup("wgmma_fence", nullptr, [](void **) { this_warpgroup().fenced = true; }, file, line);
 }
-inline void wgmma_commit(CALLER) {
-    simt_warpgroup(
-        "wgmma_commit", nullptr,
-        [](void **) {
-            this_warpgroup().batch++;
-            trace_wgmma_commit();
-        },
-        file, line);
+NOT_TRACED inline void close_batch(void **) {
+    auto &group = this_warpgroup();
+    for (const Wgmma &w : group.queue)
+        if (w.threads != 128)
+            simt_fail(w.file, w.line, "%s: %d of the warpgroup's 128 threads have come to it", w.what, w.threads);
+    group.batch++;
+    trace_wgmma_commit();
 }
+inline void wgmma_commit(CALLER) { simt_warpgroup("wgmma_commit", nullptr, close_batch, file, line); }
 template <int Pending> NOT_TRACED void finish_wgmmas(void **) {
     auto &group = this_warpgroup();
-    size_t done = 0;
-    for (; done < group.queue.size() && group.queue[done].batch < group.batch - Pending; done++)
+    int done = 0;
+    for (; done < (int)group.queue.size() && group.queue[done].batch < group.batch - Pending; done++)
         group.queue[done].compute(group.queue[done]);
     group.queue.erase(group.queue.begin(), group.queue.begin() + done);
+    for (int &next : group.next)
+        next -= done;
     group.fenced = false;
 }
 template <int Pending>
