@@ -34,6 +34,7 @@ sub says {
     for my $order (qw(forward reverse shuffle)) {
         my ($code, $text) = run($case, CPU_DEVICE_ORDER => $order);
         (my $expected = $want) =~ s/@(\w+)/$source:$line{$1}/g;
+        $expected =~ s/, block \S+\K: /: no thread can go on; / and $expected =~ s/; /\n    /g;    # a line a group
         $text =~ s/0x[0-9a-f]{9,}/0x.../g;
         is $text, "$expected\n", "$case, $order: the message";
         is $code, 1, "$case, $order: exit code 1";
@@ -62,7 +63,8 @@ says not_shared => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x.
   . 'shared memory (@not_shared)';
 says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not aligned to 16 bytes (\@unaligned)";
 says load      => "kernel bad_address, $bad, thread 9: load_16: address 0x... is not aligned to 16 bytes (\@load)";
-says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait)";
+says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait), byte 4096 of shared memory, for parity 0: "
+  . "1 of 2 arrivals and 0 bytes are missing";
 says not_initialised => "kernel hopper, $bad, thread 0: mbarrier_arrive: the mbarrier was not initialised (\@arrive)";
 says warp_missing => "kernel hopper, $bad: threads 0-63,96-127 wait at wgmma_fence (\@fence); threads 64-95 have returned";
 says too_much_used =>

@@ -89,8 +89,10 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
 void simt_warpgroup(const char *what, void *operands, void (*compute)(void **operands), const char *file, int line);
 
 /* simt_sleep waits until another thread of the block calls simt_wake with the same `on`, an address. Whoever sleeps for a
- * condition looks again when it wakes. */
-void simt_sleep(const char *what, const void *on, const char *file, int line);
+ * condition looks again when it wakes. If nobody can run any more the message says for each `on` and `detail` what is
+ * missing, in the words that `describe` puts into `text`. */
+typedef void SimtDescribe(const void *on, int detail, char *text, size_t size);
+void simt_sleep(const char *what, const void *on, int detail, SimtDescribe *describe, const char *file, int line);
 void simt_wake(const void *on);
 
 /* How many blocks this core has begun: changes when all that belonged to a block is void. */

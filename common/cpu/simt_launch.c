@@ -45,7 +45,7 @@ static void run_block(Worker *w, size_t block) {
     blockIdx.y = block / simt_job->grid.x % simt_job->grid.y;
     blockIdx.z = block / simt_job->grid.x / simt_job->grid.y;
     memset(w->shared, 0xff, simt_job->shared_bytes);
-    w->returned = 0;
+    w->returned = w->gone = 0;
     w->barrier_arrived = w->barrier_predicates = 0;
     w->random = (uint32_t)block * 2654435761u | 1; /* its own order for every block, the same in every run */
 
@@ -60,7 +60,7 @@ static void run_block(Worker *w, size_t block) {
     for (int warp = 0; warp * SIMT_WARP < w->threads; warp++) {
         int lanes = w->threads - warp * SIMT_WARP;
         w->warps[warp].exists = lanes < SIMT_WARP ? (1u << lanes) - 1 : SIMT_FULL_WARP;
-        w->warps[warp].arrived = 0;
+        w->warps[warp].arrived = w->warps[warp].returned = 0;
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
     trace_block_begins(block);

@@ -55,6 +55,14 @@ void device_each_allocation(void (*visit)(const char *purpose, void *pointer, si
 #define trace_beside_read(address, bytes) ((void)0)
 #define trace_beside_write(address, bytes) ((void)0)
 #define trace_wide_atomic(address, words) ((void)0)
+#define trace_async_read(address, bytes) ((void)0)
+#define trace_async_write(address, bytes, barrier) ((void)0)
+#define trace_release(barrier) ((void)0)
+#define trace_phase(barrier) ((void)0)
+#define trace_acquire(barrier) ((void)0)
+#define trace_wgmma_commit() ((void)0)
+#define trace_wgmma_wait(pending) ((void)0)
+#define trace_proxy_fence() ((void)0)
 #endif
 
 #ifdef __cplusplus

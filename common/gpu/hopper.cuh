@@ -29,7 +29,7 @@ template <int RowBytes> struct Swizzle {
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
-/* How B of a wgmma, K x N, lies in shared memory: [n][k], k next to k, or [k][n], n next to n (16-bit types only). */
+/* How B, K x N, lies in shared memory: [n][k] with neighbouring k together (8-bit types know no other), or [k][n]. */
 enum Major { K_MAJOR, MN_MAJOR };
 
 #ifndef __CUDACC__
@@ -207,17 +207,20 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 #define REGISTERS_64                                                                                                        \
     REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_80 REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define REGISTERS_88 REGISTERS_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
-#define REGISTERS_96 REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define REGISTERS_128 REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define REGISTERS_88                                                                                                        \
+    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
+                 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define REGISTERS_96                                                                                                        \
+    REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_128                                                                                                       \
+    REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define IN_OUT_8(d, i)                                                                                                      \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define IN_OUT_16(d, i) IN_OUT_8(d, i), IN_OUT_8(d, i + 8)
 #define IN_OUT_32(d, i) IN_OUT_16(d, i), IN_OUT_16(d, i + 16)
 #define IN_OUT_64(d, i) IN_OUT_32(d, i), IN_OUT_32(d, i + 32)
-#define IN_OUT_80(d, i) IN_OUT_64(d, i), IN_OUT_16(d, i + 64)
-#define IN_OUT_88(d, i) IN_OUT_80(d, i), IN_OUT_8(d, i + 80)
+#define IN_OUT_88(d, i) IN_OUT_64(d, i), IN_OUT_16(d, i + 64), IN_OUT_8(d, i + 80)
 #define IN_OUT_96(d, i) IN_OUT_64(d, i), IN_OUT_32(d, i + 64)
 #define IN_OUT_128(d, i) IN_OUT_64(d, i), IN_OUT_64(d, i + 64)
 
@@ -231,20 +234,18 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 #define WGMMA_REGISTERS(n, count, format, x0, x1, x2, x3, x4, x5, end)                                                      \
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
-#define WGMMA_SHARED_ANY(format, end)\
-    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35)); \
-    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67)); \
-    else if constexpr (Count == 80) WGMMA_SHARED(160, 80, format, "%80", "%81", "%82", end(83)); \
-    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91)); \
-    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99)); \
-    else if constexpr (Count == 128) WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131)); 
-#define WGMMA_REGISTERS_ANY(format, end)\
-    if constexpr (Count == 32) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38)); \
-    else if constexpr (Count == 64) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70)); \
-    else if constexpr (Count == 80) WGMMA_REGISTERS(160, 80, format, "%80", "%81", "%82", "%83", "%84", "%85", end(86)); \
-    else if constexpr (Count == 88) WGMMA_REGISTERS(176, 88, format, "%88", "%89", "%90", "%91", "%92", "%93", end(94)); \
+#define WGMMA_SHARED_ANY(format, end)                                                                                       \
+    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35));                                  \
+    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67));                            \
+    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91));                            \
+    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99));                            \
+    else if constexpr (Count == 128) WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131));
+#define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
+    if constexpr (Count == 32) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
+    else if constexpr (Count == 64) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));    \
+    else if constexpr (Count == 88) WGMMA_REGISTERS(176, 88, format, "%88", "%89", "%90", "%91", "%92", "%93", end(94));    \
     else if constexpr (Count == 96) WGMMA_REGISTERS(192, 96, format, "%96", "%97", "%98", "%99", "%100", "%101", end(102)); \
-    else if constexpr (Count == 128) WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); 
+    else if constexpr (Count == 128) WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134));
 #define A_AND_B_MAJOR(i) ", 0, %" #i
 #define B_MAJOR(i) ", %" #i
 #define NOTHING(i) ""
@@ -285,7 +286,9 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
-/* The same of an MN-major matrix, [k][n] in panels of RowBytes bytes of n: `leading` is from one panel to the next. */
+/* The descriptor of an MN-major B, stored [k][n], 16-bit: panels of RowBytes bytes of n, `panel_bytes` from one to the next,
+ * each of rows k. With this order both offsets count: leading, from panel to panel; stride, from eight k to the next eight.
+ * The next K = 16 are at address + 16 RowBytes. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)(panel_bytes / 16) << 16 | (shared_address(shared) & 0x3ffff) >> 4;
