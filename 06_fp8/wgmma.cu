@@ -54,28 +54,6 @@ constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
  * under a causal mask they see the most keys, and a long block that starts late keeps the whole chip waiting. */
 [[maybe_unused]] constexpr int HEADS_TOGETHER = 8;
 
-/* A matrix in shared memory as TMA leaves it and wgmma takes it: panels of Rows rows of 128 bytes (64 if it is no wider). */
-template <typename E, int Rows, int Columns> struct Panels {
-    static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
-    static constexpr int bytes = Rows * Columns * sizeof(E);
-    alignas(1024) unsigned char byte[bytes];
-
-    /* Asks for the tile that begins at this row and column of the map's matrix number `matrix`. By one thread. */
-    __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
-#pragma unroll
-        for (int i = 0; i < bytes; i += Rows * row_bytes)
-            tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
-    }
-
-    /* As wgmma takes it: its first 32 bytes of each row. */
-    __device__ uint64_t descriptor() const { return wgmma_descriptor<row_bytes>(byte); }
-
-    /* How far from the first 32 bytes of each row the next ones are, those of step 1, 2, ... along k. */
-    __device__ static constexpr int offset(int step) {
-        return 32 * step / row_bytes * (Rows * row_bytes) + 32 * step % row_bytes;
-    }
-};
-
 template <typename E, int D> struct WgmmaShared {
     Panels<E, Br, D> q;
     Panels<E, Bc<E>, D> k; /* O on its way out */
@@ -143,7 +121,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
         float s[Bc / 2];
-        wgmma_fence();
+        wgmma_fence(s);
 #pragma unroll
         for (int step = 0; step < D / step_elements; step++)
             wgmma<E>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)),
@@ -209,7 +187,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         /* P V, into registers of its own: wgmma adds 8-bit products with fewer bits than fp32 has. O is summed in fp32. */
         mbarrier_wait(&shared.v_full, parity);
         float product[D / 2];
-        wgmma_fence();
+        wgmma_fence(product, a);
 #pragma unroll
         for (int step = 0; step < Bc / step_elements; step++)
             wgmma<E>(product, a[step], wgmma_advance(v_tile, shared.v.offset(step)), step > 0);

@@ -37,7 +37,7 @@ inline uint32_t swizzled(uint32_t address, int row_bytes) {
 }
 
 /* ---- mbarrier. To the trace initialising it is a write, and using it a read: those do not race with each other. ---- */
-struct Mbarrier {
+struct alignas(8) Mbarrier {
     uint16_t count, pending; /* arrivals a phase, and those still to come */
     int32_t bytes : 31;      /* announced and not yet written */
     uint32_t parity : 1;     /* of the phase at hand */

@@ -160,20 +160,23 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
 
 /* ---- wgmma: D (+)= A B, by the 128 threads of a warpgroup ----------------------------------------------------------------
  *
- *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]
- *                                                                         (8-bit formats take no other order)
+ *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]; or,
+ *                                                                         16-bit types only, [k][n]: Major
  *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 atoms side by side, as C of mma_m16n8k16:
  *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
  *
- *     K is 32 bytes: 16 elements of fp16, 32 of fp8. A comes from shared memory, stored [m][k], or from registers: then each
+ *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of fp8. A comes from shared memory, stored [m][k], or from registers: then each
  *     warp brings its 16 rows as the A fragment of mma_m16n8k16 or m16n8k32.
  *
  * It is asynchronous, and works on registers meanwhile. So:
  *
- *     wgmma_fence()           before the first of a batch: what threads wrote to these registers is in them
+ *     wgmma_fence(d, a)       before the first of a batch: what threads wrote to these registers is in them
  *     wgmma(d, ...) ...       starts; D, and A in registers, must now be left alone
  *     wgmma_commit()          closes the batch
  *     wgmma_wait<n>(d)        until at most the n youngest batches are not done. d, then, has the result
+ *
+ * fence and wait name the registers they are about. The instructions do not, and without the names the compiler could move
+ * what writes a register behind the fence, or what reads it before the wait.
  *
  * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas
  * waits after each wgmma (warnings C7510 to C7515).
@@ -295,5 +298,37 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const voi
 }
 /* The descriptor of what lies `bytes` further on. */
 __device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+
+/* ---- a matrix in shared memory as TMA leaves it and wgmma takes it -------------------------------------------------------
+ * Panels of Rows rows of 128 bytes, one after the other; of 64 bytes, if the matrix is no wider. */
+template <typename E, int Rows, int Columns> struct Panels {
+    static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
+    static constexpr int panel_bytes = Rows * row_bytes, bytes = Rows * Columns * sizeof(E);
+    alignas(1024) unsigned char byte[bytes];
+
+    /* Asks for the tile that begins at this row and column of the map's matrix number `matrix`. By one thread. */
+    __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
+#pragma unroll
+        for (int i = 0; i < bytes; i += panel_bytes)
+            tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
+    }
+
+    /* The 16 bytes that are chunk `chunk` of row `row`. */
+    __device__ unsigned char *chunk(int row, int chunk) {
+        static_assert(row_bytes == 128, "the swizzle of 128-byte rows");
+        return byte + chunk / 8 * panel_bytes + row * row_bytes + (chunk % 8 ^ row % 8) * 16;
+    }
+
+    /* As a K-major operand, whose rows are m or n and whose columns are k: its rows from `row` on, a multiple of 8. A step
+     * of wgmma is 32 bytes along k; those of step 1, 2, ... are at `offset`. */
+    __device__ uint64_t descriptor(int row = 0) const { return wgmma_descriptor<row_bytes>(byte + row * row_bytes); }
+    __device__ static constexpr int offset(int step) {
+        return 32 * step / row_bytes * panel_bytes + 32 * step % row_bytes;
+    }
+
+    /* As an MN-major operand, whose rows are k and whose columns are n: a step is 16 rows. */
+    __device__ uint64_t descriptor_mn() const { return wgmma_descriptor_mn<row_bytes>(byte, panel_bytes); }
+    __device__ static constexpr int offset_mn(int step) { return 16 * step * row_bytes; }
+};
 
 #endif
