@@ -18,14 +18,35 @@
 
 /* Br queries of one head, and how far they see. */
 struct QueryTile {
-    int batch, batch_head, kv_matrix; /* matrices counted through the whole tensor: of Q and O, of K and V */
-    int first_row, keys;              /* its first query; the keys that the batch entry has */
-    int key_tiles;                    /* of Bc keys, up to the last one that its last row sees */
-    int whole_tiles;                  /* those that its first row sees whole: they need no mask */
+    int batch_head, kv_matrix; /* matrices counted through the whole tensor: of Q and O, of K and V */
+    int first_row, keys;       /* its first query; the keys that the batch entry has */
+    int key_tiles;             /* of Bc keys, up to the last one that its last row sees */
+    int whole_tiles;           /* those that its first row sees whole: they need no mask */
 };
-__device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths, int batch_head, int first_row, int Br, int Bc) {
+
+/* The order in which blocks take the query tiles, 0 .. count - 1: `together` heads at a time, and of those the last tile of
+ * each first. Under a causal mask it sees the most keys, and a long tile that starts late keeps the whole chip waiting. Few
+ * heads at a time, because the blocks that work on one head share its K and V, and all but the first find them in L2. */
+struct TileOrder {
+    int together, count;
+};
+
+/* Without a mask all tiles are equally long: one head at a time. With one, as many as have their K and V in a quarter of
+ * L2, in rounds of equal size, so that there is always a long tile for a block that is done with a short one. */
+inline TileOrder tile_order(const Problem &p, int Br) {
+    const size_t head_bytes = 2 * dtype_bytes(p.dtype) * p.seqlen_k * p.head_dim;
+    const size_t fit = device_properties()->l2_bytes / 4 / head_bytes + 1;
+    const int heads = p.batch * p.heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
+    return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_q, Br)};
+}
+
+/* Tile number i. */
+__device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths, const TileOrder &order, int i, int Br, int Bc) {
+    const int query_tiles = ceil_div(p.seqlen_q, Br), first_head = i / (order.together * query_tiles) * order.together;
+    const int heads = min(order.together, p.batch * p.heads - first_head), turn = i - first_head * query_tiles;
+    const int batch_head = first_head + turn % heads, first_row = (query_tiles - 1 - turn / heads) * Br;
     const int batch = batch_head / p.heads, keys = key_length(&p, key_lengths, batch);
-    return {batch, batch_head, batch * p.kv_heads + kv_head_of(&p, batch_head % p.heads), first_row, keys,
+    return {batch_head, batch * p.kv_heads + kv_head_of(&p, batch_head % p.heads), first_row, keys,
             ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc),
             visible_keys(&p, keys, first_row) / Bc};
 }

@@ -11,7 +11,7 @@
  *     consumer 1     softmax of S0 | Q K1^T   P V0    | softmax of S1 | Q K2^T   P V1    | softmax ...
  *
  * And a third: blocks stay. There are as many as multiprocessors, and each takes the next query tile when it is done with one
- * (TileOrder: the longest first). The producer is by then loading the next tile's Q, K and V.
+ The producer is by then loading the next tile's Q, K and V.
  *
  * Who owns what. A block is a producer warpgroup and CONSUMERS consumer warpgroups, 64 queries each. Roles, ring and barriers
  * are as in `specialised`; Q, too, has now an empty barrier, and so has the number of the query tile, which the producer hands
@@ -42,7 +42,7 @@ template <int D> struct Roles {
 template <typename T, int D> struct OverlappedShared {
     Panels<T, Roles<D>::Br, D> q;
     Panels<T, Bc, D> k[STAGES], v[STAGES];
-    int tile; /* of TileOrder: the one that the producer is loading */
+    QueryTile tile; /* which the producer is loading */
     Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
@@ -50,34 +50,24 @@ template <typename T, int D> struct OverlappedShared {
 __device__ inline int place(int n) { return n % STAGES; }
 __device__ inline int parity(int n) { return n / STAGES % 2; }
 
-/* The order in which query tiles are taken, 0 .. count - 1: `together` heads at a time, and of those the last query tile of
- * each first. Under a causal mask it sees the most keys, and a long tile that starts late keeps the whole chip waiting. Few
- * heads together, because their K and V are then found in L2 by all blocks but the first. */
-struct TileOrder {
-    int together, count;
-    uint32_t *next; /* workspace: how many have been taken beyond the first one of each block; 0 between launches */
-};
-template <int D> __device__ inline QueryTile tile_at(const Problem &p, const int *key_lengths, const TileOrder &order, int i) {
-    constexpr int Br = Roles<D>::Br;
-    const int query_tiles = ceil_div(p.seqlen_q, Br), first_head = i / (order.together * query_tiles) * order.together;
-    const int heads = min(order.together, p.batch * p.heads - first_head), turn = i - first_head * query_tiles;
-    return query_tile(p, key_lengths, first_head + turn % heads, (query_tiles - 1 - turn / heads) * Br, Br, Bc);
-}
-
 /* ---- the producer: one thread ---- */
+
+/* Says to the consumers which tile comes next, once all have read the one before. */
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int turn) {
+    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+    shared.tile = tile;
+    mbarrier_arrive(&shared.tile_full);
+}
 
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
-                               const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
-    int n = 0, q_turn = 0;
-    int i = blockIdx.x; /* the block's first tile; then whichever is next */
-    for (int turn = 0;; turn++) {
-        mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1); /* of a place's first phase: returns at once */
-        shared.tile = i;
-        mbarrier_arrive(&shared.tile_full);
-        if (i >= order.count)
-            return;
-        const QueryTile here = tile_at<D>(p, t.key_lengths, order, i);
+                               uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
+    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; then whichever is next */
+    int turn = 0;
+    for (; i < order.count; turn++) {
+        const QueryTile here = query_tile(p, t.key_lengths, order, i, Roles<D>::Br, Bc);
+        hand_over(shared, here, turn);
+        const uint32_t taken = atomicAdd(next, 1u);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
@@ -91,11 +81,11 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
             shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
-        const uint32_t taken = atomicAdd(order.next, 1u);
         if (taken == (uint32_t)order.count - 1)
-            *order.next = 0; /* that was the launch's last: `count` numbers are drawn, since each block draws one too many */
+            *next = 0; /* the launch's last number: as many are drawn as there are tiles, since each block draws one too many */
         i = gridDim.x + taken;
     }
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* there are no more: no such head */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -104,8 +94,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 enum { TURN = 1, ZEROED = TURN + 3 };
 
 template <typename T, int D>
-__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
-                               int consumer) {
+__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int consumer) {
     constexpr int consumers = Roles<D>::consumers;
     const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
     const int own_row = 64 * consumer + 16 * warp + lane / 4;
@@ -136,13 +125,12 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
     int n = 0, q_turn = 0;
     for (int turn = 0;; turn++) {
         mbarrier_wait(&shared.tile_full, turn % 2);
-        const int i = shared.tile;
+        const QueryTile here = shared.tile;
         __syncwarp();
         if (elect_one())
             mbarrier_arrive(&shared.tile_empty);
-        if (i >= order.count)
+        if (here.batch_head < 0)
             break;
-        const QueryTile here = tile_at<D>(p, t.key_lengths, order, i);
         const int row = here.first_row + own_row;
         float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, factor[2];
 
@@ -176,9 +164,10 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 float s[Bc / 2];
                 mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
                 my_turn();
-                wgmma_fence(s, o, a);
+                wgmma_fence(s);
                 start_qk(s, n + 1);
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
+                wgmma_fence(o, a);
                 start_pv(o, a, n);
                 end_turn();
 
@@ -220,7 +209,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
 template <typename T, int D>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
-    overlapped(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map,
+    overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
@@ -245,10 +234,10 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
     if (warp < 4) {
         setmaxnreg_decrease<Roles<D>::producer_registers>();
         if (warp == 0 && elect_one())
-            produce<T, D>(shared, p, t, order, q_map, k_map, v_map);
+            produce<T, D>(shared, p, t, order, next, q_map, k_map, v_map);
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();
-        consume<T, D>(shared, p, t, order, warp / 4 - 1);
+        consume<T, D>(shared, p, t, warp / 4 - 1);
     }
 #endif
 }
@@ -264,14 +253,11 @@ template <typename T, int D> static void launch_overlapped(const Problem &p, con
     const TensorMap k_map = tensor_map<T, 128>(t.k, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
     const TensorMap v_map = tensor_map<T, 128>(t.v, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
 
-    /* As many heads together as have their K and V in about half of L2, in rounds of equal size */
-    const int all_heads = p.batch * p.heads, tiles = all_heads * ceil_div(p.seqlen_q, Br);
-    const size_t head_bytes = 2 * sizeof(T) * p.seqlen_k * D, half_l2 = device_properties()->l2_bytes / 2;
-    const int rounds = ceil_div(all_heads, half_l2 / head_bytes + 1 < (size_t)all_heads ? (int)(half_l2 / head_bytes) + 1 : all_heads);
-    const TileOrder order = {ceil_div(all_heads, rounds), tiles, (uint32_t *)workspace[0].pointer};
-
-    const int blocks = tiles < device_properties()->sm_count ? tiles : device_properties()->sm_count;
-    LAUNCH((overlapped<T, D>), blocks, Roles<D>::threads, sizeof(OverlappedShared<T, D>), p, t, order, q_map, k_map, v_map);
+    const TileOrder order = tile_order(p, Br);
+    uint32_t *next = (uint32_t *)workspace[0].pointer; /* how many tiles were taken beyond each block's first one */
+    const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
+    LAUNCH((overlapped<T, D>), blocks, Roles<D>::threads, sizeof(OverlappedShared<T, D>), p, t, order, next, q_map,
+           k_map, v_map);
 }
 
 extern "C" void fa3_overlapped(const Problem *p, const Tensors *t, const Buffer *workspace) {

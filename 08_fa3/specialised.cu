@@ -48,7 +48,7 @@ __device__ inline int parity(int n) { return n / STAGES % 2; }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    specialised(Problem p, Tensors t, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                 const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = SpecialisedShared<T, D>;
@@ -56,10 +56,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
 
-    /* Which query tile of which head: the longest first, as in 04_fa2 */
-    const int all_heads = p.batch * p.heads, batch_head = blockIdx.x % all_heads;
-    const int first_row = (ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads) * Br;
-    const QueryTile here = query_tile(p, t.key_lengths, batch_head, first_row, Br, Bc);
+    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
 
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.q_full, 1);
@@ -77,7 +74,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         setmaxnreg_decrease<PRODUCER_REGISTERS>();
         if (warp == 0 && elect_one() && here.key_tiles > 0) {
             mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-            shared.q.load(q_map, first_row, 0, batch_head, &shared.q_full);
+            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
             for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
                 /* In its first phase a place is empty from the start: waiting for the phase before it, of the other parity,
                  * returns at once. */
@@ -92,7 +89,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else { /* ---- the consumers ---- */
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         const int consumer = warp / 4 - 1;
-        const int row = first_row + 16 * (warp - 4) + lane / 4;
+        const int row = here.first_row + 16 * (warp - 4) + lane / 4;
         const uint64_t q_tile = shared.q.descriptor(64 * consumer);
         const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
         float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
@@ -140,7 +137,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (elect_one())
                 mbarrier_arrive(&shared.v_empty[place(n)]); /* this warp is done with V */
         }
-        write_output<T, D>(p, t, batch_head, row, o, m, l);
+        write_output<T, D>(p, t, here.batch_head, row, o, m, l);
     }
 #endif
 }
@@ -149,8 +146,8 @@ template <typename T, int D> static void launch_specialised(const Problem &p, co
     const TensorMap q_map = tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br);
     const TensorMap k_map = tensor_map<T, 128>(t.k, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
     const TensorMap v_map = tensor_map<T, 128>(t.v, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((specialised<T, D>), blocks, THREADS, sizeof(SpecialisedShared<T, D>), p, t, q_map, k_map, v_map);
+    const TileOrder order = tile_order(p, Br);
+    LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), p, t, order, q_map, k_map, v_map);
 }
 
 extern "C" void fa3_specialised(const Problem *p, const Tensors *t, const Buffer *) {

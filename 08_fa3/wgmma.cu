@@ -38,7 +38,7 @@ template <typename T, int D> struct WgmmaShared {
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 3)
-    wgmma_attention(Problem p, Tensors t, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                     const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
@@ -46,11 +46,8 @@ __global__ void __launch_bounds__(THREADS, 3)
     const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
 
-    /* Which query tile of which head: the longest first, as in 04_fa2 */
-    const int all_heads = p.batch * p.heads, batch_head = blockIdx.x % all_heads;
-    const int first_row = (ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads) * Br;
-    const QueryTile here = query_tile(p, t.key_lengths, batch_head, first_row, Br, Bc);
-    const int row = first_row + 16 * warp + lane / 4;
+    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
+    const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
 
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.k_full, 1);
@@ -59,7 +56,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         if (here.key_tiles > 0) {
             const int first_key = (here.key_tiles - 1) * Bc;
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
-            shared.q.load(q_map, first_row, 0, batch_head, &shared.k_full);
+            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.k_full);
             shared.k.load(k_map, first_key, 0, here.kv_matrix, &shared.k_full);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
             shared.v.load(v_map, first_key, 0, here.kv_matrix, &shared.v_full);
@@ -118,7 +115,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             shared.v.load(v_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.v_full);
         }
     }
-    write_output<T, D>(p, t, batch_head, row, o, m, l);
+    write_output<T, D>(p, t, here.batch_head, row, o, m, l);
 #endif
 }
 
@@ -126,8 +123,8 @@ template <typename T, int D> static void launch_wgmma(const Problem &p, const Te
     const TensorMap q_map = tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br);
     const TensorMap k_map = tensor_map<T, 128>(t.k, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
     const TensorMap v_map = tensor_map<T, 128>(t.v, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((wgmma_attention<T, D>), blocks, THREADS, sizeof(WgmmaShared<T, D>), p, t, q_map, k_map, v_map);
+    const TileOrder order = tile_order(p, Br);
+    LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), p, t, order, q_map, k_map, v_map);
 }
 
 extern "C" void fa3_wgmma(const Problem *p, const Tensors *t, const Buffer *) {
