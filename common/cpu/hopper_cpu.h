@@ -287,7 +287,7 @@ NOT_TRACED inline int registers_free() {
 }
 NOT_TRACED inline int registers_now() { return this_warpgroup().registers ? this_warpgroup().registers : registers_at_entry(); }
 NOT_TRACED inline void registers_describe(const void *, int more, char *text, size_t size) {
-    snprintf(text, size, " for %d registers more a thread: %d in all, and the block's others leave %d", more, 128 * more,
+    snprintf(text, size, " for %d more registers a thread: %d in all, and %d are free", more, 128 * more,
              registers_free());
 }
 template <int N> NOT_TRACED void decrease_registers(void **) {
