@@ -343,7 +343,7 @@ template <typename E> NOT_TRACED void elements_to_floats(const Code<E> *code, fl
         else
             value[i] = code8_table<E>.value[code[i]];
 }
-typedef float Float4 __attribute__((vector_size(16)));
+typedef float Float4 __attribute__((vector_size(16), may_alias));
 struct Float8 {
     Float4 low, high;
 };
