@@ -4,8 +4,8 @@
 #
 #     make trace-defects            all; DEFECT=03_fa1 only those whose name contains that
 #
-# Every barrier of every kernel is removed once: that must be a race, between lines of that kernel. If it is not, the kernel
-# does not need the barrier. Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
+# Every barrier of every kernel, every wait at an mbarrier and every proxy_fence is removed once: that must be a race, between
+# lines of that kernel. If it is not, the kernel does not need the barrier. Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
 use strict;
 use warnings;
 use FindBin;
@@ -14,6 +14,7 @@ use Scratch;
 
 my $build = 'build/cpu-trace';
 my $only  = $ENV{DEFECT};
+my $barrier = qr/(?:__syncthreads|__syncwarp|proxy_fence)\(\)|mbarrier_wait\([^;]*\)(?=;)/;
 
 # ---- layouts: [file, what it says, what it shall say, stage, variant, memory, how the trace names the line that suffers,
 # what that line says] ----
@@ -56,14 +57,14 @@ sub try_layout {
 sub lines_with_barrier {
     my ($file) = @_;
     my @lines = split /^/, read_file($file);
-    return grep { $lines[$_ - 1] =~ /__sync(?:threads|warp)\(\)/ } 1 .. @lines;
+    return grep { $lines[$_ - 1] =~ $barrier } 1 .. @lines;
 }
 
 sub try_barrier {
     my ($name, $file, $number) = @_;
     my ($stage, $base) = $file =~ m{(.*)/(.*)};
     my @lines = split /^/, read_file($file);
-    $lines[$number - 1] =~ s/__sync(?:threads|warp)\(\)//;
+    $lines[$number - 1] =~ s/$barrier//;
     # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the next.
     my @shapes = $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
         : $stage =~ /decoding/ ? ('--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
@@ -72,6 +73,8 @@ sub try_barrier {
     my ($rows, $log) = trace_with($file, join('', @lines), $stage, @shapes);
     return ["$name: does not compile", 0, $log] if !$rows;
     my @races = map { [/"earlier": "([^"]*)", "later": "([^"]*)"/] } grep { /"race"/ } @$rows;
+    # Where the kernel comes to a standstill, the races stand behind that.
+    push @races, [$1, $2] while join('', @$rows) =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
     my @here = grep { $base =~ /\.cuh$/ || "@$_[0] " =~ /\b\Q$base\E:/ && "@$_[1] " =~ /\b\Q$base\E:/ } @races;
     return ["$name: " . (@here ? "$here[0][0] and $here[0][1]" : 'no race'), @here > 0];
 }
@@ -82,6 +85,6 @@ sub trace_with {
     my ($file, $text, $stage, @runs) = @_;
     return with_file($file, $text, sub {
         my ($built, $log) = built("$build/$stage/$stage", 'TRACE=1');
-        return $built ? ([map { `$build/$stage/$stage --trace --json $_` } @runs], $log) : (undef, $log);
+        return $built ? ([map { `$build/$stage/$stage --trace --json $_ 2>&1` } @runs], $log) : (undef, $log);
     });
 }

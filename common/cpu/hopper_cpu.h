@@ -63,9 +63,18 @@ NOT_TRACED inline void mbarrier_check(Mbarrier *barrier) {
     trace_phase(barrier);
     simt_wake(barrier);
 }
+NOT_TRACED inline void mbarrier_describe(const void *of, int parity, char *text, size_t size) {
+    const Mbarrier *barrier = static_cast<const Mbarrier *>(of);
+    snprintf(text, size, ", byte %u of shared memory, for parity %d: %d of %d arrivals and %d bytes are missing",
+             shared_address(of), parity, barrier->pending, barrier->count, barrier->bytes);
+}
+/* On the chip an arrival too many for a phase is undefined; copies that are under way may end the phase before. Here they do:
+ * the thread waits for that, and others can go on. So one who fills a stage again too early meets those who read it. */
 NOT_TRACED inline void mbarrier_arrived(Mbarrier *barrier, int bytes, const char *file, int line) {
-    if (barrier->pending == 0 || barrier->pending > barrier->count || barrier->count > SIMT_MAX_BLOCK)
+    if (barrier->pending > barrier->count || !barrier->count || barrier->count > SIMT_MAX_BLOCK)
         simt_fail(file, line, "mbarrier_arrive: the mbarrier was not initialised");
+    while (!barrier->pending)
+        simt_sleep("mbarrier_arrive", barrier, barrier->parity, mbarrier_describe, file, line);
     barrier->bytes += bytes;
     barrier->pending--;
     trace_release(barrier);
@@ -174,6 +183,14 @@ NOT_TRACED inline void tma_land(Mbarrier *barrier) {
     }
 }
 
+NOT_TRACED inline int tma_land_all() {
+    auto &copies = hopper_state().copies;
+    const size_t count = copies.size();
+    while (!copies.empty())
+        tma_land(copies[0].barrier);
+    return count > 0;
+}
+
 inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier, CALLER) {
     const int bytes = map.tile_rows * map.row_bytes;
     simt_need_shared("tma_load", shared, 16, file, line);
@@ -193,14 +210,10 @@ inline void tma_load(void *shared, const TensorMap &map, int column, int row, in
     }
     memset(shared, 0xff, bytes);
     hopper_state().copies.push_back(copy);
+    simt_when_stuck(tma_land_all);
     simt_wake(barrier); /* one who waits already lets it arrive */
 }
 
-NOT_TRACED inline void mbarrier_describe(const void *of, int parity, char *text, size_t size) {
-    const Mbarrier *barrier = static_cast<const Mbarrier *>(of);
-    snprintf(text, size, ", byte %u of shared memory, for parity %d: %d of %d arrivals and %d bytes are missing",
-             shared_address(of), parity, barrier->pending, barrier->count, barrier->bytes);
-}
 /* A phase of the other parity is at hand: this one is over, or, of a fresh barrier, the one before the first. */
 NOT_TRACED inline void mbarrier_sleep(Mbarrier *barrier, int parity, const char *file, int line) {
     while (barrier->parity == (unsigned)parity) {
@@ -274,7 +287,7 @@ NOT_TRACED inline int registers_free() {
 }
 NOT_TRACED inline int registers_now() { return this_warpgroup().registers ? this_warpgroup().registers : registers_at_entry(); }
 NOT_TRACED inline void registers_describe(const void *, int more, char *text, size_t size) {
-    snprintf(text, size, " for %d registers more a thread: %d in all, and the block's others leave %d", more, 128 * more,
+    snprintf(text, size, " for %d more registers a thread: %d in all, and %d are free", more, 128 * more,
              registers_free());
 }
 template <int N> NOT_TRACED void decrease_registers(void **) {
@@ -330,7 +343,7 @@ template <typename E> NOT_TRACED void elements_to_floats(const Code<E> *code, fl
         else
             value[i] = code8_table<E>.value[code[i]];
 }
-typedef float Float4 __attribute__((vector_size(16)));
+typedef float Float4 __attribute__((vector_size(16), may_alias));
 struct Float8 {
     Float4 low, high;
 };
@@ -414,14 +427,12 @@ template <Major major> NOT_TRACED void begin_wgmma(const WgmmaWords &w, float *d
         trace_collective(w.what, threadIdx.x / 32, 0);
 }
 
-/* "wgmma_m64n128k16" */
-template <int N, int K> const char *wgmma_name() {
-    static const struct Name {
-        char text[24];
-        Name() { snprintf(text, sizeof text, "wgmma_m64n%dk%d", N, K); }
-    } name;
-    return name.text;
-}
+template <int N, int K> struct WgmmaName {
+    char text[24];
+    WgmmaName() { snprintf(text, sizeof text, "wgmma_m64n%dk%d", N, K); }
+};
+template <int N, int K> inline const WgmmaName<N, K> wgmma_name;
+
 template <typename E, Major major, int Count>
 void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add, const char *file, int line) {
     constexpr int N = 2 * Count;
@@ -435,7 +446,7 @@ void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool a
     if (!a_registers)
         trace_async_read(Described(a).chunk<K_MAJOR>(32 * warp + lane), 16);
 #endif
-    begin_wgmma<major>({wgmma_name<N, 32 / sizeof(E)>(), file, line, this_warpgroup().batch, N, add, a, b,
+    begin_wgmma<major>({wgmma_name<N, 32 / sizeof(E)>.text, file, line, this_warpgroup().batch, N, add, a, b,
                         compute_wgmma<E, major>},
                        d, a_registers);
 }
@@ -462,7 +473,7 @@ NOT_TRACED inline void close_batch(void **) {
         if (w.threads != 128)
             simt_fail(w.file, w.line, "%s: %d of the warpgroup's 128 threads have come to it", w.what, w.threads);
     group.batch++;
-    trace_wgmma_commit();
+    trace_batch();
 }
 inline void wgmma_commit(CALLER) { simt_warpgroup("wgmma_commit", nullptr, close_batch, file, line); }
 template <int Pending> NOT_TRACED void finish_wgmmas(void **) {
@@ -478,7 +489,7 @@ template <int Pending> NOT_TRACED void finish_wgmmas(void **) {
 template <int Pending>
 void wgmma_wait(Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, CALLER) {
     simt_warpgroup("wgmma_wait", nullptr, finish_wgmmas<Pending>, file, line);
-    trace_wgmma_wait(Pending);
+    trace_wait(Pending);
 }
 
 #endif

@@ -261,6 +261,8 @@ void simt_wake(const void *on) {
         }
 }
 
+void simt_when_stuck(int (*work)(void)) { simt_self->when_stuck = work; }
+
 unsigned simt_block_count(void) { return simt_self->block_count; }
 
 int simt_lane(void) { return simt_self->current->number % SIMT_WARP; }

@@ -95,6 +95,10 @@ typedef void SimtDescribe(const void *on, int detail, char *text, size_t size);
 void simt_sleep(const char *what, const void *on, int detail, SimtDescribe *describe, const char *file, int line);
 void simt_wake(const void *on);
 
+/* Hardware that works beside the threads: when nobody can run, work() may change that, and returns 0 if it has nothing to do.
+ * Holds for the block at hand. */
+void simt_when_stuck(int (*work)(void));
+
 /* How many blocks this core has begun: changes when all that belonged to a block is void. */
 unsigned simt_block_count(void);
 

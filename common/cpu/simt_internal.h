@@ -90,6 +90,7 @@ typedef struct {
     int gone; /* threads of warps that have returned as a whole: __syncthreads does without them */
     Warp warps[MAX_WARPS];
     Warpgroup warpgroups[MAX_WARPS / 4];
+    int (*when_stuck)(void);
     unsigned block_count; /* blocks begun so far */
     unsigned warps_ready; /* those with a lane that could run */
     Place barrier;        /* where the first thread to arrive waits */

@@ -46,6 +46,7 @@ static void run_block(Worker *w, size_t block) {
     blockIdx.z = block / simt_job->grid.x / simt_job->grid.y;
     memset(w->shared, 0xff, simt_job->shared_bytes);
     w->returned = w->gone = 0;
+    w->when_stuck = NULL;
     w->barrier_arrived = w->barrier_predicates = 0;
     w->random = (uint32_t)block * 2654435761u | 1; /* its own order for every block, the same in every run */
 
@@ -64,7 +65,9 @@ static void run_block(Worker *w, size_t block) {
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
     trace_block_begins(block);
-    simt_run_ready(w);
+    do
+        simt_run_ready(w);
+    while (w->returned < w->threads && w->when_stuck && w->when_stuck());
     if (w->returned < w->threads)
         simt_report_stuck(w);
 }

@@ -1,5 +1,6 @@
 /* simt_report.c - what the machine of simt.h says when a kernel is wrong. */
 #include "simt_internal.h"
+#include "trace_hooks.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -28,6 +29,8 @@ static void begin_message(void) {
 
 __attribute__((noreturn)) static void end_message(void) {
     fputc('\n', stderr);
+    trace_kernel_fails();
+    fflush(stderr);
     _exit(1); /* other workers are still in the middle of their blocks: no clean-up */
 }
 
