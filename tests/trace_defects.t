@@ -66,7 +66,9 @@ sub try_barrier {
     my @lines = split /^/, read_file($file);
     $lines[$number - 1] =~ s/$barrier//;
     # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the next.
-    my @shapes = $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
+    # A ring must go round, and a block have several query tiles.
+    my @shapes = $stage =~ /fa3/ ? ('--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700', '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128')
+        : $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
         : $stage =~ /decoding/ ? ('--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
                                   '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3 --variant split_k')
         : ('--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128');

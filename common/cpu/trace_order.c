@@ -58,7 +58,8 @@ static OrderBarrier *find_barrier(Ordering *o, const void *address) {
         b++;
     if (b == end) {
         if (o->barrier_count == MAX_BARRIERS)
-            simt_give_up(2, "trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel, MAX_BARRIERS);
+            simt_give_up(2, "trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel,
+                         MAX_BARRIERS);
         uint32_t *rows = order_row(o, o->threads + 1 + 2 * o->barrier_count++);
         *b = (OrderBarrier){address, rows, rows + o->columns, 0};
     }
@@ -102,7 +103,9 @@ void order_phase(Ordering *o, const void *barrier) {
     b->complete[o->threads + o->warps + (b - o->barriers)] = order_tick(o); /* its copies are there */
 }
 
-void order_acquire(Ordering *o, const void *barrier) { join(o, order_row(o, current_thread()), find_barrier(o, barrier)->complete); }
+void order_acquire(Ordering *o, const void *barrier) {
+    join(o, order_row(o, current_thread()), find_barrier(o, barrier)->complete);
+}
 
 void order_batch(Ordering *o) {
     use_rows(o);
