@@ -7,6 +7,9 @@
 enum { TIME_LIMIT = 1 << 22 }; /* a Touch has no more bits for it */
 
 uint32_t order_tick(Ordering *o) {
+    if (!o->touched)
+        return o->now;
+    o->touched = 0;
     if (++o->now == TIME_LIMIT)
         simt_give_up(2, "trace: kernel %s has more than %d arrivals at barriers a block: choose a smaller shape",
                      simt_job->kernel, TIME_LIMIT);
@@ -130,6 +133,7 @@ void order_proxy_fence(Ordering *o) {
             simt_give_up(2, "trace: out of memory");
     }
     o->fences[thread].times[o->fences[thread].count++] = order_tick(o);
+    o->touched = 1; /* it has a time itself, and so must be told from what comes after */
 }
 
 int order_published(const Ordering *o, int thread, int writer, uint32_t time) {

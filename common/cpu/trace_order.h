@@ -36,7 +36,8 @@ typedef struct {
 } OrderBarrier;
 
 typedef struct {
-    uint32_t now;                  /* the block's clock */
+    uint32_t now;                  /* the block's clock, which ticks only where */
+    int touched;                   /*   somebody has touched something since it did last */
     uint32_t barrier_time;         /* of the last __syncthreads */
     uint32_t warp_time[MAX_WARPS]; /* of the last __syncwarp of the whole warp */
 

@@ -136,6 +136,7 @@ static Touch *wgmma_readers(Recorder *r) {
 void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) {
     Access now = {r, pack(r->block, (unsigned)agent, site, r->order.now), agent, simt_self->current->number,
                   trace_sites[site].tensor == SHARED_TENSOR};
+    r->order.touched = 1;
     struct Cell *cells = now.in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells;
     size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
     size_t end = offset + bytes < size ? offset + bytes : size;
