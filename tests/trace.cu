@@ -276,7 +276,7 @@ template <bool right> __global__ void tile_given_back(const __grid_constant__ Te
 }
 /* A producer, two consumer warpgroups, a ring of two stages; and A, which the consumers write themselves. */
 enum Defect {
-    RIGHT, NO_FULL, WRONG_FULL, NO_EMPTY, WRONG_EMPTY, EARLY_EMPTY, ONE_FOR_ALL, NO_SYNCWARP, NO_FENCE, LATE_FENCE, NO_NAMED,
+    RIGHT, NO_FULL, WRONG_FULL, NO_EMPTY, WRONG_EMPTY, EARLY_EMPTY, ONE_FOR_ALL, THREE_OF_FOUR, NO_SYNCWARP, NO_FENCE, LATE_FENCE, NO_NAMED,
     EARLY_READ
 };
 struct Ring {
@@ -288,7 +288,7 @@ template <Defect defect> __global__ void ring(const __grid_constant__ TensorMap 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < 2; stage++) {
             mbarrier_init(&shared.full[stage], 1);
-            mbarrier_init(&shared.empty[stage], defect == ONE_FOR_ALL ? 2 : 8);
+            mbarrier_init(&shared.empty[stage], defect == ONE_FOR_ALL ? 2 : defect == THREE_OF_FOUR ? 7 : 8);
         }
         mbarrier_init_fence();
     }
@@ -333,7 +333,7 @@ template <Defect defect> __global__ void ring(const __grid_constant__ TensorMap 
             wgmma_wait<0>(d[1]);
         if (defect == NO_SYNCWARP)
             sum += shared.b[stage][threadIdx.x % 128]; /* ring: read */
-        if (threadIdx.x % (defect == ONE_FOR_ALL ? 128 : 32) == 0)
+        if (threadIdx.x % (defect == ONE_FOR_ALL ? 128 : 32) == 0 && (defect != THREE_OF_FOUR || threadIdx.x < 352))
             mbarrier_arrive(&shared.empty[stage]);
         if (defect == EARLY_EMPTY)
             wgmma_wait<0>(d[1]);
@@ -399,6 +399,7 @@ static const struct {
     {"a stage waited for with the wrong parity", trace_ring<WRONG_EMPTY>, "ring: copy", "ring: multiply", 0},
     {"a stage given back before wgmma is done", trace_ring<EARLY_EMPTY>, "ring: copy", "ring: again", 0},
     {"a stage given back by one warp for four", trace_ring<ONE_FOR_ALL>, "ring: copy", "ring: multiply", 0},
+    {"a stage given back by three warps for four", trace_ring<THREE_OF_FOUR>, "ring: copy", "ring: multiply", 0},
     {"a stage given back by one lane for its warp", trace_ring<NO_SYNCWARP>, "ring: copy", "ring: read", 0},
     {"a tile written without proxy_fence", trace_ring<NO_FENCE>, "ring: write", "ring: multiply", 1},
     {"proxy_fence after the barrier", trace_ring<LATE_FENCE>, "ring: write", "ring: multiply", 1},

@@ -2,19 +2,22 @@
  *
  * What is asynchronous on the chip is late here, as late as a program may count on:
  *
- *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier. Where a
- *              wait is missing NaN is read, and so it is by a thread that still reads a tile whose place was given away
- *     wgmma    is computed at wgmma_wait, from what shared memory and the registers of A hold by then. Where a wait is
- *              missing D is as it was
+ *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier, or when
+ *              nobody can run. Where a wait is missing NaN is read, and so it is by a thread that still reads a tile whose
+ *              place was given away
+ *     wgmma    is computed at the wgmma_wait that it must be done at, from what shared memory and the registers of A hold by
+ *              then. Where a wait is missing D is as it was
  *
- * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. Not modelled: proxies
- * (mbarrier_init_fence does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, warps of a warpgroup that
- * run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way.
+ * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. setmaxnreg moves no registers, and
+ * counts them: a block has as many as it was launched with, and an increase waits until there are enough. Whoever waits says
+ * what for, in case nobody can run any more. Not modelled: the fewer bits that an 8-bit wgmma keeps when it adds up, warps of
+ * a warpgroup that run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way.
  *
  * The trace counts what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory. For races it
- * looks at both: each of the four warps reads B, and its 16 rows of A, up to its wgmma_wait. To give the tile to TMA without
- * a __syncthreads after that is a race. So is the use of an mbarrier with none after its initialisation. What an mbarrier
- * orders the trace does not know: without a __syncthreads between asking for a tile and reading it, it sees a race.
+ * looks at both. TMA writes from its issue to the end of its mbarrier's phase, after all that the issuing thread knows of. Each
+ * warp's wgmma reads B, and its own 16 rows of A, from its issue to that warp's wgmma_wait; so a stage must be given back by all
+ * four warps. A thread's arrival hands on what it did and knows, to those who wait for the phase: trace_order.h. What a thread
+ * wrote and wgmma or TMA meets needs its proxy_fence. (mbarrier_init_fence does nothing, and is not missed.)
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H

@@ -6,16 +6,16 @@
  * instruction, multiple threads: SIMT). Here each thread is a *fiber*, a stack with a place to go on from, and a worker
  * runs the fibers of its block one after another. A fiber runs until it must wait, and there are few reasons to wait:
  *
- *     a barrier      __syncthreads: until all threads of the block are there
+ *     a barrier      __syncthreads: until all threads of the block are there, but for warps that have returned
  *     a collective   an instruction that a warp's lanes execute together, because each lane's result depends on the
  *                    operands of others: shuffles, votes, ldmatrix, mma. The last lane to arrive computes for all.
  *                    Hopper's wgmma is one of four warps
- *     an mbarrier    of Hopper (hopper_cpu.h): until another thread, or a copy, has done its part
+ *     a condition    until another thread, or a copy, has done its part: mbarriers, named barriers (hopper_cpu.h)
  *
  * What lies between two waits runs for one thread at a time. So a kernel that is right on a GPU gives the same result
  * here, a kernel that needs a barrier it does not have gives results that depend on the order of the threads, and a wait
- * that can never end is seen at once: nobody is left to run. That is reported with kernel, block, threads, file and line,
- * and the program ends with exit code 1. (A thread that spins on memory until another thread writes it would spin forever.)
+ * that can never end is seen at once: nobody is left to run. That is reported with kernel, block, and a line for all threads
+ * that wait for the same thing, file and line of the source, and what is missing; the program ends with exit code 1. (A thread that spins on memory until another thread writes it would spin forever.)
  *
  * Kernels do not call this header. cuda_on_cpu.h and instructions_cpu.h build the CUDA words on it.
  *
@@ -75,7 +75,8 @@ void simt_allow(const void *pointer, size_t bytes);
 
 /* ---- for code inside a kernel. `file` and `line` say where in the kernel, for messages. ---- */
 
-/* Waits until every thread of the block has come to this very line. Returns for how many of them `predicate` was true. */
+/* Waits until every thread of the block has come to this very line; those of warps that have returned are not waited for.
+ * Returns for how many threads `predicate` was true. */
 int simt_barrier(const char *what, int predicate, const char *file, int line);
 
 /* Executes a warp's instruction `what` by the lanes whose bits are set in `mask` (those that the block does not have, in a

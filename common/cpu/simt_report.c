@@ -47,8 +47,7 @@ void simt_fail(const char *file, int line, const char *format, ...) {
 
 int simt_same_place(const Place *a, const Place *b) {
     return a->line == b->line && a->mask == b->mask && a->on == b->on && a->detail == b->detail &&
-           (a->what == b->what || !strcmp(a->what, b->what)) &&
-           (a->file == b->file || !strcmp(a->file, b->file));
+           (a->what == b->what || !strcmp(a->what, b->what)) && (a->file == b->file || !strcmp(a->file, b->file));
 }
 
 static int same_state(const Fiber *a, const Fiber *b) {

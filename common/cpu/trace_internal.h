@@ -76,7 +76,8 @@ typedef struct {
     TraceCollective collectives[16];
 
     struct Cell *shared_cells;
-    uint32_t block; /* its number in the grid */
+    uint64_t *wgmma_readers; /* touches, see trace_race.c */
+    uint32_t block;          /* its number in the grid */
     Ordering order;
     int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
     uint32_t fenced, seen; /* __threadfence since the block began; see race_atomic */

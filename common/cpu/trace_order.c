@@ -7,6 +7,9 @@
 enum { TIME_LIMIT = 1 << 22 }; /* a Touch has no more bits for it */
 
 uint32_t order_tick(Ordering *o) {
+    if (!o->touched)
+        return o->now;
+    o->touched = 0;
     if (++o->now == TIME_LIMIT)
         simt_give_up(2, "trace: kernel %s has more than %d arrivals at barriers a block: choose a smaller shape",
                      simt_job->kernel, TIME_LIMIT);
@@ -58,7 +61,8 @@ static OrderBarrier *find_barrier(Ordering *o, const void *address) {
         b++;
     if (b == end) {
         if (o->barrier_count == MAX_BARRIERS)
-            simt_give_up(2, "trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel, MAX_BARRIERS);
+            simt_give_up(2, "trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel,
+                         MAX_BARRIERS);
         uint32_t *rows = order_row(o, o->threads + 1 + 2 * o->barrier_count++);
         *b = (OrderBarrier){address, rows, rows + o->columns, 0};
     }
@@ -102,7 +106,9 @@ void order_phase(Ordering *o, const void *barrier) {
     b->complete[o->threads + o->warps + (b - o->barriers)] = order_tick(o); /* its copies are there */
 }
 
-void order_acquire(Ordering *o, const void *barrier) { join(o, order_row(o, current_thread()), find_barrier(o, barrier)->complete); }
+void order_acquire(Ordering *o, const void *barrier) {
+    join(o, order_row(o, current_thread()), find_barrier(o, barrier)->complete);
+}
 
 void order_batch(Ordering *o) {
     use_rows(o);
@@ -127,6 +133,7 @@ void order_proxy_fence(Ordering *o) {
             simt_give_up(2, "trace: out of memory");
     }
     o->fences[thread].times[o->fences[thread].count++] = order_tick(o);
+    o->touched = 1; /* it has a time itself, and so must be told from what comes after */
 }
 
 int order_published(const Ordering *o, int thread, int writer, uint32_t time) {

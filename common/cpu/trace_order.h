@@ -36,14 +36,15 @@ typedef struct {
 } OrderBarrier;
 
 typedef struct {
-    uint32_t now;                  /* the block's clock */
+    uint32_t now;                  /* the block's clock, which ticks only where */
+    int touched;                   /*   somebody has touched something since it did last */
     uint32_t barrier_time;         /* of the last __syncthreads */
     uint32_t warp_time[MAX_WARPS]; /* of the last __syncwarp of the whole warp */
 
     /* the rest only where `rows_used` */
     int rows_used;
     int threads, warps, columns;
-    uint32_t *rows;  /* one a thread; behind them one for what __syncthreads has made known to all; then the barriers' */
+    uint32_t *rows; /* one a thread; behind them one for what __syncthreads has made known to all; then the barriers' */
     OrderBarrier barriers[MAX_BARRIERS];
     int barrier_count;
     uint32_t batch_time[MAX_WARPS / 4][MAX_BATCHES]; /* when a warpgroup closed its latest batches of wgmma */

@@ -15,7 +15,8 @@
  * Two readers are enough where all wait for all. What matters to a later writer is whether anybody but itself has read
  * without being ordered before it. If the two are of different warps, any unordered writer differs from one of them; if all
  * readers were of one warp, two threads of it stand for the rest. Where warpgroups hand each other memory a writer may be
- * ordered after one warpgroup's reads and not after another's: so in shared memory each warpgroup has two readers of its own.
+ * ordered after one warpgroup's reads and not after another's: so in shared memory each warpgroup has two readers of its own,
+ * and the wgmmas of each warp, which are done in order, have one.
  */
 #include "trace_internal.h"
 
@@ -34,6 +35,14 @@ struct Cell {
     _Atomic Touch write, read[2];
 };
 
+static void *zeros(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
+    if (!memory)
+        simt_give_up(2, "trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
+                     sizeof(struct Cell));
+    return memory;
+}
+
 /* Shared memory has one array of cells for each warpgroup of the block, one after the other; the first has the writes. */
 static int warpgroups(void) {
     const SimtIndex *block = &simt_job->block;
@@ -47,10 +56,9 @@ static uint32_t time_of(Touch t) { return t & ((1u << TIME_BITS) - 1); }
 static int site_of(Touch t) { return t >> TIME_BITS & ((1 << SITE_BITS) - 1); }
 static int agent_of(Touch t) { return t >> (TIME_BITS + SITE_BITS) & ((1 << AGENT_BITS) - 1); }
 static uint32_t block_of(Touch t) { return (uint32_t)(t >> (TIME_BITS + SITE_BITS + AGENT_BITS)); }
-static int same_agent(Touch a, Touch b) { return (a ^ b) >> (TIME_BITS + SITE_BITS) == 0; }
-/* Of a thread. The wgmmas of a warp are another one. */
-static int warp_of(int agent) { return agent < simt_self->threads ? agent / SIMT_WARP : agent; }
-static int same_warp(Touch a, Touch b) { return block_of(a) == block_of(b) && warp_of(agent_of(a)) == warp_of(agent_of(b)); }
+static int same_warp(Touch a, Touch b) {
+    return block_of(a) == block_of(b) && agent_of(a) / SIMT_WARP == agent_of(b) / SIMT_WARP;
+}
 
 /* When each block of the grid released what it had written: the number of its first atomic after a fence; 0: not yet. */
 static _Atomic uint32_t *released;
@@ -110,34 +118,45 @@ static void check_write(const Access *now, Touch write, size_t offset) {
         report(now, write, offset, 1);
 }
 
-static void touch_read(const Access *now, struct Cell *cell, struct Cell *readers, size_t offset) {
-    check_write(now, cell->write, offset);
+static void touch_read(const Access *now, struct Cell *readers) {
     Touch a = readers->read[0], b = readers->read[1];
-    if (same_agent(a, now->touch) || is_ordered(now, a)) /* whoever races with a will race with this agent too, or with b */
+    if (is_ordered(now, a)) /* whoever races with a will race with this thread too, or with b */
         atomic_store_explicit(&readers->read[0], now->touch, memory_order_relaxed);
-    else if (same_agent(b, now->touch) || is_ordered(now, b) || (same_warp(a, b) && !same_warp(a, now->touch)))
+    else if (is_ordered(now, b) || (same_warp(a, b) && !same_warp(a, now->touch)))
         atomic_store_explicit(&readers->read[1], now->touch, memory_order_relaxed);
+}
+
+/* The wgmma readers of the current thread's warp, one a byte; made when first needed. */
+static Touch *wgmma_readers(Recorder *r) {
+    if (!r->wgmma_readers)
+        r->wgmma_readers = zeros(simt_job->shared_bytes * r->order.warps, sizeof(Touch));
+    return r->wgmma_readers + simt_job->shared_bytes * (size_t)(simt_self->current->number / SIMT_WARP);
 }
 
 void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) {
     Access now = {r, pack(r->block, (unsigned)agent, site, r->order.now), agent, simt_self->current->number,
                   trace_sites[site].tensor == SHARED_TENSOR};
+    r->order.touched = 1;
     struct Cell *cells = now.in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells;
     size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
     size_t end = offset + bytes < size ? offset + bytes : size;
-    int groups = now.in_shared ? warpgroups() : 1, group = now.in_shared ? now.thread / WARPGROUP : 0;
+    int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
+    Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r) : NULL;
+    struct Cell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
     for (size_t i = offset; i < end; i++) {
-        struct Cell *cell = cells + i;
-        if (trace_sites[site].kind == SITE_READ) {
-            touch_read(&now, cell, cell + group * size, i);
-            continue;
+        check_write(&now, cells[i].write, i);
+        if (wgmmas) {
+            wgmmas[i] = now.touch;
+        } else if (reads) {
+            touch_read(&now, &readers[i]);
+        } else {
+            for (int group = 0; group < groups; group++)
+                for (int k = 0; k < 2; k++)
+                    check(&now, cells[group * size + i].read[k], i);
+            for (int warp = 0; now.in_shared && r->wgmma_readers && warp < r->order.warps; warp++)
+                check(&now, r->wgmma_readers[warp * size + i], i);
+            atomic_store_explicit(&cells[i].write, now.touch, memory_order_relaxed);
         }
-        check_write(&now, cell->write, i);
-        for (int g = 0; g < groups; g++) {
-            check(&now, cell[g * size].read[0], i);
-            check(&now, cell[g * size].read[1], i);
-        }
-        atomic_store_explicit(&cell->write, now.touch, memory_order_relaxed);
     }
 }
 
@@ -150,14 +169,6 @@ void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset) {
 }
 
 /* ---- a launch ---- */
-
-static void *zeros(size_t count, size_t size) {
-    void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
-    if (!memory)
-        simt_give_up(2, "trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
-                     sizeof(struct Cell));
-    return memory;
-}
 
 void race_launch_begins(Recorder *const *recorders, int count) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
@@ -178,6 +189,8 @@ void race_launch_ends(Recorder *const *recorders, int count) {
         free(trace_tensors[i].cells);
     for (int i = 0; i < count; i++) {
         free(recorders[i]->shared_cells);
+        free(recorders[i]->wgmma_readers);
+        recorders[i]->wgmma_readers = NULL;
         order_launch_ends(&recorders[i]->order);
     }
 }

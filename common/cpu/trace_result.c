@@ -141,7 +141,8 @@ static void finish_race(const RacePair *pair, const SourceLine *lines) {
     TraceRace *race = trace_result.races, *end = race + trace_result.race_count;
     const char *earlier = lines[pair->side[0].site], *later = lines[pair->side[1].site];
     while (race < end && (race->kernel != pair->kernel->name || strcmp(race->tensor, pair->tensor) != 0 ||
-                          strcmp(race->line[0], earlier) != 0 || strcmp(race->line[1], later) != 0 || race->unpublished != pair->unpublished))
+                          strcmp(race->line[0], earlier) != 0 || strcmp(race->line[1], later) != 0 ||
+                          race->unpublished != pair->unpublished))
         race++;
     if (race == end) {
         if (trace_result.race_count == TRACE_RACES)
