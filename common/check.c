@@ -55,18 +55,20 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     *c = worst;
 }
 
+/* How far a score may be off. S is summed in fp32, and its error goes with the size of what is summed, scale |q| |k|, not with
+ * what is left of it: terms may cancel. D roundings of up to 2^-24 each add up to sqrt(D) 2^-24, since their signs are as good
+ * as random (Higham and Mary 2019); four times that, because two such errors meet and the worst of millions of elements is
+ * looked at. */
+static double score_error(int head_dim, double score_size) { return 4 * sqrt(head_dim) * 0x1p-24 * score_size; }
+
 /* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
  *
  * 4u          P is rounded to the dtype before it meets V, and O once more at the end: each by at most u = dtype_epsilon,
  *             relative, and in both of the two compared. The errors of the P_j have random signs, so they add up as the
  *             terms of O themselves do, and O's own size is the measure: the largest |want| of the row, because a single
  *             element may be near 0 by accident.
- * 2^-20 + 4 sqrt(D) 2^-24 score_size
- *             S is summed in fp32, and e^S turns its absolute error into a relative one of P. That error goes with the size
- *             of what is summed, scale |q| |k|, not with what is left of it: terms may cancel. D roundings of up to 2^-24
- *             each add up to sqrt(D) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times
- *             that, because P divides one such error by another and the worst of millions of elements is looked at.
- *             2^-20 is for exp2's result and the sums over P.
+ * 2^-20 + score_error
+ *             e^S turns the absolute error of S into a relative one of P. 2^-20 is for exp2's result and the sums over P.
  * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
  *
  * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
@@ -80,7 +82,7 @@ double output_allowance(Dtype dtype, const double *want_row, int columns, double
     for (int column = 0; column < columns; column++)
         largest = worse(fabs(want_row[column]), largest);
     double smallest_step = dtype == DTYPE_FP16 ? 0x1p-24 : dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
-    return (4 * dtype_epsilon(dtype) + 0x1p-20 + 4 * sqrt(columns) * 0x1p-24 * score_size) * largest + smallest_step;
+    return (4 * dtype_epsilon(dtype) + 0x1p-20 + score_error(columns, score_size)) * largest + smallest_step;
 }
 
 /* The largest |row|^2 of a matrix. */
@@ -102,8 +104,14 @@ double score_size(const Problem *p, const void *q, const void *k) {
 }
 
 /* LSE is fp32 throughout and nothing of it is rounded to the dtype, so only the summation of S and of the row sum shows.
- * 2^-17 is 128 units of fp32's roundoff: room for a fast exponential of 2^-22 and sums of some thousands of terms. */
-double lse_allowance(double want) { return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)); }
+ *
+ * score_error           dLSE / dS_j = P_j, and the P_j of a row add up to 1: a mean of the scores' errors, at most the largest
+ *                       of them. Of a single key it is that error itself, however small its score happens to be.
+ * 2^-17 (1 + |want|)    128 units of fp32's roundoff: room for a fast exponential of 2^-22, sums of some thousands of terms,
+ *                       and the way between base 2 and e. */
+double lse_allowance(double want, int head_dim, double score_size) {
+    return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)) + score_error(head_dim, score_size);
+}
 
 /* What the whole-tensor loops share. Either reference may be there: in the dtype and float, or in double. */
 typedef struct {
@@ -157,7 +165,8 @@ static void compare_lse_rows(size_t begin, size_t end, void *context) {
     Comparison part = comparison_start(job->tensor);
     for (size_t row = begin; row < end; row++) {
         double got = ((const float *)job->got)[row], want = reference_lse(job, row);
-        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0, lse_allowance(want));
+        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0,
+                    lse_allowance(want, p->head_dim, job->score_size));
     }
     merge_result(job, &part);
 }
@@ -182,13 +191,13 @@ Comparison compare_output_double(const Problem *p, const void *got, const double
     return run(&job, "O", compare_output_rows);
 }
 
-Comparison compare_lse(const Problem *p, const float *got, const float *want) {
-    Job job = {.p = p, .got = got, .want_lse = want};
+Comparison compare_lse(const Problem *p, const float *got, const float *want, double score_size) {
+    Job job = {.p = p, .got = got, .want_lse = want, .score_size = score_size};
     return run(&job, "LSE", compare_lse_rows);
 }
 
-Comparison compare_lse_double(const Problem *p, const float *got, const double *want) {
-    Job job = {.p = p, .got = got, .want_lse_double = want};
+Comparison compare_lse_double(const Problem *p, const float *got, const double *want, double score_size) {
+    Job job = {.p = p, .got = got, .want_lse_double = want, .score_size = score_size};
     return run(&job, "LSE", compare_lse_rows);
 }
 

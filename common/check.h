@@ -45,15 +45,15 @@ double score_size(const Problem *p, const void *q, const void *k);
 
 /* How far two correct implementations may be apart: derived in check.c. want_row: [columns]; lse: of that row. */
 double output_allowance(Dtype dtype, const double *want_row, int columns, double lse, double score_size);
-double lse_allowance(double want);
+double lse_allowance(double want, int head_dim, double score_size);
 
 /* Whole tensors on the host, rows in parallel. O is [batch, heads, seqlen_q, head_dim] in p->dtype (the _double reference:
  * doubles), LSE [batch, heads, seqlen_q]. */
 Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse, double score_size);
-Comparison compare_lse(const Problem *p, const float *got, const float *want);
+Comparison compare_lse(const Problem *p, const float *got, const float *want, double score_size);
 Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse,
                                  double score_size);
-Comparison compare_lse_double(const Problem *p, const float *got, const double *want);
+Comparison compare_lse_double(const Problem *p, const float *got, const double *want, double score_size);
 
 /* One line about the worst element, for instance
  *     O[batch 0, head 3, row 17, column 5] = nan, want 0.0123, error nan, allowed 2.1e-05 (1234 elements out of bounds) */

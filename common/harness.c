@@ -131,7 +131,7 @@ static void validate_outputs(Run *run, Row *row) {
         row->comparisons[1] = samples_compare_lse(&run->samples, lse->host);
     } else {
         row->comparisons[0] = compare_output(run->p, o->host, o->reference, lse->reference, run->samples.score_size);
-        row->comparisons[1] = compare_lse(run->p, lse->host, lse->reference);
+        row->comparisons[1] = compare_lse(run->p, lse->host, lse->reference, run->samples.score_size);
     }
 }
 

@@ -267,7 +267,8 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
         }
         double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
-        double lse_allowed = want_lse == -INFINITY ? 0 : lse_allowance(want_lse) + score_allowance(x);
+        double lse_allowed =
+            want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
     free(want);

@@ -68,8 +68,8 @@ static Comparison output(void) {
     return a;
 }
 static Comparison logsumexp(void) {
-    Comparison a = compare_lse(&problem, got_lse, reference_lse);
-    Comparison b = compare_lse_double(&problem, got_lse, want_lse);
+    Comparison a = compare_lse(&problem, got_lse, reference_lse, size);
+    Comparison b = compare_lse_double(&problem, got_lse, want_lse, size);
     if (a.ok != b.ok || a.bad != b.bad)
         a.ok = -1;
     return a;
@@ -162,7 +162,7 @@ static void test_broken_reference(void) {
     ok(compare_output(&problem, got, reference, reference_lse, size).bad == D, "nor does a NaN in its LSE");
     reference_lse[20] = INFINITY;
     ok(compare_output(&problem, got, reference, reference_lse, size).bad == D, "nor an infinity");
-    ok(compare_lse(&problem, got_lse, reference_lse).bad == 1, "nor for the LSE itself");
+    ok(compare_lse(&problem, got_lse, reference_lse, size).bad == 1, "nor for the LSE itself");
 }
 
 static void test_zeros(void) {
@@ -202,9 +202,9 @@ static void test_lse(void) {
 
     reset();
     double w = want_lse[33];
-    got_lse[33] = (float)(w + 0.9 * lse_allowance(w));
+    got_lse[33] = (float)(w + 0.98 * lse_allowance(w, D, size));
     ok(logsumexp().ok == 1, "LSE: inside the allowance");
-    got_lse[33] = (float)(w + 1.1 * lse_allowance(w));
+    got_lse[33] = (float)(w + 1.02 * lse_allowance(w, D, size));
     ok(logsumexp().ok == 0, "LSE: outside of it");
 }
 
@@ -225,7 +225,8 @@ static void test_allowance(void) {
                         .dtype = DTYPE_FP32,
                         .scale = 0.5f};
     ok(score_size(&two_rows, q2, k2) == 7.5, "the scores' size is scale |q| |k|");
-    ok(lse_allowance(-3) == 0x1p-15 && lse_allowance(-INFINITY) == 0, "LSE");
+    ok(lse_allowance(-3, 4, 0) == 0x1p-15 && lse_allowance(-INFINITY, 4, 9) == 0, "LSE");
+    ok(lse_allowance(3, 4, 10) == 0x1p-15 + 8 * 0x1p-24 * 10, "LSE, with the scores' size");
 }
 
 static void test_merge(void) {
