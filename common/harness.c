@@ -270,16 +270,17 @@ static int trace_variants(Run *run) {
 
 /* ---- the program ---- */
 
-/* 0: all agree. 1: one does not. 2: nothing of what was asked for could run. */
+/* 0: all agree. 1: one does not. 2: nothing of what was asked for could run, or not all of it could be checked. */
 static int exit_code(const Run *run) {
-    int ran = 0;
+    int ran = 0, unchecked = 0;
     for (int i = 0; i < run->row_total; i++) {
         const Row *row = &run->rows[i];
         if (row_ran(row) && !row_ok(row))
             return 1;
+        unchecked += row_unchecked(row) != NULL;
         ran += row_ran(row) && (is_variant_row(row, run->stage) || run->only == run->reference);
     }
-    return ran ? 0 : 2;
+    return ran && !unchecked ? 0 : 2;
 }
 
 static void free_run(Run *run) {

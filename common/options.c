@@ -221,7 +221,7 @@ static void print_help(const Stage *stage) {
     printf("%s - %s\n\n"
            "usage: %s [options]\n\n"
            "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
-           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here.\n\n",
+           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run or be checked.\n\n",
            stage->name, stage->idea, stage->name);
     printf("%-71sGPU, CPU if not given\n", "the problem");
     help_int("  --batch N      batch entries", gpu.batch, cpu.batch);

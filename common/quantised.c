@@ -271,6 +271,8 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
             want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
+    c_o->empty = comparison_is_empty(c_o, dtype_step(dtype));
+    c_lse->empty = comparison_is_empty(c_lse, LSE_FLOOR);
     free(want);
     free(got);
 }

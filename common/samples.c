@@ -75,6 +75,7 @@ Comparison samples_compare_output(const Samples *s, const void *o) {
         compare_row(&c, row.batch, row.head, row.row, got, want, p->head_dim, allowed);
         free(got);
     }
+    c.empty = comparison_is_empty(&c, dtype_step(p->dtype));
     return c;
 }
 
@@ -86,6 +87,7 @@ Comparison samples_compare_lse(const Samples *s, const float *lse) {
         compare_row(&c, row.batch, row.head, row.row, &got, &s->lse[i], 0,
                     lse_allowance(s->lse[i], s->p->head_dim, s->score_size));
     }
+    c.empty = comparison_is_empty(&c, LSE_FLOOR);
     return c;
 }
 

@@ -116,7 +116,8 @@ typedef struct {
     const Variant *reference; /* the gradients they are validated against, known to the user as 00_naive */
 } Stage;
 
-/* The whole program. Returns the exit code: 0 all variants agree with 00_naive, 1 one does not, 2 cannot run here. */
+/* The whole program. Returns the exit code: 0 all variants agree with 00_naive, 1 one does not, 2 cannot run here,
+ * or the bounds are too wide to check anything. */
 int harness_main(const Stage *stage, int argc, char **argv);
 
 /* Why `variant` cannot run `p` on this device: one sentence without a full stop, or NULL if it can. The text lives until the next call. */

@@ -229,6 +229,43 @@ static void test_allowance(void) {
     ok(lse_allowance(3, 4, 10) == 0x1p-15 + 8 * 0x1p-24 * 10, "LSE, with the scores' size");
 }
 
+/* An allowance that is more than half of the largest number is no check. */
+static void test_empty(void) {
+    const double rows[] = {1, -3, 2}, infinite = -INFINITY;
+    Comparison c = comparison_start("x"), other = comparison_start("x");
+    ok(!comparison_is_empty(&c, 0), "nothing compared, nothing empty");
+    compare_row(&c, 0, 0, 0, rows, rows, 3, 1.5);
+    ok(c.loosest == 1.5 && c.largest == 3 && !comparison_is_empty(&c, 0), "half the largest number is a check");
+    compare_row(&c, 0, 0, 1, rows, rows, 1, 1.6);
+    compare_row(&c, 0, 0, 2, &infinite, &infinite, 0, 0);
+    compare_row(&c, 0, 0, 3, rows, rows, 1, (double)NAN);
+    ok(c.loosest == 1.6 && c.largest == 3 && comparison_is_empty(&c, 0), "more is none; infinity does not count");
+    ok(comparison_is_empty(&c, 0.09) && !comparison_is_empty(&c, 0.11), "what zeros are allowed does not count");
+    comparison_merge(&other, &c);
+    ok(other.loosest == 1.6 && other.largest == 3, "merging keeps the loosest and the largest");
+    compare_row(&c, 0, 0, 4, (double[]){9}, (double[]){9}, 1, 2);
+    comparison_merge(&other, &c);
+    ok(other.loosest == 2 && other.largest == 9, "whichever comes first");
+
+    reset();
+    const double last = (0.5 - 0x1p-9 - 0x1p-20) / (4 * sqrt(D) * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
+    problem.dtype = DTYPE_FP16;
+    reset();
+    ok(!compare_output(&problem, got, reference, reference_lse, 0.99 * last).empty &&
+           compare_output(&problem, got, reference, reference_lse, 1.01 * last).empty,
+       "O is checked as long as its bound is below half of it");
+    double most = 0;
+    for (int i = 0; i < LSE_ROWS; i++)
+        most = isfinite(want_lse[i]) ? fmax(most, fabs(want_lse[i])) : most;
+    const double last_lse = (0.5 + 0.5 * most - 0x1p-17 * (1 + most)) / (4 * sqrt(D) * 0x1p-24);
+    ok(!compare_lse(&problem, got_lse, reference_lse, 0.99 * last_lse).empty &&
+           compare_lse(&problem, got_lse, reference_lse, 1.01 * last_lse).empty,
+       "LSE until it may be off by half of itself and 0.5");
+    memset(reference, 0, sizeof reference);
+    memset(got, 0, sizeof got);
+    ok(!compare_output(&problem, got, reference, reference_lse, size).empty, "zeros are checked to be zeros");
+}
+
 static void test_merge(void) {
     const double want_rows[4] = {0, 0, 0, 0}, rows[4] = {0.1, (double)NAN, 0.5, (double)NAN};
     Comparison parts[4], all = comparison_start("x"), backwards = comparison_start("x");
@@ -284,6 +321,7 @@ int main(void) {
     test_zeros();
     test_lse();
     test_allowance();
+    test_empty();
     test_merge();
     test_print();
     return tap_done();
