@@ -225,7 +225,7 @@ void run_variant(Run *run, const Variant *variant, Direction direction) {
 /* ---- --trace ---- */
 
 #ifdef TRACE
-/* Records one launch of the variant and prints what it did to memory. Returns how many races there are. */
+/* Records one launch of the variant and prints what it did to memory. Returns how many races there are; -1: it cannot run. */
 static int trace_variant(Run *run, const Variant *v) {
     Row *row = &run->rows[0];
     const Options *o = &run->options;
@@ -233,7 +233,7 @@ static int trace_variant(Run *run, const Variant *v) {
     Traffic predicted[MAX_TRAFFIC];
     if (reason) {
         fprintf(stderr, "%s: not traced: %s\n", v->name, reason);
-        return 0;
+        return -1;
     }
     name_row(run, v, row);
     row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
@@ -247,6 +247,7 @@ static int trace_variant(Run *run, const Variant *v) {
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
     double flops = counted_flops(run->p, run->stage->forward ? BACKWARD : FORWARD);
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
+    flush_output(run->stage);
     free_outputs(run, row);
     return trace->race_count;
 }
@@ -261,9 +262,14 @@ static int trace_variants(Run *run) {
     }
     if (run->only)
         return trace_variant(run, run->only) > 0;
-    int races = 0;
-    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++)
-        races += trace_variant(run, &run->stage->variants[i]);
+    int traced = 0, races = 0;
+    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
+        int found = trace_variant(run, &run->stage->variants[i]);
+        traced += found >= 0;
+        races += found > 0;
+    }
+    if (!traced)
+        cannot_run(run->stage, "--trace: no variant can run this problem here");
     return races > 0;
 }
 #endif
@@ -357,14 +363,13 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         run_variant(&run, only, direction);
     for (int i = 0; !only && i < MAX_VARIANTS && stage->variants[i].name; i++)
         run_variant(&run, &stage->variants[i], direction);
-    report_end(&run.report, run.rows, run.row_total);
-
     if (options->save && row_ran(&run.rows[run.row_total - 1])) { /* the variant named ran last */
         if (stage->forward)
             save_gradients(stage, options->save, p, run.outputs[0].host, run.outputs[1].host, run.outputs[2].host);
         else
             save_outputs(stage, options->save, p, run.outputs[0].host, run.outputs[1].host);
     }
+    report_end(&run.report, run.rows, run.row_total);
     free_run(&run);
     return exit_code(&run);
 }

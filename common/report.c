@@ -453,7 +453,7 @@ void report_start(const Report *r) {
         table_start(r);
     else if (r->format == FORMAT_CSV)
         csv_start(r);
-    fflush(stdout); /* a kernel may yet end the program */
+    flush_output(r->stage); /* a kernel may yet end the program */
 }
 
 void report_row(const Report *r, const Row *row) {
@@ -461,7 +461,7 @@ void report_row(const Report *r, const Row *row) {
         table_row(r, row);
     else
         print_fields(r, row);
-    fflush(stdout);
+    flush_output(r->stage);
 }
 
 void report_end(const Report *r, const Row *rows, int count) {
@@ -495,4 +495,5 @@ void report_end(const Report *r, const Row *rows, int count) {
     }
     if (r->format == FORMAT_TABLE)
         print_verdict(r, rows, count);
+    flush_output(r->stage);
 }
