@@ -135,9 +135,9 @@ GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
 SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
 
 .SECONDARY: $(call objects,$(UNIT_C) $(UNIT_CU)) # keep them; of all targets it would keep report.c.o from following the commit
-$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
-$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 
 $(OUT)/%/main_as_table.o: %/main.c

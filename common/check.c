@@ -62,6 +62,7 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     worst.max_error = worse(c->max_error, other->max_error);
     worst.loosest = finite_larger(other->loosest, c->loosest);
     worst.largest = finite_larger(other->largest, c->largest);
+    worst.empty = c->empty || other->empty;
     *c = worst;
 }
 

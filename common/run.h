@@ -93,7 +93,8 @@ void run_forward(Run *run);
 void gradients_are_outputs(Run *run);
 /* Compares what run->outputs hold on the host with 00_naive's gradients, or for 00_naive itself with fp64 samples. */
 void validate_gradients(Run *run, Row *row);
-/* How far dQ, dK and dV of a few more launches are from the first: fills in row->spread. */
+/* How far dQ, dK and dV of a few more launches are from the first: fills in row->spread, and fails a variant that claims that
+ * they are not. */
 void measure_spread(Run *run, Launch *launch, Row *row);
 /* Times the forward pass and the variant together, and prints a row for that. */
 void run_both(Run *run, const Launch *backward, const Row *row);

@@ -90,6 +90,7 @@ typedef struct {
     int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
     int max_seqlen_q;        /* 0: any */
     Refusal *refuses;        /* NULL: any settings go together */
+    int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 
     /* A variant that changes its inputs first; NULL in all others. */
     const char *prepare_name;          /* "quantise": of the row that says how long it takes */
