@@ -140,9 +140,6 @@ static void run_once(Run *run, Launch *launch, Row *row) {
     progress(run, row->name, "running");
     launch_once(launch);
     device_synchronize();
-    const char *damaged = device_damaged();
-    if (damaged)
-        snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
     if (!run->options.validate && !run->options.save)
         return;
 
@@ -169,6 +166,13 @@ static void run_once(Run *run, Launch *launch, Row *row) {
             run->outputs[i].reference = run->outputs[i].host;
             run->outputs[i].host = NULL;
         }
+}
+
+void finish_row(Run *run, Row *row) {
+    for (const char *damaged; (damaged = device_damaged());)
+        snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
+    progress(run, row->name, NULL);
+    report_row(&run->report, row);
 }
 
 /* "01_tiled/mma", "00_naive"; a backward stage's forward pass brings its own stage's name. */
@@ -211,8 +215,7 @@ void run_variant(Run *run, const Variant *variant, Direction direction) {
         snprintf(row->note, sizeof row->note, "out of memory: needs %.2f GiB",
                  (double)(row->tensor_bytes + row->workspace_bytes) / 0x1p30);
     }
-    progress(run, row->name, NULL);
-    report_row(&run->report, row);
+    finish_row(run, row);
     if (variant == run->stage->forward && row_ran(row))
         return; /* its O and LSE are what the backward pass starts from */
     if (direction == BACKWARD && variant != run->reference && row_ran(row))

@@ -85,8 +85,7 @@ void run_both(Run *run, const Launch *backward, const Row *row) {
     both->speed_ratio = 0;
     progress(run, row->name, "timing, with the forward pass");
     time_launch(&launch, both);
-    progress(run, row->name, NULL);
-    report_row(&run->report, both);
+    finish_row(run, both);
 }
 
 void free_backward(Run *run) {

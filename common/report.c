@@ -323,6 +323,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
     else if (naive_ran && !row_ok(naive))
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
+    else if (bad && !validated)
+        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
     else if (bad)
         printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
                against_oracle ? oracle : NAIVE);

@@ -69,6 +69,8 @@ void time_launch(Launch *launch, Row *row);
 /* Calls `sample(context)`, which returns ms, until the clocks have settled and then as often as --iters or a budget of time
  * says. Fills in the row's latency: median and least. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
+/* Prints the row, with what its launches wrote past the end of. */
+void finish_row(Run *run, Row *row);
 /* Runs, validates and times a variant, and prints its row. */
 void run_variant(Run *run, const Variant *variant, Direction direction);
 
