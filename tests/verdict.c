@@ -532,7 +532,9 @@ static void attend(const Problem *p, const Tensors *t, const Buffer *w) {
     double *q = read_doubles(&bf16, w[0].pointer, query_elements(p)),
            *k = read_doubles(&bf16, w[1].pointer, key_elements(p)), *v = read_doubles(&bf16, w[2].pointer, key_elements(p));
     double *o = host_alloc(query_elements(p), sizeof *o), *lse = host_alloc(row_count(p), sizeof *lse);
-    oracle_forward(p, NULL, q, k, v, o, lse);
+    int *lengths = t->key_lengths ? read_tensor(t->key_lengths, (size_t)p->batch, sizeof *lengths) : NULL;
+    oracle_forward(p, lengths, q, k, v, o, lse);
+    free(lengths);
     write_doubles(p->dtype, t->o, o, query_elements(p));
     write_doubles(DTYPE_FP32, t->lse, lse, row_count(p));
     free(q), free(k), free(v), free(o), free(lse);
@@ -600,6 +602,19 @@ static void test_prepared(void) {
         mistake = attended[i];
         expect_failure(&well_prepared, SHAPE " --json", "forward", "of prepared inputs", mistake.says);
     }
+
+    /* S of 00_naive would be half a TiB; one of the keys exists. The oracle's samples stand in */
+    const char *large =
+        "--batch 1 --heads 1 --seqlen 262144 --seqlen-k 524288 --head-dim 8 --lengths 1 --iters 1 --variant wrong";
+    mistake = (Mistake){"", nothing, NULL, 0};
+    run_program(&well_prepared, large);
+    expect(run.code == 0 && ends_with(run.out, "\nPASS  1 variant agrees with the fp64 oracle on 64 rows\n"),
+           "prepared, and 00_naive does not fit", "");
+    mistake = (Mistake){"", o_off, NULL, 7};
+    run_program(&well_prepared, large);
+    expect(run.code == 1 && strstr(run.out, "v/wrong: O[batch 0, head 0, row 0, column 7] = ") &&
+               ends_with(run.out, "\nFAIL  1 of 1 variants disagrees with the fp64 oracle on 64 rows\n"),
+           "held against the oracle's samples", "");
 }
 
 int main(void) {
