@@ -86,7 +86,7 @@ done_testing;
 sub complains {
     my ($text, @arguments) = @_;
     my $run = run($stage, @arguments);
-    is($run->{code}, 2, "@arguments: exit code 2");
+    is("$run->{code} $run->{out}", '2 ', "@arguments: exit code 2, and no table");
     like($run->{err}, qr/^[^\n]*\Q$text\E[^\n]*\n\z/, "@arguments: one line that says $text");
 }
 

@@ -8,6 +8,7 @@
 #include "../common/random.h"
 #include "tap.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 enum { BATCH = 2, HEADS = 3, ROWS = 40, D = 16, ELEMENTS = BATCH * HEADS * ROWS * D, LSE_ROWS = BATCH * HEADS * ROWS };
@@ -266,6 +267,36 @@ static void test_empty(void) {
     ok(!compare_output(&problem, got, reference, reference_lse, size).empty, "zeros are checked to be zeros");
 }
 
+static void test_row(void) {
+    const double got[] = {1, 2, -3}, want_row[] = {1, 1.5, -1};
+    Comparison c = comparison_start("x");
+    ok(c.ok == 1 && !c.bad && c.severity == -1 && !c.empty && !c.loosest && !c.largest && !c.max_error,
+       "at the start nothing is bad");
+    compare_row(&c, 1, 2, 3, got, want_row, 3, 1);
+    ok(!c.ok && c.bad == 1 && stands_at(&c, 1, 2, 3, 2) && c.got == -3 && c.want == -1 && c.error == 2 && c.allowed == 1 &&
+           c.max_error == 2 && c.severity == 2,
+       "a row: the worst element, its error over what is allowed");
+    compare_row(&c, 1, 2, 4, got, want_row, 3, 0.2);
+    ok(c.bad == 3 && c.row == 4 && c.severity == 10, "a worse one");
+    compare_row(&c, 1, 2, 5, got, want_row, 3, 0.2);
+    ok(c.bad == 5 && c.row == 4, "of equal ones the first");
+    compare_row(&c, 1, 2, 6, got + 1, want_row + 1, 1, 0);
+    ok(c.bad == 6 && c.row == 6 && c.severity == DBL_MAX, "worse than all: an error where nothing is allowed");
+    compare_row(&c, 1, 2, 7, got, (double[]){INFINITY}, 1, 1);
+    ok(c.bad == 7 && c.row == 7 && c.severity == INFINITY, "worse than that: infinity");
+    c = comparison_start("x");
+    compare_row(&c, 0, 0, 0, got, want_row, 2, 0.5);
+    compare_row(&c, 0, 0, 1, got, want_row, 3, DBL_MAX);
+    ok(c.ok && !c.bad && c.max_error == 2 && c.loosest == DBL_MAX, "what is exactly allowed passes, as far as numbers go");
+    compare_row(&c, 0, 0, 2, got, want_row, 1, INFINITY);
+    ok(!c.ok && c.bad == 1 && c.row == 2, "an infinite allowance allows nothing");
+    c = comparison_start("x");
+    compare_row(&c, 0, 0, 0, got, got, 3, 0);
+    ok(c.ok && c.severity == 0 && c.column == 0, "no error where none is allowed");
+    compare_row(&c, 0, 0, 1, got + 1, want_row + 1, 0, 9);
+    ok(c.column == -1 && c.got == 2, "one number without a column");
+}
+
 static void test_merge(void) {
     const double want_rows[4] = {0, 0, 0, 0}, rows[4] = {0.1, (double)NAN, 0.5, (double)NAN};
     Comparison parts[4], all = comparison_start("x"), backwards = comparison_start("x");
@@ -278,6 +309,22 @@ static void test_merge(void) {
         comparison_merge(&backwards, &parts[3 - i]);
     }
     ok(!all.ok && all.bad == 3 && all.row == 1 && isnan(all.max_error), "merging keeps the first NaN and counts all");
+    for (int place = 0; place < 4; place++) { /* batch, head, row, column */
+        int at[2][4] = {{2, 2, 2, 2}, {2, 2, 2, 2}};
+        for (int i = place; i < 4; i++)
+            at[0][i] = i == place ? 1 : 3; /* the first in memory, by this place; behind it by those after */
+        Comparison two[2] = {comparison_start("x"), comparison_start("x")};
+        for (int i = 0; i < 2; i++) {
+            compare_row(&two[i], at[i][0], at[i][1], at[i][2], &rows[0], &want_rows[0], 1, 0.2);
+            two[i].column = at[i][3];
+        }
+        Comparison a = two[0], b = two[1];
+        comparison_merge(&a, &two[1]);
+        comparison_merge(&b, &two[0]);
+        ok(stands_at(&a, at[0][0], at[0][1], at[0][2], at[0][3]) && stands_at(&b, at[0][0], at[0][1], at[0][2], at[0][3]) &&
+               a.ok && b.ok,
+           "of two equally bad the first in memory (%d)", place);
+    }
     ok(!backwards.ok && backwards.bad == 3 && backwards.row == 1 && isnan(backwards.max_error), "in any order");
 }
 
@@ -321,6 +368,7 @@ int main(void) {
     test_zeros();
     test_lse();
     test_allowance();
+    test_row();
     test_empty();
     test_merge();
     test_print();

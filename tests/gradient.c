@@ -94,13 +94,14 @@ static void test_scale(void) {
     enum { QUERIES = 32, KEYS = 72 };
     const double size[4] = {3, 5, 7, 11}; /* the largest |element| of Q, K, V, dO */
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
-        static float tensors[4][KEYS]; /* large enough for any dtype */
+        static float tensors[4][KEYS + 1]; /* large enough for any dtype */
         p.dtype = (Dtype)dtype;
         for (int i = 0; i < 4; i++) {
             int count = i == 0 || i == 3 ? QUERIES : KEYS;
             memset(tensors[i], 0, sizeof tensors[i]);
             dtype_store(p.dtype, tensors[i], 0, 1);
             dtype_store(p.dtype, tensors[i], (size_t)count - 1, -size[i]);
+            dtype_store(p.dtype, tensors[i], (size_t)count, 1000); /* none of its business */
         }
         GradientScale s = gradient_scale(&p, tensors[0], tensors[1], tensors[2], tensors[3]);
         double u = dtype_epsilon(p.dtype), step = dtype_step(p.dtype), ds = 0x1p-20 * 2 * 11 * 7;

@@ -29,6 +29,7 @@ enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 7, D = 64 };
 
 /* ---- one run of the program ---- */
 
+static int leaks; /* runs that did not give back all device memory */
 static struct {
     int code;
     char out[1 << 14], err[1 << 14];
@@ -52,6 +53,7 @@ static void run_program(const Stage *stage, const char *options) {
     FILE *out = tmpfile(), *err = tmpfile();
     dup2(fileno(out), 1), dup2(fileno(err), 2);
     run.code = harness_main(stage, argc, argv);
+    leaks += device_allocated() != 0;
     fflush(stdout), fflush(stderr);
     dup2(saved[0], 1), dup2(saved[1], 2);
     close(saved[0]), close(saved[1]);
@@ -71,6 +73,13 @@ static int says_ok(const char *variant, const char *direction, const char *value
 static int ends_with(const char *text, const char *end) {
     size_t length = strlen(text), tail = strlen(end);
     return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static int occurrences(const char *text, const char *word) {
+    int count = 0;
+    for (; (text = strstr(text, word)); text++)
+        count++;
+    return count;
 }
 
 /* A test point about the last run; shows it if it is not so. */
@@ -117,6 +126,7 @@ static void nothing(const Problem *p, const Tensors *t, const Buffer *w) { (void
         __VA_ARGS__;                                                                                                        \
     }
 MISTAKE(o_off, add(t->o, p->dtype, mistake.at, 0.01))
+MISTAKE(o_slightly_off, multiply((char *)t->o + mistake.at * dtype_bytes(p->dtype), p->dtype, 1, 1.001)) /* one rounding */
 MISTAKE(o_nan, write_element(t->o, p->dtype, mistake.at, (double)NAN))
 MISTAKE(o_infinite, write_element(t->o, p->dtype, mistake.at, INFINITY))
 MISTAKE(o_factor, multiply(t->o, p->dtype, query_elements(p), 1.01))
@@ -298,6 +308,9 @@ static void test_verdict(void) {
     mistake = (Mistake){"", lse_nan, NULL, 3};
     run_program(&wrong_last, SHAPE);
     expect(strstr(run.out, " nan / ") != NULL, "the row shows the comparison that failed, not the first", "");
+    mistake = (Mistake){"", o_slightly_off, NULL, 3};
+    run_program(&wrong_last, SHAPE " --json");
+    expect(run.code == 0 && occurrences(run.out, "\"worst_error\": 0,") == 1, "if none did, the first", "");
     if (MAY_WRITE_PAST) {
         mistake = (Mistake){"", past_o, NULL, 0};
         run_program(&wrong_last, SHAPE " --no-validate");
@@ -580,6 +593,11 @@ static void test_prepared(void) {
     expect(run.code == 0 && says_ok("v/wrong", "forward", "true") && says_ok("v/round", "prepare", "null") &&
                says_ok("v/round+wrong", "prepare and forward", "null") && !*run.err,
            "prepared, no mistake: nothing fails", "");
+    expect(occurrences(run.out, "\"direction\": \"prepare\",") == 2, "each preparation has its row", "");
+    run_program(&well_prepared, SHAPE " --json");
+    expect(run.code == 0 && occurrences(run.out, "\"direction\": \"prepare\",") == 1 &&
+               occurrences(run.out, "\"direction\": \"prepare and forward\",") == 2,
+           "of two that prepare in the same way only the first", "");
     for (size_t i = 0; i < sizeof prepared / sizeof *prepared; i++) {
         mistake = prepared[i];
         expect_failure(&badly_prepared, SHAPE " --json", "forward", mistake.name, mistake.says);
@@ -622,5 +640,6 @@ int main(void) {
     test_verdict();
     test_backward();
     test_prepared();
+    ok(!leaks, "all device memory is given back");
     return tap_done();
 }
