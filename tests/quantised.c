@@ -302,6 +302,26 @@ static void test_too_large(void) {
     free(zero);
 }
 
+/* A row that is no sample: the oracle sees it, samples do not. One query and one key a head, so O is V. */
+static void test_unsampled(void) {
+    const Problem p = {
+        .batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 200, .seqlen_k = 1, .head_dim = 1, .dtype = DTYPE_FP32};
+    const Variant large = {.name = "test", .dequantise = zeros};
+    float *all = host_alloc(200, sizeof *all); /* Q = K = V = 0 */
+    HostTensors given = {all, all, all, NULL};
+    float *result = host_alloc(200, sizeof *result);
+    result[2] = 1;
+    ok(compare_quantised(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_SAMPLES, comparisons) && !bad(),
+       "samples look at some rows");
+    ok(compare_quantised(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_ORACLE, comparisons) &&
+           bad() == 1 << QUANTISED_O && comparisons[QUANTISED_O].row == 2,
+       "the oracle at all");
+    ok(compare_quantised(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_NAIVE, comparisons) &&
+           bad() == 1 << QUANTISED_O && comparisons[QUANTISED_O].row == 2,
+       "and 00_naive");
+    free(all), free(result);
+}
+
 int main(void) {
     device_lengths = device_alloc(sizeof lengths, "key lengths");
     device_write(device_lengths, lengths, sizeof lengths);
@@ -311,6 +331,7 @@ int main(void) {
     test_result(REFERENCE_SAMPLES, "samples");
     test_result(REFERENCE_NAIVE, "00_naive");
     test_too_large();
+    test_unsampled();
     ok(device_allocated() == sizeof lengths, "nothing is left on the device");
     device_free(device_lengths);
     return tap_done();
