@@ -57,6 +57,7 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     Comparison worst = *c;
     if (other->severity > c->severity || (other->severity == c->severity && comes_first(other, c)))
         worst = *other;
+    worst.ok = c->ok && other->ok; /* the worst of two is bad if one is, but for the rounding of severity */
     worst.bad = c->bad + other->bad;
     worst.max_error = worse(c->max_error, other->max_error);
     worst.loosest = finite_larger(other->loosest, c->loosest);
