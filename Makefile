@@ -111,7 +111,6 @@ $(OUT)/commit-%:
 .PHONY: all $(STAGES)
 all: $(STAGES)
 .DEFAULT_GOAL := help
-.SECONDARY: # keep the objects of test programs
 
 define stage_rules
 $(OUT)/$1/$1: $(call objects,$(sort $(wildcard $1/*.c $1/*.cu) $(FORWARD_$1) $(NAIVE)) $(COMMON))
@@ -135,9 +134,10 @@ UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
 SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
 
-$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
+.SECONDARY: $(call objects,$(UNIT_C) $(UNIT_CU)) # keep them; of all targets it would keep report.c.o from following the commit
+$(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
-$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
+$(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 
 $(OUT)/%/main_as_table.o: %/main.c

@@ -36,7 +36,8 @@ void *device_alloc(size_t bytes, const char *purpose);
 void device_free(void *pointer); /* NULL is fine */
 size_t device_allocated(void);   /* bytes asked for and not freed, guard strips left out */
 
-/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. */
+/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. Mends the strip, so that
+ * the next kernel is not blamed for it: to hear of all allocations ask until there is none. */
 const char *device_damaged(void);
 
 void device_write(void *device, const void *host, size_t bytes);

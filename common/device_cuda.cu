@@ -157,8 +157,10 @@ const char *device_damaged(void) {
     for (const Allocation &a : allocations) {
         unsigned char strip[GUARD_BYTES];
         CHECK(cudaMemcpy(strip, a.pointer + a.bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
-        if (std::any_of(strip, strip + GUARD_BYTES, [](unsigned char byte) { return byte != GUARD; }))
+        if (std::any_of(strip, strip + GUARD_BYTES, [](unsigned char byte) { return byte != GUARD; })) {
+            CHECK(cudaMemset(a.pointer + a.bytes, GUARD, GUARD_BYTES));
             return a.purpose;
+        }
     }
     return nullptr;
 }

@@ -7,12 +7,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_SCALE 1e6
 #define MAX_ITERS 1000000
@@ -25,6 +27,13 @@ void cannot_run(const Stage *stage, const char *text, ...) {
     fprintf(stderr, "\n");
     va_end(arguments);
     exit(2);
+}
+
+void flush_output(const Stage *stage) {
+    if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
+        cannot_run(stage, "stdout is closed, nothing can be printed");
+    if (fflush(stdout) != 0 || ferror(stdout))
+        cannot_run(stage, "the output cannot be written: %s", strerror(errno));
 }
 
 /* ---- one value ---- */
@@ -221,7 +230,8 @@ static void print_help(const Stage *stage) {
     printf("%s - %s\n\n"
            "usage: %s [options]\n\n"
            "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
-           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here.\n\n",
+           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here, or cannot\n"
+           "be checked.\n\n",
            stage->name, stage->idea, stage->name);
     printf("%-71sGPU, CPU if not given\n", "the problem");
     help_int("  --batch N      batch entries", gpu.batch, cpu.batch);
@@ -280,6 +290,7 @@ static void print_help(const Stage *stage) {
 Options options_parse(const Stage *stage, int argc, char **argv) {
     Options o = {.validate = 1, .roofline = "h200"};
     Problem *p = &o.problem;
+    flush_output(stage);
     add_settings(stage);
     optind = 1;
     opterr = 0; /* the messages are ours */
@@ -338,7 +349,10 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             o.roofline = optarg;
             break;
         case NO_VALIDATE: o.validate = 0; break;
-        case HELP: print_help(stage); exit(0);
+        case HELP:
+            print_help(stage);
+            flush_output(stage);
+            exit(0);
         case ':': cannot_run(stage, "--%s: its value is missing", option_name(optopt));
         default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
             if (optopt >= END)

@@ -29,12 +29,23 @@ static double norm(const double *row, int columns) {
     return sqrt(square);
 }
 
-/* Rows of Q, or of K or V as far as keys exist, against what they were prepared from.
+/* The largest element's part of the length of got - want; 1 if there is no such length. */
+static double share_of_worst(const double *got, const double *want, int columns) {
+    double square = 0, worst = 0;
+    for (int i = 0; i < columns; i++) {
+        double error = fabs(got[i] - want[i]);
+        square += error * error;
+        worst = error > worst ? error : worst;
+    }
+    return square > 0 && isfinite(square) ? worst / sqrt(square) : 1;
+}
+
+/* Rows of Q, or of K or V as far as keys exist, against what they were prepared from: the length of each row's error.
  *
  * Rounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
  * the largest number of its group, A, to the format's largest, so that step is input_step * A. A rotation keeps lengths, so
- * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A, and no element can be off by more than
- * the whole row. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
+ * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
+ * of that. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
  * row at most as much longer as the mean is, at most the longest row again: hence |row| + longest for K. */
 static Comparison compare_rows(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
                                const void *inputs, const float *prepared, const Rounding *r, int has_mean) {
@@ -54,8 +65,9 @@ static Comparison compare_rows(const Problem *p, const char *tensor, int heads, 
             longest = length > longest ? length : longest;
             if (pass == 0)
                 continue;
-            double allowed = r->input_roundoff * (length + has_mean * longest) + sqrt(columns) * r->input_step * longest;
-            compare_row(&c, batch, head, index, got, want, columns, allowed + 0x1p-20 * longest);
+            double allowed = r->input_roundoff * (length + has_mean * longest) + sqrt(columns) * r->input_step * longest +
+                             0x1p-20 * longest;
+            compare_row(&c, batch, head, index, got, want, columns, allowed * share_of_worst(got, want, columns));
         }
     free(want);
     free(got);
@@ -267,9 +279,12 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
         }
         double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
-        double lse_allowed = want_lse == -INFINITY ? 0 : lse_allowance(want_lse) + score_allowance(x);
+        double lse_allowed =
+            want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
+    c_o->empty = comparison_is_empty(c_o, dtype_step(dtype));
+    c_lse->empty = comparison_is_empty(c_lse, LSE_FLOOR);
     free(want);
     free(got);
 }

@@ -67,6 +67,23 @@ int row_ok(const Row *row) {
     return ok;
 }
 
+const Comparison *row_unchecked(const Row *row) {
+    for (int i = 0; i < row->comparison_count; i++)
+        if (row->comparisons[i].empty)
+            return &row->comparisons[i];
+    return NULL;
+}
+
+/* Why the row did not run, or was not checked. Empty: it ran, and was or nobody asked for it. */
+static void row_note(const Row *row, char *text, size_t size) {
+    const Comparison *c = row_ran(row) && row_ok(row) ? row_unchecked(row) : NULL;
+    if (c)
+        snprintf(text, size, "not checked: rounding alone may change %s by %.2g, and it is at most %.2g", c->tensor,
+                 c->loosest, c->largest);
+    else
+        snprintf(text, size, "%s", row->note);
+}
+
 /* The comparison to show: the first, unless only a later one is bad; of gradients the worst. */
 static const Comparison *worst(const Row *row) {
     const Comparison *worst = &row->comparisons[0];
@@ -232,7 +249,9 @@ static void table_row(const Report *r, const Row *row) {
         print_number(cells[VS_NAIVE], row->speed_ratio, "×");
     else
         strcpy(cells[VS_NAIVE], "-");
-    if (row->validated)
+    if (row_ok(row) && row_unchecked(row))
+        strcpy(cells[ERROR], "not checked");
+    else if (row->validated)
         snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", worst(row)->error, worst(row)->allowed);
     else
         strcpy(cells[ERROR], row->direction == FORWARD || row->direction == BACKWARD ? "not validated" : "-");
@@ -278,7 +297,7 @@ static int shows_accuracy(const Row *rows, int count) {
 }
 
 static void print_verdict(const Report *r, const Row *rows, int count) {
-    int ran = 0, bad = 0, against_oracle = 0, validated = 0, variants = 0;
+    int ran = 0, bad = 0, against_oracle = 0, validated = 0, unchecked = 0, variants = 0;
     const Row *naive = NULL, *forward = NULL;
     for (int i = 0; i < count; i++) {
         int is_variant = is_variant_row(&rows[i], r->stage);
@@ -289,7 +308,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         variants += is_variant;
         if (!row_ran(&rows[i]))
             continue;
-        validated |= rows[i].validated;
+        validated += rows[i].validated;
+        unchecked += row_unchecked(&rows[i]) != NULL;
         if (!is_variant)
             continue;
         ran++;
@@ -303,6 +323,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
     else if (naive_ran && !row_ok(naive))
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
+    else if (bad && !validated)
+        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
     else if (bad)
         printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
                against_oracle ? oracle : NAIVE);
@@ -310,6 +332,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         printf("NOT RUN  no variant of %s can run this problem here\n", r->stage->name);
     else if (!validated)
         printf("not validated\n");
+    else if (unchecked)
+        printf("NOT CHECKED  %d of %d results: rounding alone may change them by half and more\n", unchecked, validated);
     else if (alone)
         printf("PASS  " NAIVE " agrees with %s\n", oracle);
     else
@@ -344,6 +368,8 @@ static void add_number(Field *fields, int *count, const char *name, double value
 static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     const Problem *p = r->problem;
     int n = 0, ran = row_ran(row), known = ran && row->validated;
+    char note[sizeof row->note];
+    row_note(row, note, sizeof note);
     add(f, &n, "stage", r->stage->name, 1);
     add(f, &n, "variant", row->name, 1);
     add(f, &n, "direction", direction_name(row->direction), 1);
@@ -367,7 +393,7 @@ static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     add_number(f, &n, "worst_fp64_error", row->errors.worst, row->errors_known);
     add_number(f, &n, "worst_error", worst(row)->error, known);
     add_number(f, &n, "allowed_error", worst(row)->allowed, known);
-    add(f, &n, "ok", !known ? "" : row_ok(row) ? "true" : "false", 0);
+    add(f, &n, "ok", ran && !row_ok(row) ? "false" : !known || row_unchecked(row) ? "" : "true", 0);
     for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
         char value[32];
         setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
@@ -379,7 +405,7 @@ static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     add_number(f, &n, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
     add(f, &n, "cuda", r->device->cuda_version, 1);
     add(f, &n, "commit", FA_COMMIT, 1);
-    add(f, &n, "note", row->note, 1);
+    add(f, &n, "note", note, 1);
     return n;
 }
 
@@ -429,7 +455,7 @@ void report_start(const Report *r) {
         table_start(r);
     else if (r->format == FORMAT_CSV)
         csv_start(r);
-    fflush(stdout); /* a kernel may yet end the program */
+    flush_output(r->stage); /* a kernel may yet end the program */
 }
 
 void report_row(const Report *r, const Row *row) {
@@ -437,7 +463,7 @@ void report_row(const Report *r, const Row *row) {
         table_row(r, row);
     else
         print_fields(r, row);
-    fflush(stdout);
+    flush_output(r->stage);
 }
 
 void report_end(const Report *r, const Row *rows, int count) {
@@ -463,7 +489,13 @@ void report_end(const Report *r, const Row *rows, int count) {
                 fprintf(details, "%s: ", row->name);
                 comparison_print(details, &row->comparisons[c]);
             }
+        if (row_ok(row) && row_unchecked(row)) {
+            char note[sizeof row->note];
+            row_note(row, note, sizeof note);
+            fprintf(details, "%s: %s\n", row->name, note);
+        }
     }
     if (r->format == FORMAT_TABLE)
         print_verdict(r, rows, count);
+    flush_output(r->stage);
 }

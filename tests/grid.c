@@ -166,7 +166,7 @@ static int run_variant(const Variant *variant, Case *c) {
         return run_prepared_variant(variant, c);
     const char *damaged = launch_variant(variant, c, NULL);
     Comparison o = compare_output_double(&c->p, c->host_o, c->o, c->lse, c->score_size);
-    Comparison lse = compare_lse_double(&c->p, c->host_lse, c->lse);
+    Comparison lse = compare_lse_double(&c->p, c->host_lse, c->lse, c->score_size);
     int good = o.ok && lse.ok && !damaged;
     if (variant == &naive_variant)
         c->naive_error = o.max_error;

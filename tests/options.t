@@ -91,6 +91,16 @@ refused_by('07_flash_decoding', '--variant one_block cannot run here: splits not
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
     for 'one_block', 'split_k';
 
+# an output that nobody gets
+for my $options ('', '--csv', '--json', '--help') {
+    my @problem = $options eq '--help' ? () : ('--seqlen', 8, '--batch', 1, '--iters', 1);
+    for my $case (['>/dev/full', 'the output cannot be written: No space left on device'], ['>&-', 'stdout is closed, nothing can be printed']) {
+        my ($where, $text) = @$case;
+        my $said = `exec 3>&1; ./01_tiled/01_tiled @problem $options 2>&3 $where`;
+        is(($? >> 8) . " $said", "2 01_tiled: $text\n", "01_tiled $options $where");
+    }
+}
+
 # and what is no mistake
 for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['--seed', '18446744073709551615', '--help']) {
     my $run = run('01_tiled', @$good);

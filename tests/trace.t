@@ -76,6 +76,11 @@ $text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --fo
 like($text, qr/ of 1979 TFLOP/, '8 bits have a roof of their own');
 $text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --format fp16`;
 like($text, qr/ of 990 TFLOP/, 'and fp16 has not');
+my $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72 2>&1 >/dev/null`;
+is($? >> 8, 2, 'nothing to trace: exit code 2');
+like($nothing, qr/^split_q: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
+like(`$build/01_tiled/01_tiled --trace --heads 1 --seqlen 64 2>&1 >/dev/full`, qr/^01_tiled: the output cannot be written: .*\n\z/, 'nor to say');
+is($? >> 8, 2, 'likewise');
 my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;
 is($? >> 8, 2, 'an unknown chip: exit code 2');
 like($error, qr/--roofline b52: choose .*h200/, 'and a line that names the chips');
