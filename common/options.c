@@ -156,9 +156,7 @@ static struct option OPTIONS[END] = {
 static int is_flag(const Setting *setting) { return !setting->choices && !setting->max; }
 
 static void add_settings(const Stage *stage) {
-    int end = 0;
-    while (OPTIONS[end].name)
-        end++;
+    int end = SETTING - 1; /* the first place behind those that every stage has */
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++)
         OPTIONS[end++] = (struct option){stage->settings[i].name,
                                          is_flag(&stage->settings[i]) ? no_argument : required_argument, NULL, SETTING + i};
