@@ -230,7 +230,10 @@ static void table_row(const Report *r, const Row *row) {
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, row->workspace_bytes ? workspace : "0");
-    print_known(cells[VS_NAIVE], row->speed_ratio > 0 ? row->speed_ratio : NAN, "×");
+    if (row->speed_ratio > 0)
+        print_number(cells[VS_NAIVE], row->speed_ratio, "×");
+    else
+        strcpy(cells[VS_NAIVE], "-");
     if (row->validated)
         snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", worst(row)->error, worst(row)->allowed);
     else
