@@ -382,9 +382,8 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
     if ((long)p->batch * p->heads > 65535)
         cannot_run(stage, "--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
 
-    /* 2^58 elements of any tensor, S included, keep every size in bytes inside 64 bits. */
-    double rows = (double)p->batch * p->heads * p->seqlen_q, keys = (double)p->batch * p->kv_heads * p->seqlen_k;
-    if (rows * p->head_dim > 0x1p58 || keys * p->head_dim > 0x1p58 || rows * p->seqlen_k > 0x1p58)
+    /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
+    if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
         cannot_run(stage, "--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
                    p->batch, p->heads, p->seqlen_q, p->seqlen_k);
 

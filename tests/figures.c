@@ -10,12 +10,12 @@
 #include "../common/oracle.h"
 #include "../common/parallel.h"
 #include "../common/run.h"
+#include "capture.h"
 #include "figures.h"
 #include "tap.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 extern const Stage stage;
 
@@ -176,32 +176,27 @@ typedef struct {
     int line_count;
 } Printed;
 
+/* Its options in words. */
+typedef struct {
+    char *words[40];
+    int count, code;
+} Arguments;
+static void call_program(void *context) {
+    Arguments *a = context;
+    a->code = harness_main(&timed, a->count, a->words);
+}
+
 static void run_program(Printed *out, const char *format) {
-    char arguments[256], *words[40] = {"program"};
-    int count = 1;
-    snprintf(arguments, sizeof arguments, "%s%s", out->options, format);
-    for (char *word = strtok(arguments, " "); word; word = strtok(NULL, " "))
-        words[count++] = word;
+    char options[256];
+    Arguments a = {.words = {"program"}, .count = 1};
+    snprintf(options, sizeof options, "%s%s", out->options, format);
+    for (char *word = strtok(options, " "); word; word = strtok(NULL, " "))
+        a.words[a.count++] = word;
     session_count = 0;
     memset(launches, 0, sizeof launches);
-
-    FILE *file = tmpfile();
-    fflush(stdout);
-    int terminal = dup(STDOUT_FILENO);
-    if (!file || terminal < 0 || dup2(fileno(file), STDOUT_FILENO) < 0)
-        abort();
-    out->code = harness_main(&timed, count, words);
-    fflush(stdout);
-    dup2(terminal, STDOUT_FILENO);
-    close(terminal);
-
-    long size = lseek(fileno(file), 0, SEEK_END);
     free(out->text);
-    out->text = host_alloc((size_t)size + 1, 1);
-    rewind(file);
-    if (fread(out->text, 1, (size_t)size, file) != (size_t)size)
-        abort();
-    fclose(file);
+    out->text = captured(call_program, &a);
+    out->code = a.code;
     out->line_count = 0;
     for (char *line = strtok(out->text, "\n"); line && out->line_count < 64; line = strtok(NULL, "\n"))
         out->lines[out->line_count++] = line;

@@ -43,6 +43,11 @@ for my $page (@pages) {
     ok(!@typed, "$page: no measured figure is typed") or diag("stands in a result file, use <!-- value: ... -->: @typed");
 }
 
+# A variant with a pre-pass stands in the ladder with it, and the ladder says so.
+my @with = grep { /^\S+\t06_fp8\// } split /\n/, read_text('notes/ladder.tsv');
+is(scalar(grep { /\t06_fp8\/quantise\+\w+\t/ } @with), 2, 'the ladder has 06 with its pre-pass');
+like($with[0], qr/with its pre-pass/, 'and says so');
+
 # ---- links ----
 for my $page (@pages) {
     my $folder = $page =~ s/[^\/]*$//r;

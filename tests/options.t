@@ -73,6 +73,7 @@ refused("--lengths $_->[1]: choose key lengths", '--lengths', $_->[0])
     for ['', ''], [',', ','], ['1,', '1,'], [',1', ',1'], ['1,,2', '1,,2'], ['-1', '-1'], ['x', 'x'], ['1;2', '1;2'], ['1, 2', '1, 2'];
 my @huge = ('--seqlen', 1073741824);
 refused('--batch 65535.*sizes would pass 64 bits', '--batch', 65535, '--heads', 1, @huge);
+refused('--batch 1, --heads 1, .*sizes would pass 64 bits', '--batch', 1, '--heads', 1, '--seqlen', 268435457, '--seqlen-k', 1073741824);
 refused('not enough memory: .* GiB', '--batch', 65535, '--heads', 1, '--seqlen', 1048576, '--head-dim', 64);
 refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
