@@ -153,10 +153,10 @@ $(OUT)/tests/grid_$1: $(OUT)/tests/grid$(if $(FORWARD_$1),_backward).c.o $(OUT)/
 	$$(call quiet,link    $$@)$$(LINK) $$^ -o $$@ -lm
 $(OUT)/tests/figures_$1: $(OUT)/tests/figures.c.o $(OUT)/$1/main_as_table.o \
 		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
-	$$(call quiet,link    $$@)$$(LINK) $(CLOCK:%=-Xlinker --wrap=%) $$^ -o $$@ -lm
+	$$(call quiet,link    $$@)$$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $$^ -o $$@ -lm
 endef
-# The clock of tests/figures.c is its own.
-CLOCK := device_time_ms device_time_replay_ms device_bandwidth
+# What of the device tests/figures.c has of its own: the clock, above all.
+WRAPPED := device_time_ms device_time_replay_ms device_bandwidth device_alloc
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
 tests: $(UNITS) $(GRIDS) $(FIGURES) ## build the test programs without running them

@@ -5,7 +5,7 @@
  * __wrap_device_time_ms in the place of device_time_ms (--wrap, see the Makefile), and each launcher of the stage takes a time
  * that is written down here. What the launchers leave in O, dQ, dK and dV is kept, and the errors are computed of that.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* posix_openpt */
 #include "../common/numeric.h"
 #include "../common/oracle.h"
 #include "../common/parallel.h"
@@ -14,10 +14,18 @@
 #include "figures.h"
 #include "tap.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
 extern const Stage stage;
+
+/* What is wrong since it was last set to 0. */
+static int failures;
+static void wrong(const char *row, const char *key, const char *got, const char *want) {
+    diag("%s: %s is \"%s\", expected \"%s\"", row, key, got, want);
+    failures++;
+}
 
 /* ---- launchers that take a known time ---- */
 
@@ -163,6 +171,25 @@ double __wrap_device_time_replay_ms(void (*work)(void *), void *const *contexts,
 static const Bandwidth BANDWIDTH = {.copy_gbps = 4, .read_gbps = 5};
 Bandwidth __wrap_device_bandwidth(void) { return BANDWIDTH; }
 
+/* ---- memory that is not there ---- */
+
+static const double UNAVAILABLE = 3 * 0x1p30;
+static const char *unavailable; /* allocations for this purpose fail, */
+static int available;           /* after so many */
+
+static int too_large(const Problem *p, Buffer *workspace) {
+    (void)p;
+    workspace[0] = (Buffer){.purpose = "too much", .bytes = (size_t)UNAVAILABLE};
+    return 1;
+}
+
+void *__real_device_alloc(size_t bytes, const char *purpose);
+void *__wrap_device_alloc(size_t bytes, const char *purpose) {
+    if (unavailable && strcmp(purpose, unavailable) == 0 && available-- <= 0)
+        return NULL;
+    return __real_device_alloc(bytes, purpose);
+}
+
 /* ---- running the program ---- */
 
 /* One run: what it was asked for, as this file understands it, and what it printed. */
@@ -197,6 +224,8 @@ static void run_program(Printed *out, const char *format) {
     free(out->text);
     out->text = captured(call_program, &a);
     out->code = a.code;
+    if (device_allocated())
+        wrong("after the run", "memory", "still allocated", "given back");
     out->line_count = 0;
     for (char *line = strtok(out->text, "\n"); line && out->line_count < 64; line = strtok(NULL, "\n"))
         out->lines[out->line_count++] = line;
@@ -212,12 +241,14 @@ static void forget(void) {
 
 /* ---- the rows that must be there ---- */
 
+enum { ROWS = 3 * MAX_VARIANTS + 2 };
+
 typedef struct {
     char name[64];
     int who; /* whose outputs it has */
     Direction direction;
     double cost;
-    const char *refusal;
+    char note[160]; /* why it has no figures */
 } Expected;
 
 static int prepares(int who, const Problem *p) {
@@ -225,20 +256,28 @@ static int prepares(int who, const Problem *p) {
     return v && v->prepare && (!v->prepares || v->prepares(p));
 }
 
-static int expected_rows(const Problem *p, Expected *rows) {
+/* only: a variant's number, alone and without a reference; -1: all. */
+static int expected_rows(const Problem *p, int only, Expected *rows) {
     int n = 0, has_pre_pass = 0;
     Direction direction = stage.forward ? BACKWARD : FORWARD;
+    memset(rows, 0, ROWS * sizeof *rows);
     if (stage.forward) {
-        rows[n] = (Expected){"", FORWARD_PASS, FORWARD, COST[FORWARD_PASS], NULL};
+        rows[n] = (Expected){"", FORWARD_PASS, FORWARD, COST[FORWARD_PASS], ""};
         strcpy(rows[n++].name, stage.forward->name);
     }
-    rows[n++] = (Expected){"00_naive", REFERENCE, direction, COST[REFERENCE], NULL};
+    if (only < 0)
+        rows[n++] = (Expected){"00_naive", REFERENCE, direction, COST[REFERENCE], ""};
     for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
         const Variant *v = &stage.variants[i];
-        Expected row = {"", i, direction, COST[i], variant_refuses(v, p)};
+        if (only >= 0 && only != i)
+            continue;
+        Expected row = {"", i, direction, COST[i], ""};
+        const char *reason = variant_refuses(v, p);
         snprintf(row.name, sizeof row.name, "%s/%s", stage.name, v->name);
+        if (reason)
+            snprintf(row.note, sizeof row.note, "not run: %s", reason);
         rows[n++] = row;
-        if (row.refusal)
+        if (reason)
             continue;
         if (stage.forward) {
             row.direction = BOTH;
@@ -248,10 +287,10 @@ static int expected_rows(const Problem *p, Expected *rows) {
         if (!prepares(i, p))
             continue;
         if (!has_pre_pass++) {
-            rows[n] = (Expected){"", i, PREPARE, COST[PRE_PASS], NULL};
+            rows[n] = (Expected){"", i, PREPARE, COST[PRE_PASS], ""};
             snprintf(rows[n++].name, sizeof row.name, "%s/%s", stage.name, v->prepare_name);
         }
-        rows[n] = (Expected){"", i, WITH_PREPARE, COST[PRE_PASS] + COST[i], NULL};
+        rows[n] = (Expected){"", i, WITH_PREPARE, COST[PRE_PASS] + COST[i], ""};
         snprintf(rows[n++].name, sizeof row.name, "%s/%s+%s", stage.name, v->prepare_name, v->name);
     }
     return n;
@@ -376,11 +415,6 @@ static double number_of(const Fields *f, const char *key) {
     return *text && !*end ? number : NAN;
 }
 
-static int failures; /* of the row at work */
-static void wrong(const char *row, const char *key, const char *got, const char *want) {
-    diag("%s: %s is \"%s\", expected \"%s\"", row, key, got, want);
-    failures++;
-}
 static void is_text(const char *row, const Fields *f, const char *key, const char *want) {
     if (strcmp(text_of(f, key), want) != 0)
         wrong(row, key, text_of(f, key), want);
@@ -401,8 +435,9 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     static const char *directions[] = {"forward", "backward", "both", "prepare", "prepare and forward"};
     const Problem *p = &out->p;
     const DeviceProperties *device = device_properties();
-    int is_counted = row->direction != PREPARE && !row->refusal, ran = !row->refusal;
-    int is_validated = ran && (row->direction == FORWARD || row->direction == BACKWARD);
+    int ran = !*row->note, is_counted = row->direction != PREPARE && ran, no_memory = strncmp(row->note, "out of", 6) == 0;
+    int is_validated =
+        ran && !strstr(out->options, "--no-validate") && (row->direction == FORWARD || row->direction == BACKWARD);
     double ms = median * row->cost, rms = NAN, worst = NAN;
     is_text(row->name, f, "stage", stage.name);
     is_text(row->name, f, "variant", row->name);
@@ -421,7 +456,7 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     is_number(row->name, f, "gbps", is_counted ? moved_bytes(p, out->lengths, row) / (ms * 1e6) : NAN);
     is_number(row->name, f, "tensor_bytes", allocated_bytes(p, out->lengths, row));
     Piece pieces[MAX_WORKSPACE_BUFFERS];
-    double workspace = 0;
+    double workspace = no_memory ? UNAVAILABLE : 0;
     for (int i = pieces_of(row->name, row->who, p, pieces); ran && i-- > 0;)
         workspace += pieces[i].bytes;
     is_number(row->name, f, "workspace_bytes", workspace);
@@ -435,9 +470,11 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     double error = number_of(f, "worst_error"), allowed = number_of(f, "allowed_error");
     if (is_validated != (error <= allowed) || is_validated != (allowed > 0))
         wrong(row->name, "worst_error", text_of(f, "worst_error"), "an error within what is allowed, or nothing");
-    if (is_validated && row->who < MAX_VARIANTS && !prepares(row->who, p) && !is_a_difference(p, row->who, REFERENCE, error))
+    if (is_validated && row->who < MAX_VARIANTS && kept[REFERENCE][0] && !prepares(row->who, p) &&
+        !is_a_difference(p, row->who, REFERENCE, error))
         wrong(row->name, "worst_error", text_of(f, "worst_error"), "a difference from 00_naive");
-    if (is_validated && row->who == REFERENCE && !stage.forward && !(error <= worst && worst <= 100 * error))
+    int against_oracle = row->who == REFERENCE || (!kept[REFERENCE][0] && row->who < MAX_VARIANTS && !prepares(row->who, p));
+    if (is_validated && against_oracle && !stage.forward && !(error <= worst && worst <= 100 * error))
         wrong(row->name, "worst_error", text_of(f, "worst_error"), "an error against fp64");
     is_text(row->name, f, "ok", is_validated ? "true" : "");
 
@@ -448,17 +485,14 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     is_text(row->name, f, "cuda", device->cuda_version);
     if (!*text_of(f, "commit"))
         wrong(row->name, "commit", "", "something");
-    char note[160] = "";
-    if (row->refusal)
-        snprintf(note, sizeof note, "not run: %s", row->refusal);
-    is_text(row->name, f, "note", note);
+    is_text(row->name, f, "note", row->note);
 }
 
 /* The clock was asked for each row that ran, so often, and with a cold L2 unless --warm. */
 static void check_sessions(const Expected *rows, int count, int runs, int warm) {
     int n = 0;
     for (int i = 0; i < count; i++) {
-        if (rows[i].refusal)
+        if (*rows[i].note)
             continue;
         const Session *s = &sessions[n++];
         if (s->direction != rows[i].direction || s->runs != runs || (!stage.bytes && s->warm != warm)) {
@@ -514,8 +548,8 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
     double gbps = number_of(f, "gbps");
     *text = 0;
     append(text, "%s", row->name);
-    if (row->refusal) {
-        append(text, " not run: %s", row->refusal);
+    if (*row->note) {
+        append(text, " %s", row->note);
         return;
     }
     if (stage.forward)
@@ -555,7 +589,7 @@ static void check_details(const Printed *table, int line, const Expected *rows, 
         Piece pieces[MAX_WORKSPACE_BUFFERS];
         int n = pieces_of(rows[i].name, rows[i].who, &table->p, pieces);
         has_pre_pass |= rows[i].direction == PREPARE;
-        if (n <= 0 || rows[i].refusal || (rows[i].direction != FORWARD && rows[i].direction != BACKWARD))
+        if (n <= 0 || *rows[i].note || (rows[i].direction != FORWARD && rows[i].direction != BACKWARD))
             continue;
         append(text, "workspace %s:", rows[i].name);
         for (int k = 0; k < n; k++) {
@@ -577,6 +611,7 @@ static void check_details(const Printed *table, int line, const Expected *rows, 
 /* ---- tests ---- */
 
 static const int LENGTHS[] = {33, 20};
+#define SMALL "--batch 2 --heads 4 --kv-heads 2 --seqlen 7 --seqlen-k 33 --head-dim 64 --causal --lengths 33,20 --iters 4"
 
 /* A setting's value in a word: 3, on, or the value-th of its choices. */
 static const char *setting_word(int which, int value) {
@@ -595,12 +630,10 @@ static const char *setting_word(int which, int value) {
 static void test_formats(const char *name, const char *settings, Problem p) {
     char options[200];
     Printed json = {.options = options, .p = p, .lengths = LENGTHS}, csv = json, table = json;
-    Expected rows[3 * MAX_VARIANTS + 2];
-    Fields fields[3 * MAX_VARIANTS + 2];
-    int count = expected_rows(&p, rows);
-    snprintf(options, sizeof options,
-             "--batch 2 --heads 4 --kv-heads 2 --seqlen 7 --seqlen-k 33 --head-dim 64 --causal --lengths 33,20 --iters 4%s",
-             settings);
+    Expected rows[ROWS];
+    Fields fields[ROWS];
+    int count = expected_rows(&p, -1, rows);
+    snprintf(options, sizeof options, SMALL "%s", settings);
     forget();
     run_program(&json, " --json");
     int all = count == json.line_count ? count : 0;
@@ -669,8 +702,8 @@ static void test_other_options(void) {
                        .head_dim = 128,
                        .dtype = DTYPE_BF16,
                        .scale = 1 / sqrtf(128)};
-    Expected rows[3 * MAX_VARIANTS + 2];
-    int count = expected_rows(&json.p, rows);
+    Expected rows[ROWS];
+    int count = expected_rows(&json.p, -1, rows);
     forget();
     device->is_cpu = 0;
     run_program(&json, " --json");
@@ -702,6 +735,12 @@ static void test_other_options(void) {
         for (int i = 0; i < session_count; i++)
             failures += sessions[i].contexts != 256 || sessions[i].copies != 256;
         ok(!failures, "a cold L2: each launch of a replay has keys of its own");
+        unavailable = "K", available = 1 + 5; /* the inputs and five copies; none for the next row */
+        run_program(&json, " --json");
+        unavailable = NULL;
+        ok(session_count == 2 && sessions[0].contexts == 5 && sessions[0].copies == 5 && sessions[1].contexts == 20 &&
+               sessions[1].copies == 1,
+           "fewer copies where there is no memory for more, and without any the inputs themselves");
         json.options = "--heads 8 --kv-heads 8 --seqlen-k 5000 --head-dim 128 --iters 1 --no-validate --variant one_block";
         run_program(&json, " --json"); /* 20.5 MB of K and V */
         ok(session_count == 1 && sessions[0].copies == 13,
@@ -709,6 +748,86 @@ static void test_other_options(void) {
     }
     device->is_cpu = is_cpu;
     free(json.text);
+}
+
+/* Without a reference, and with one that does not fit; outputs that do not fit. */
+static void test_less(Problem p) {
+    char options[200];
+    Printed json = {.options = options, .p = p, .lengths = LENGTHS};
+    Expected rows[ROWS];
+    int last = 0;
+    while (last + 1 < MAX_VARIANTS && stage.variants[last + 1].name)
+        last++;
+    for (int less = 0; less < 3 && stage.variants[0].name; less++) {
+        int count = expected_rows(&p, less == 0 ? last : -1, rows), first = stage.forward ? 1 : 0;
+        snprintf(options, sizeof options, SMALL "%s%s", less == 0 ? " --no-validate --variant " : "",
+                 less == 0 ? stage.variants[last].name : "");
+        forget();
+        failures = 0;
+        if (less == 1) {
+            timed_reference.plan = too_large;
+            unavailable = "too much", available = 0;
+            snprintf(rows[first].note, sizeof rows[first].note, "out of memory: needs 3.00 GiB");
+        } else if (less == 2) {
+            unavailable = stage.forward ? "dV" : "LSE", available = 0;
+        }
+        run_program(&json, " --json");
+        unavailable = NULL;
+        timed_reference.plan = original[REFERENCE]->plan;
+        if (less < 2) {
+            failures += json.code != 0 || json.line_count != count;
+            for (int i = 0; i < count && i < json.line_count; i++) {
+                Fields f = parse_json(json.lines[i]);
+                check_fields(&json, &rows[i], &f, MEDIAN_OF_4, "cold", "normal");
+            }
+            check_sessions(rows, count, 4 + !device_properties()->is_cpu, 0);
+        } else {
+            failures += json.code != 2 || session_count != first;
+            for (int i = first; i < json.line_count; i++) {
+                Fields f = parse_json(json.lines[i]);
+                if (strcmp(text_of(&f, "note"), "out of memory: needs 0.00 GiB") != 0)
+                    is_text(text_of(&f, "variant"), &f, "note", "out of memory, or a reason");
+            }
+        }
+        ok(!failures, "%s",
+           (const char *[]){"one variant, not validated", "no memory for 00_naive", "no memory for outputs"}[less]);
+    }
+    free(json.text);
+}
+
+/* What a terminal is shown while the program runs. */
+static void test_progress(Problem p) {
+    Printed table = {.options = SMALL};
+    Expected rows[ROWS];
+    char want[4096] = "", got[4096] = "";
+    size_t used = 0;
+    int count = expected_rows(&p, -1, rows), terminal = posix_openpt(O_RDWR | O_NOCTTY), error = dup(STDERR_FILENO);
+    if (terminal < 0 || grantpt(terminal) || unlockpt(terminal)) {
+        ok(1, "progress # SKIP no pseudo terminal");
+        return;
+    }
+    int slave = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    dup2(slave, STDERR_FILENO);
+    run_program(&table, " --csv"); /* nothing */
+    run_program(&table, "");
+    dup2(error, STDERR_FILENO);
+    close(slave), close(error);
+    size_t size = 0;
+    for (ssize_t more;
+         (more = read(terminal, got + size, sizeof got - 1 - size)) > 0;) /* ends when all is read: nobody writes */
+        size += (size_t)more;
+    for (int i = 0; i < count; i++) {
+        const char *steps[] = {"running", "comparing",
+                               rows[i].direction == BOTH ? "timing, with the forward pass" : "timing"};
+        for (int k = rows[i].direction == FORWARD || rows[i].direction == BACKWARD ? 0 : 2; k < 3 && !*rows[i].note; k++)
+            used += (size_t)snprintf(want + used, sizeof want - used, "\r\033[K%s: %s ...", rows[i].name, steps[k]);
+        if (!*rows[i].note)
+            used += (size_t)snprintf(want + used, sizeof want - used, "\r\033[K");
+    }
+    if (!ok(size == used && strcmp(got, want) == 0, "progress on a terminal, and only there"))
+        diag("%zu characters, expected %zu", size, used);
+    close(terminal);
+    free(table.text);
 }
 
 /* A backward variant whose sixth launch, of those that follow for the spread the fifth, leaves another dK. */
@@ -788,6 +907,8 @@ int main(void) {
         test_formats(option + 1, option, other);
     }
     test_other_options();
+    test_less(p);
+    test_progress(p);
     test_workspace();
     if (stage.forward)
         test_spread();

@@ -68,11 +68,14 @@ static void test_median(void) {
                 "median: %s", cases[i].name))
             diag("%d calls, median %g, least %g", calls, median, least);
     }
-    double many[301], median, least; /* more than are kept without asking for memory */
-    for (int i = 0; i < 301; i++)
-        many[i] = 1 + i * 173 % 301;
-    int calls = median_of(301, 1, many, 301, &median, &least);
-    ok(calls == 301 && median == 151 && least == 1, "median: of 301 runs");
+    static const int counts[] = {99, 101, 199, 301}; /* few, and more than are kept without asking for memory */
+    for (size_t i = 0; i < 4; i++) {
+        double many[301], median, least;
+        for (int k = 0; k < counts[i]; k++)
+            many[k] = 1 + k * 53 % counts[i];
+        int calls = median_of(counts[i], 1, many, counts[i], &median, &least);
+        ok(calls == counts[i] && median == (counts[i] + 1) / 2 && least == 1, "median: of %d runs", counts[i]);
+    }
 }
 
 /* FLOPs and bytes as they are counted by convention, against sums over every element. */
