@@ -156,7 +156,7 @@ $(OUT)/tests/figures_$1: $(OUT)/tests/figures.c.o $(OUT)/$1/main_as_table.o \
 	$$(call quiet,link    $$@)$$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $$^ -o $$@ -lm
 endef
 # What of the device tests/figures.c has of its own: the clock, above all.
-WRAPPED := device_time_ms device_time_replay_ms device_bandwidth device_alloc
+WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
 tests: $(UNITS) $(GRIDS) $(FIGURES) ## build the test programs without running them
