@@ -164,8 +164,8 @@ static int is_copy(const Launch *l, const Launch *before) {
 
 static double time_of(void (*work)(void *), void *const *contexts, int count, int warm) {
     const Launch *l = contexts[0];
-    Session *s = &sessions[session_count - 1];
-    if (!session_count || s->variant != l->variant || s->direction != l->direction) {
+    Session *s = session_count ? &sessions[session_count - 1] : NULL;
+    if (!s || s->variant != l->variant || s->direction != l->direction) {
         s = &sessions[session_count++];
         *s = (Session){l->variant, l->direction, 0, warm, count, 1};
         for (int i = 1; i < count; i++)
@@ -937,5 +937,6 @@ int main(void) {
     test_workspace();
     if (stage.forward)
         test_spread();
+    forget();
     return tap_done();
 }

@@ -110,9 +110,10 @@ static void test_inputs(void) {
     static const char *names[] = {"Q", "K", "V", "dO"};
     for (int draw = 0; draw < 4; draw++)
         for (int t = 0; t < 4; t++) {
-            const void *tensors[] = {draws[draw].q, draws[draw].k, draws[draw].v, draws[draw].d_o};
+            void *tensors[] = {draws[draw].q, draws[draw].k, draws[draw].v, draws[draw].d_o};
             for (int i = 0; i < COUNT; i++)
                 x[draw][t][i] = dtype_to_double(p.dtype, tensors[t], i);
+            free(tensors[t]);
         }
     const double bound = 5 / sqrt(COUNT);
     for (int t = 0; t < 4; t++) {
