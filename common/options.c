@@ -256,7 +256,8 @@ static void print_help(const Stage *stage) {
            "  --roofline C   of this chip, with --trace: " CHIP_NAMES "; default h200\n"
            "  --help\n\n"
            "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
-           "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n");
+           "cuts off. GB/s %s read once, O and LSE written once.\n",
+           stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
