@@ -124,16 +124,15 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
-# variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
+# variants, and so is tests/figures.c; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
 .PHONY: test test-device test-quick tests mutations
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
                prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
 UNIT_C      := $(filter-out tests/grid% tests/figures.c,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
-UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
+UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU))) $(STAGES:%=$(OUT)/tests/figures_%)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
-FIGURES     := $(patsubst %,$(OUT)/tests/figures_%,$(STAGES))
 SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
 
 $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
@@ -159,19 +158,19 @@ endef
 WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
-tests: $(UNITS) $(GRIDS) $(FIGURES) ## build the test programs without running them
+tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
 test: ## all tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
-test-device: $(UNITS) $(GRIDS) $(FIGURES) $(STAGES)
+test-device: $(UNITS) $(GRIDS) $(STAGES)
 	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) \
-		$(GRIDS) $(FIGURES) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
+		$(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
 
-test-quick: $(UNITS) $(GRIDS) $(FIGURES) ## the unit tests, and an eighth of the grid
-	$(PROVE) $(FIGURES) $(filter-out %/simt_errors,$(UNITS))
+test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the grid
+	$(PROVE) $(filter-out %/simt_errors,$(UNITS))
 	$(PROVE) $(GRIDS) :: --quick
 
 test-trace: ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
@@ -180,7 +179,7 @@ test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
 	TEST_BUILD=$(OUT) $(PROVE) $(OUT)/tests/trace tests/trace.t
 
 mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
-	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= FIGURES= SCRIPTS=tests/mutations.t UNITS=
+	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
 
 trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-defects-built

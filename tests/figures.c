@@ -906,7 +906,7 @@ static void test_workspace(void) {
             failures += got != want;
             for (int k = 0; k < got && k < want; k++)
                 if (strcmp(plan[k].purpose, pieces[k].purpose) != 0 || (double)plan[k].bytes != pieces[k].bytes ||
-                    plan[k].zeroed != (strcmp(plan[k].purpose, "tickets") == 0)) {
+                    plan[k].zeroed != pieces[k].zeroed) {
                     diag("seqlen %d×%d: %s has %zu bytes, %s needs %.0f", p.seqlen_q, p.seqlen_k, plan[k].purpose,
                          plan[k].bytes, pieces[k].purpose, pieces[k].bytes);
                     failures++;

@@ -30,6 +30,7 @@ static inline double tensor_sizes(const Problem *p, int queries, int keys, int r
 typedef struct {
     const char *purpose;
     double bytes;
+    int zeroed; /* 1: holds zeros before the first launch */
 } Piece;
 
 static inline double whole_tiles(double size, double tile) { return ceil(size / tile) * tile; }
@@ -54,14 +55,14 @@ static inline int decoding_pieces(const Problem *p, Piece *w) {
         blocks = heads * ceil(tiles / ceil(settings[SPLIT_SIZE] / tile_keys));
     double partial_rows = (blocks + heads) * fmin(rows, tile), keys = (double)p->batch * p->kv_heads * p->seqlen_k;
     int n = 0;
-    w[n++] = (Piece){"partial O", 4 * partial_rows * p->head_dim};
-    w[n++] = (Piece){"partial LSE", 4 * partial_rows};
-    w[n++] = (Piece){"tickets", 4 * heads};
+    w[n++] = (Piece){"partial O", 4 * partial_rows * p->head_dim, 0};
+    w[n++] = (Piece){"partial LSE", 4 * partial_rows, 0};
+    w[n++] = (Piece){"tickets", 4 * heads, 1};
     if (settings[KV_CACHE]) {
-        w[n++] = (Piece){"K cache", keys * p->head_dim};
-        w[n++] = (Piece){"V cache", keys * p->head_dim};
-        w[n++] = (Piece){"scales", 4 * 2.0 * p->batch * p->kv_heads};
-        w[n++] = (Piece){"largest of a slice", 4 * 2.0 * p->batch * p->kv_heads * 32};
+        w[n++] = (Piece){"K cache", keys * p->head_dim, 0};
+        w[n++] = (Piece){"V cache", keys * p->head_dim, 0};
+        w[n++] = (Piece){"scales", 4 * 2.0 * p->batch * p->kv_heads, 0};
+        w[n++] = (Piece){"largest of a slice", 4 * 2.0 * p->batch * p->kv_heads * 32, 0};
     }
     return n;
 }
@@ -72,47 +73,49 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
     double element = p->dtype == DTYPE_FP32 ? 4 : 2, D = p->head_dim;
     double rows = (double)p->batch * p->heads * p->seqlen_q, scores = rows * p->seqlen_k;
     double keys = (double)p->batch * p->kv_heads * p->seqlen_k;
-    static const char *none[] = {"02_online_softmax/online", "04_fa2/loop_swap", "04_fa2/split_q",
-                                 "07_flash_decoding/one_block"};
+    static const char *none[] = {"02_online_softmax/online",    "04_fa2/loop_swap", "04_fa2/split_q",
+                                 "07_flash_decoding/one_block", "08_fa3/wgmma",     "08_fa3/specialised"};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (strcmp(variant, none[i]) == 0)
             return 0;
     int n = 0;
     if (strcmp(variant, "00_naive") == 0) { /* S in fp32, P as the inputs */
-        w[n++] = (Piece){"S", scores * 4};
-        w[n++] = (Piece){"P", scores * element};
+        w[n++] = (Piece){"S", scores * 4, 0};
+        w[n++] = (Piece){"P", scores * element, 0};
     } else if (strncmp(variant, "01_tiled/", 9) == 0) { /* the same, rows padded to whole tiles */
         double padded = rows * whole_tiles(p->seqlen_k, 64);
-        w[n++] = (Piece){"S", padded * 4};
-        w[n++] = (Piece){"P", padded * element};
+        w[n++] = (Piece){"S", padded * 4, 0};
+        w[n++] = (Piece){"P", padded * element, 0};
     } else if (strcmp(variant, "03_fa1/fa1") == 0 || strcmp(variant, "04_fa2/epilogue") == 0) { /* between two key tiles */
-        w[n++] = (Piece){"O accumulator", rows * D * 4};
-        w[n++] = (Piece){"l", rows * 4};
-        w[n++] = (Piece){"m", rows * 4};
+        w[n++] = (Piece){"O accumulator", rows * D * 4, 0};
+        w[n++] = (Piece){"l", rows * 4, 0};
+        w[n++] = (Piece){"m", rows * 4, 0};
     } else if (strcmp(variant, "05_fa2_backward/00_naive") == 0) {
-        w[n++] = (Piece){"P", scores * element};
-        w[n++] = (Piece){"dP", scores * 4};
-        w[n++] = (Piece){"dS", scores * element};
+        w[n++] = (Piece){"P", scores * element, 0};
+        w[n++] = (Piece){"dP", scores * 4, 0};
+        w[n++] = (Piece){"dS", scores * element, 0};
     } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers a query; dQ in fp32 */
         double padded = (double)p->batch * p->heads * whole_tiles(p->seqlen_q, 128);
-        w[n++] = (Piece){"LSE in base 2", padded * 4};
-        w[n++] = (Piece){"delta", padded * 4};
+        w[n++] = (Piece){"LSE in base 2", padded * 4, 0};
+        w[n++] = (Piece){"delta", padded * 4, 0};
         if (strcmp(variant, "05_fa2_backward/atomic") == 0)
-            w[n++] = (Piece){"dQ accumulator", padded * D * 4};
+            w[n++] = (Piece){"dQ accumulator", padded * D * 4, 0};
     } else if (strncmp(variant, "06_fp8/", 7) == 0) { /* the inputs once more, a scale for 64 queries or 128 keys */
         double bytes = p->settings[FORMAT] == 2 ? 2 : 1, k_heads = p->batch * p->kv_heads;
         double query_blocks = (double)p->batch * p->heads * ceil(p->seqlen_q / 64.0),
                key_blocks = k_heads * ceil(p->seqlen_k / 128.0);
-        w[n++] = (Piece){"Q8", rows * D * bytes};
-        w[n++] = (Piece){"K8", keys * D * bytes};
-        w[n++] = (Piece){"VT8", key_blocks * 128 * D * bytes};
-        w[n++] = (Piece){"Q scales", query_blocks * 4};
-        w[n++] = (Piece){"K scales", key_blocks * 4};
-        w[n++] = (Piece){"V scales", key_blocks * 4};
-        w[n++] = (Piece){"LSE shift", rows * 4};
-        w[n++] = (Piece){"K mean", k_heads * D * 4};
+        w[n++] = (Piece){"Q8", rows * D * bytes, 0};
+        w[n++] = (Piece){"K8", keys * D * bytes, 0};
+        w[n++] = (Piece){"VT8", key_blocks * 128 * D * bytes, 0};
+        w[n++] = (Piece){"Q scales", query_blocks * 4, 0};
+        w[n++] = (Piece){"K scales", key_blocks * 4, 0};
+        w[n++] = (Piece){"V scales", key_blocks * 4, 0};
+        w[n++] = (Piece){"LSE shift", rows * 4, 0};
+        w[n++] = (Piece){"K mean", k_heads * D * 4, 0};
     } else if (strcmp(variant, "07_flash_decoding/split_k") == 0) {
         n = decoding_pieces(p, w);
+    } else if (strcmp(variant, "08_fa3/overlapped") == 0) { /* a counter that blocks draw their tiles from */
+        w[n++] = (Piece){"next query tile", 4, 1};
     } else {
         n = -1;
     }
