@@ -124,7 +124,7 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
-# variants, and so is tests/figures.c; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
+# variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
 .PHONY: test test-device test-quick tests mutations
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
