@@ -128,9 +128,9 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
                prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
-UNIT_C      := $(filter-out tests/grid%,$(wildcard tests/*.c))
+UNIT_C      := $(filter-out tests/grid% tests/figures.c,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
-UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
+UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU))) $(STAGES:%=$(OUT)/tests/figures_%)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
 SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
 
@@ -140,6 +140,9 @@ $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
 $(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 
+$(OUT)/tests/measuring: $(call objects,tests/measuring.c $(NAIVE) $(COMMON))
+	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
+
 $(OUT)/%/main_as_table.o: %/main.c
 	@mkdir -p $(@D)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) $(SAN) -Dmain=stage_main -MMD -MP -c $< -o $@
@@ -147,7 +150,12 @@ define grid_rule
 $(OUT)/tests/grid_$1: $(OUT)/tests/grid$(if $(FORWARD_$1),_backward).c.o $(OUT)/$1/main_as_table.o \
 		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
 	$$(call quiet,link    $$@)$$(LINK) $$^ -o $$@ -lm
+$(OUT)/tests/figures_$1: $(OUT)/tests/figures.c.o $(OUT)/$1/main_as_table.o \
+		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
+	$$(call quiet,link    $$@)$$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $$^ -o $$@ -lm
 endef
+# What of the device tests/figures.c has of its own: the clock, above all.
+WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them

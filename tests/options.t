@@ -73,6 +73,7 @@ refused("--lengths $_->[1]: choose key lengths", '--lengths', $_->[0])
     for ['', ''], [',', ','], ['1,', '1,'], [',1', ',1'], ['1,,2', '1,,2'], ['-1', '-1'], ['x', 'x'], ['1;2', '1;2'], ['1, 2', '1, 2'];
 my @huge = ('--seqlen', 1073741824);
 refused('--batch 65535.*sizes would pass 64 bits', '--batch', 65535, '--heads', 1, @huge);
+refused('--batch 1, --heads 1, .*sizes would pass 64 bits', '--batch', 1, '--heads', 1, '--seqlen', 268435457, '--seqlen-k', 1073741824);
 refused('not enough memory: .* GiB', '--batch', 65535, '--heads', 1, '--seqlen', 1048576, '--head-dim', 64);
 refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
@@ -110,5 +111,23 @@ my $help = run('01_tiled', '--help')->{out};
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--causal', '--lengths', '--scale',
     '--variant', '--iters', '--seed', '--inputs', '--warm', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+
+# what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
+my %tells = (
+    '01_tiled' => ['--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
+                   '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
+    '05_fa2_backward' => ['and do\.npy, .*', 'The forward pass is 04_fa2/split_q\. .*'],
+    '06_fp8' => ["this stage's own", '--format: e4m3, e5m2, fp16', '--scaling: tensor, block', '--hadamard'],
+    '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries a head +1, 1',
+                            '--seqlen-k N +keys a head +65536, 2048', '--head-dim N .* 128, 64',
+                            '--splits: auto or a whole number from 1 to 1024', '--kv-cache: same, e4m3', 'cuts off\. GB/s counts K and V as far as keys exist and Q read once, .*'],
+);
+for my $stage (sort keys %tells) {
+    my $help = run($stage, '--help')->{out};
+    like($help, qr/^ *$_$/m, "$stage --help: $_") for @{$tells{$stage}};
+    is(scalar(() = $help =~ /this stage's own/g), $stage =~ /06|07/ ? 1 : 0, "$stage --help: its own options");
+    is(scalar(() = $help =~ /do\.npy/g), $stage =~ /05/ ? 1 : 0, "$stage --help: dO of a backward stage alone");
+    like($help, qr/^variants\n( +\w+ +\S.*\n)+ +00_naive +\S.*\n\z/m, "$stage --help: its variants");
+}
 
 done_testing();
