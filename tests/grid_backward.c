@@ -1,7 +1,7 @@
 /* grid_backward.c - what is right of a backward stage: dQ, dK and dV, by the fp64 oracle (which oracle.c holds against
  * differences of the forward pass).
  *
- * Each case runs the stage's own forward pass first. A gradient passes if its worst error is at most 3 times that of the
+ * O and LSE of the forward pass are the oracle's, rounded. A gradient passes if its worst error is at most 3 times that of the
  * naive gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels;
  * and if it is exactly 0 where the mask leaves nothing.
  */
@@ -20,6 +20,14 @@ static void solve(Case *c) {
     const Problem *p = &c->p;
     double *q = to_doubles(p->dtype, c->host.q, query_elements(p)), *k = to_doubles(p->dtype, c->host.k, key_elements(p)),
            *v = to_doubles(p->dtype, c->host.v, key_elements(p)), *d_o = to_doubles(p->dtype, c->host.d_o, query_elements(p));
+    double *o = host_alloc(query_elements(p), sizeof *o), *lse = host_alloc(row_count(p), sizeof *lse);
+    oracle_forward(p, c->key_lengths, q, k, v, o, lse);
+    c->o = host_alloc(query_elements(p), dtype_bytes(p->dtype));
+    c->lse = host_alloc(row_count(p), sizeof *c->lse);
+    for (size_t i = 0; i < query_elements(p); i++)
+        dtype_store(p->dtype, c->o, i, o[i]);
+    for (size_t i = 0; i < row_count(p); i++)
+        c->lse[i] = (float)lse[i];
     for (int which = 0; which < GRADIENT_COUNT; which++)
         c->want[which] = host_alloc(gradient_elements(p, which), sizeof(double));
     oracle_backward(p, c->key_lengths, q, k, v, d_o, c->want[GRADIENT_Q], c->want[GRADIENT_K], c->want[GRADIENT_V]);
@@ -27,7 +35,7 @@ static void solve(Case *c) {
     c->size[GRADIENT_Q] = p->scale * p->head_dim * exp2(c->v_shift - c->qk_shift);
     c->size[GRADIENT_K] = p->scale * p->head_dim * exp2(c->v_shift + c->qk_shift);
     c->size[GRADIENT_V] = p->scale * p->head_dim;
-    free(q), free(k), free(v), free(d_o);
+    free(q), free(k), free(v), free(d_o), free(o), free(lse);
 }
 
 static int outputs(const Case *c, Buffer *o) {
@@ -35,11 +43,6 @@ static int outputs(const Case *c, Buffer *o) {
         o[which] = (Buffer){.purpose = gradient_name(which),
                             .bytes = gradient_elements(&c->p, which) * dtype_bytes(c->p.dtype)};
     return GRADIENT_COUNT;
-}
-
-static void before(Case *c) {
-    stage.forward->launch(&c->p, &c->t, NULL);
-    device_synchronize();
 }
 
 /* Whether the mask leaves this row of dQ, or this key, nothing at all. */
@@ -96,6 +99,5 @@ const Direction direction = {
     .peak = 4,
     .solve = solve,
     .outputs = outputs,
-    .before = before,
     .judge = judge,
 };
