@@ -150,6 +150,9 @@ $(OUT)/tests/grid_$1: $(OUT)/$1/main_as_table.o $(call objects,$(call grid_sourc
 endef
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
+$(OUT)/tests/fp8_options: $(OUT)/06_fp8/main_as_table.o $(call objects,$(filter-out %/main.c,$(wildcard 06_fp8/*.c 06_fp8/*.cu)) \
+		$(NAIVE) $(wildcard common/harness*.c) common/quantised.c)
+
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
 test: ## all tests: on the CPU device, then on the GPU where there is one

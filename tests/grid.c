@@ -137,8 +137,8 @@ static void *draw_tensor(const Case *c, int tensor) {
     int is_query = tensor == 0 || tensor == 3, is_score = tensor < 2, seqlen = is_query ? p->seqlen_q : p->seqlen_k;
     size_t count = is_query ? query_elements(p) : key_elements(p);
     void *host = host_alloc(count, dtype_bytes(p->dtype));
-    double mean = c->inputs == VERY_NEGATIVE && is_score             ? (tensor == 0 ? 4 : -4)
-                  : c->inputs == K_MEAN && tensor == 1               ? 2
+    double mean = c->inputs == VERY_NEGATIVE && is_score                         ? (tensor == 0 ? 4 : -4)
+                  : c->inputs == K_MEAN && tensor == 1                           ? 2
                   : (c->inputs == V_MEAN || c->inputs == V_GROWS) && tensor == 2 ? 0.5
                                                                                  : 0;
     random_normal(p->dtype, host, count, c->seed, tensor, mean, c->inputs == VERY_NEGATIVE && is_score ? 0.25 : 1);
@@ -162,8 +162,8 @@ static void *draw_tensor(const Case *c, int tensor) {
 
 static void prepare(size_t begin, size_t end, void *context) {
     for (Case *c = (Case *)context + begin; c < (Case *)context + end; c++) {
-        c->host = (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2),
-                                stage.forward ? draw_tensor(c, 3) : NULL};
+        c->host =
+            (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2), stage.forward ? draw_tensor(c, 3) : NULL};
         direction.solve(c);
     }
 }
@@ -238,8 +238,15 @@ static void close_case(Case *c) {
 
 /* The command that repeats the case: in the stage's own program, where its options can say it; in the fuzz. */
 static void about(const Case *c, const Variant *variant) {
-    static const char *names[] = {"normal",  "peaked",  "outlier", "equal", "very negative", "one-hot", "growing V",
-                                  "V with a mean of 0.5", "K with a mean of 2"};
+    static const char *names[] = {"normal",
+                                  "peaked",
+                                  "outlier",
+                                  "equal",
+                                  "very negative",
+                                  "one-hot",
+                                  "growing V",
+                                  "V with a mean of 0.5",
+                                  "K with a mean of 2"};
     const Problem *p = &c->p;
     char lengths[1024] = "", settings[256] = "";
     size_t used = 0;
@@ -415,8 +422,8 @@ static int finish(Point *point, Tally *sum, const char *name) {
         if (!t->cases && t->refused)
             ok(1, "%s/%s %s # SKIP %s", stage.name, v->name, name, t->reason);
         else if (t->cases)
-            ok(!t->wrong, "%s/%s %s: %d cases%s%s", stage.name, v->name, name, t->cases, t->refused ? ", and some it refuses: " : "",
-               t->reason);
+            ok(!t->wrong, "%s/%s %s: %d cases%s%s", stage.name, v->name, name, t->cases,
+               t->refused ? ", and some it refuses: " : "", t->reason);
         sum[i].cases += t->cases, sum[i].wrong += t->wrong;
         if (t->refused && !sum[i].refused++)
             memcpy(sum[i].reason, t->reason, sizeof t->reason);
@@ -474,9 +481,9 @@ static void run_wide(Point *point, Tally *sum) {
     static const struct {
         int batch, heads, kv_heads, seqlen_q, seqlen_k, head_dim, causal;
     } shapes[] = {
-        {1, 3, 3, 1, 5000, 64, 0},   {1, 2, 1, 2, 12000, 64, 1},  {1, 8, 4, 3, 700, 128, 1},  {90, 1, 1, 1, 40, 64, 1},
-        {41, 2, 1, 16, 33, 128, 1},  {1, 6, 3, 65, 130, 64, 1},   {1, 8, 4, 70, 60, 128, 0},  {2, 4, 4, 129, 65, 64, 1},
-        {1, 4, 1, 129, 200, 64, 0},  {1, 1, 1, 40, 1500, 96, 1},  {1, 1, 1, 700, 65, 32, 1},  {1, 2, 1, 100, 130, 256, 1},
+        {1, 3, 3, 1, 5000, 64, 0},  {1, 2, 1, 2, 12000, 64, 1}, {1, 8, 4, 3, 700, 128, 1}, {90, 1, 1, 1, 40, 64, 1},
+        {41, 2, 1, 16, 33, 128, 1}, {1, 6, 3, 65, 130, 64, 1},  {1, 8, 4, 70, 60, 128, 0}, {2, 4, 4, 129, 65, 64, 1},
+        {1, 4, 1, 129, 200, 64, 0}, {1, 1, 1, 40, 1500, 96, 1}, {1, 1, 1, 700, 65, 32, 1}, {1, 2, 1, 100, 130, 256, 1},
     };
     const int rounds = has_numbers() ? 4 : 1;
     for (size_t i = 0; i < rounds * sizeof shapes / sizeof *shapes; i++) {

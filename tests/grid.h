@@ -39,13 +39,13 @@ typedef struct {
     /* on the device */
     Tensors t;
     Buffer outputs[MAX_OUTPUTS];
-    void *got[MAX_OUTPUTS]; /* the outputs, read back */
+    void *got[MAX_OUTPUTS];          /* the outputs, read back */
     double naive_error[MAX_OUTPUTS]; /* of the reference on this case */
 } Case;
 
 /* A forward or a backward stage. */
 typedef struct {
-    const Inputs *inputs;     /* NORMAL first; those it can judge */
+    const Inputs *inputs; /* NORMAL first; those it can judge */
     int input_count;
     float peak; /* PEAKED: the scale is this much larger */
 

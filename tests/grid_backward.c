@@ -19,7 +19,8 @@ static const Inputs INPUTS[] = {NORMAL, PEAKED, K_MEAN, EQUAL, V_MEAN};
 static void solve(Case *c) {
     const Problem *p = &c->p;
     double *q = to_doubles(p->dtype, c->host.q, query_elements(p)), *k = to_doubles(p->dtype, c->host.k, key_elements(p)),
-           *v = to_doubles(p->dtype, c->host.v, key_elements(p)), *d_o = to_doubles(p->dtype, c->host.d_o, query_elements(p));
+           *v = to_doubles(p->dtype, c->host.v, key_elements(p)),
+           *d_o = to_doubles(p->dtype, c->host.d_o, query_elements(p));
     double *o = host_alloc(query_elements(p), sizeof *o), *lse = host_alloc(row_count(p), sizeof *lse);
     oracle_forward(p, c->key_lengths, q, k, v, o, lse);
     c->o = host_alloc(query_elements(p), dtype_bytes(p->dtype));
@@ -40,8 +41,8 @@ static void solve(Case *c) {
 
 static int outputs(const Case *c, Buffer *o) {
     for (int which = 0; which < GRADIENT_COUNT; which++)
-        o[which] = (Buffer){.purpose = gradient_name(which),
-                            .bytes = gradient_elements(&c->p, which) * dtype_bytes(c->p.dtype)};
+        o[which] =
+            (Buffer){.purpose = gradient_name(which), .bytes = gradient_elements(&c->p, which) * dtype_bytes(c->p.dtype)};
     return GRADIENT_COUNT;
 }
 
@@ -80,7 +81,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
         /* the naive gradients, which have nobody to be measured by: a few roundings of the largest element. P = 1 in single
          * keys leaves dO . O of a rounded O, hence the second term */
         double allowed = variant == reference() ? 4 * u * largest + 4 * u * c->size[which] + floor
-                                                        : 3 * c->naive_error[which] + u * largest + floor;
+                                                : 3 * c->naive_error[which] + u * largest + floor;
         Comparison comparison = compare(c, which, allowed);
         if (variant == reference())
             c->naive_error[which] = comparison.max_error;

@@ -30,7 +30,8 @@ static void test_large(void) {
                 wrong += key_head_offset(&p, b, h) != count_up(3, 4, 2000003, 256, b, h);
         }
     ok(!wrong, "offsets of heads beyond 2^31 elements, and back from a row to its head");
-    ok(query_elements(&p) == count_up(3, 12, 1000003, 256, -1, -1) && key_elements(&p) == count_up(3, 4, 2000003, 256, -1, -1),
+    ok(query_elements(&p) == count_up(3, 12, 1000003, 256, -1, -1) &&
+           key_elements(&p) == count_up(3, 4, 2000003, 256, -1, -1),
        "elements of Q and K beyond 2^31");
     ok(row_count(&p) == 36000108 && score_elements(&p) == 72000324000324, "rows, and elements of S");
     p = (Problem){.batch = 70, .heads = 70, .kv_heads = 70, .seqlen_q = 1 << 30, .seqlen_k = 1 << 30, .head_dim = 256};
