@@ -143,7 +143,7 @@ $(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(filter-out common/harness% 
 $(OUT)/%/main_as_table.o: %/main.c
 	@mkdir -p $(@D)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) $(SAN) -Dmain=stage_main -MMD -MP -c $< -o $@
-grid_sources = tests/grid.c tests/grid_$(if $(FORWARD_$1),backward,forward).c
+grid_sources = tests/grid.c tests/grid_case.c tests/grid_$(if $(FORWARD_$1),backward,forward).c
 define grid_rule
 $(OUT)/tests/grid_$1: $(OUT)/$1/main_as_table.o $(call objects,$(call grid_sources,$1) $(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
 	$$(call quiet,link    $$@)$$(LINK) $$^ -o $$@ -lm

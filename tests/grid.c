@@ -19,9 +19,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "grid.h"
-#include "../common/numeric.h"
 #include "../common/parallel.h"
-#include "../common/random.h"
 
 #include <getopt.h>
 #include <math.h>
@@ -31,7 +29,6 @@
 #include <unistd.h>
 
 static struct {
-    const char *program;
     int quick, verbose;
     int every; /* pairs of lengths: one in so many */
     long fuzz; /* problems for each variant; 0: the grid */
@@ -50,7 +47,7 @@ typedef struct {
 /* ---- choosing ---- */
 
 /* What is chosen for a case. Each has its own random numbers. */
-enum { HEADS, BATCH, WITH_LENGTHS, INPUTS, GIVEN, NUMBER, SHAPE, SHIFT, SCALE, SETTING_0 = 20, LENGTH_0 = 40 };
+enum { HEADS, BATCH, WITH_LENGTHS, INPUTS, GIVEN, NUMBER, SHAPE, SHIFT, SCALE, SETTING_0 = 20, LENGTH_0 = 1000 };
 
 /* A number from 0 to count - 1, by the case and what it is for: bits mixed as in random.c. */
 static unsigned pick(uint64_t number, int purpose, unsigned count) {
@@ -122,208 +119,6 @@ static Case case_of(Problem p, uint64_t number, int with_lengths) {
     return c;
 }
 
-/* ---- one case ---- */
-
-double *to_doubles(Dtype dtype, const void *tensor, size_t count) {
-    double *values = host_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = dtype_to_double(dtype, tensor, i);
-    return values;
-}
-
-/* Inputs 0 .. 3: Q, K, V, dO. NORMAL ones are those that the stage's program draws by the same seed. */
-static void *draw_tensor(const Case *c, int tensor) {
-    const Problem *p = &c->p;
-    int is_query = tensor == 0 || tensor == 3, is_score = tensor < 2, seqlen = is_query ? p->seqlen_q : p->seqlen_k;
-    size_t count = is_query ? query_elements(p) : key_elements(p);
-    void *host = host_alloc(count, dtype_bytes(p->dtype));
-    double mean = c->inputs == VERY_NEGATIVE && is_score                         ? (tensor == 0 ? 4 : -4)
-                  : c->inputs == K_MEAN && tensor == 1                           ? 2
-                  : (c->inputs == V_MEAN || c->inputs == V_GROWS) && tensor == 2 ? 0.5
-                                                                                 : 0;
-    random_normal(p->dtype, host, count, c->seed, tensor, mean, c->inputs == VERY_NEGATIVE && is_score ? 0.25 : 1);
-    double shift = exp2(tensor == 0 ? c->qk_shift : tensor == 1 ? -c->qk_shift : tensor == 2 ? c->v_shift : 0);
-    for (size_t i = 0; i < count; i++) {
-        size_t row = i / p->head_dim;
-        int d = i % p->head_dim;
-        double value = dtype_to_double(p->dtype, host, i);
-        if (c->inputs == EQUAL && tensor == 0)
-            value = 0;
-        if (c->inputs == V_GROWS && tensor == 2) /* to 10 times as large at the end: tiles of keys differ */
-            value *= exp2(row % seqlen * 3.3 / seqlen);
-        if (c->inputs == OUTLIER && is_score && d == (int)(row * 7 % p->head_dim))
-            value = 100;
-        if (c->inputs == ONE_HOT && is_score) /* scores 0 and, where row and column hit the same d, +-100 */
-            value = d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim));
-        dtype_store(p->dtype, host, i, value * shift);
-    }
-    return host;
-}
-
-static void prepare(size_t begin, size_t end, void *context) {
-    for (Case *c = (Case *)context + begin; c < (Case *)context + end; c++) {
-        c->host =
-            (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2), stage.forward ? draw_tensor(c, 3) : NULL};
-        direction.solve(c);
-    }
-}
-
-/* Ends the program if there is no memory. */
-static void *allocate(size_t bytes, const char *purpose) {
-    void *memory = device_alloc(bytes, purpose); /* arrives poisoned */
-    if (!memory) {
-        fprintf(stderr, "grid: no device memory for %s\n", purpose);
-        exit(2);
-    }
-    return memory;
-}
-
-static void *upload(const void *host, size_t bytes, const char *purpose) {
-    void *memory = allocate(bytes, purpose);
-    device_write(memory, host, bytes);
-    return memory;
-}
-
-/* K or V with NaN wherever no key exists. */
-static void *upload_keys(const Case *c, const void *host, const char *purpose) {
-    const Problem *p = &c->p;
-    size_t bytes = key_elements(p) * dtype_bytes(p->dtype), head = bytes / p->batch / p->kv_heads, row = head / p->seqlen_k;
-    if (!c->key_lengths)
-        return upload(host, bytes, purpose);
-    char *copy = host_alloc(bytes, 1);
-    memcpy(copy, host, bytes);
-    for (int i = 0; i < p->batch * p->kv_heads; i++) {
-        size_t exist = c->key_lengths[i / p->kv_heads] * row;
-        memset(copy + i * head + exist, 0xff, head - exist);
-    }
-    void *memory = upload(copy, bytes, purpose);
-    free(copy);
-    return memory;
-}
-
-static void open_case(Case *c) {
-    const Problem *p = &c->p;
-    size_t query_bytes = query_elements(p) * dtype_bytes(p->dtype);
-    c->t.q = upload(c->host.q, query_bytes, "Q");
-    c->t.k = upload_keys(c, c->host.k, "K");
-    c->t.v = upload_keys(c, c->host.v, "V");
-    c->t.o = c->o ? upload(c->o, query_bytes, "O") : allocate(query_bytes, "O");
-    c->t.lse = c->o ? upload(c->lse, row_count(p) * sizeof(float), "LSE") : allocate(row_count(p) * sizeof(float), "LSE");
-    if (c->key_lengths)
-        c->t.key_lengths = upload(c->key_lengths, p->batch * sizeof(int), "key lengths");
-    if (stage.forward) {
-        c->t.d_o = upload(c->host.d_o, query_bytes, "dO");
-        c->t.dq = allocate(query_bytes, "dQ");
-        c->t.dk = allocate(key_elements(p) * dtype_bytes(p->dtype), "dK");
-        c->t.dv = allocate(key_elements(p) * dtype_bytes(p->dtype), "dV");
-    }
-    void *pointers[] = {c->t.o, c->t.lse, c->t.dq, c->t.dk, c->t.dv};
-    int count = direction.outputs(c, c->outputs);
-    for (int i = 0; i < count; i++) {
-        c->outputs[i].pointer = pointers[i + (stage.forward ? 2 : 0)];
-        c->got[i] = host_alloc(c->outputs[i].bytes, 1);
-    }
-}
-
-static void close_case(Case *c) {
-    const void *device[] = {c->t.q, c->t.k, c->t.v, c->t.o, c->t.lse, c->t.key_lengths, c->t.d_o, c->t.dq, c->t.dk, c->t.dv};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        device_free((void *)device[i]);
-    void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        free(host[i]);
-    for (int i = 0; i < MAX_OUTPUTS; i++)
-        free(c->want[i]), free(c->got[i]);
-}
-
-/* The command that repeats the case: in the stage's own program, where its options can say it; in the fuzz. */
-static void about(const Case *c, const Variant *variant) {
-    static const char *names[] = {"normal",
-                                  "peaked",
-                                  "outlier",
-                                  "equal",
-                                  "very negative",
-                                  "one-hot",
-                                  "growing V",
-                                  "V with a mean of 0.5",
-                                  "K with a mean of 2"};
-    const Problem *p = &c->p;
-    char lengths[1024] = "", settings[256] = "";
-    size_t used = 0;
-    for (int b = 0; c->key_lengths && b < p->batch && used < sizeof lengths; b++)
-        used += snprintf(lengths + used, sizeof lengths - used, "%s%d", b ? "," : " --lengths ", c->key_lengths[b]);
-    used = 0;
-    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
-        const Setting *s = &stage.settings[i];
-        const char *choice = s->choices;
-        for (int skip = s->max ? 0 : p->settings[i]; choice && skip > 0; skip--)
-            choice = strchr(choice, '|') + 1;
-        if (p->settings[i] == 0)
-            continue;
-        used += snprintf(settings + used, sizeof settings - used, " --%s", s->name);
-        if (s->max)
-            used += snprintf(settings + used, sizeof settings - used, " %d", p->settings[i]);
-        else if (choice)
-            used += snprintf(settings + used, sizeof settings - used, " %.*s", (int)strcspn(choice, "|"), choice);
-    }
-    diag("%s/%s --variant %s --batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-k %d --head-dim %d --dtype %s%s%s "
-         "--scale %.9g%s --seed %llu",
-         stage.name, stage.name, variant->name, p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim,
-         dtype_name(p->dtype), p->causal ? " --causal" : "", lengths, p->scale, settings, (unsigned long long)c->seed);
-    if ((c->inputs != NORMAL && c->inputs != PEAKED) || c->qk_shift || c->v_shift)
-        diag("  but with %s inputs, Q times 2^%d, K times 2^%d, V times 2^%d", names[c->inputs], c->qk_shift, -c->qk_shift,
-             c->v_shift);
-    if (grid.fuzz)
-        diag("%s --fuzz 1 --seed %llu --variant %s", grid.program, (unsigned long long)c->seed, variant->name);
-}
-
-static int all_zero(const Buffer *buffer) {
-    unsigned char *bytes = host_alloc(buffer->bytes, 1);
-    size_t i = 0;
-    device_read(bytes, buffer->pointer, buffer->bytes);
-    while (i < buffer->bytes && bytes[i] == 0)
-        i++;
-    free(bytes);
-    return i == buffer->bytes;
-}
-
-/* Runs one variant on poisoned outputs and workspace, and reads the outputs back. Returns whether all is right. */
-static int run_variant(const Variant *variant, Case *c) {
-    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
-    const char *damaged, *disorder = NULL;
-    int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
-    for (int i = 0; i < buffers; i++) {
-        workspace[i].pointer = allocate(workspace[i].bytes, workspace[i].purpose);
-        if (workspace[i].zeroed) {
-            void *zeros = host_alloc(workspace[i].bytes, 1);
-            device_write(workspace[i].pointer, zeros, workspace[i].bytes);
-            free(zeros);
-        }
-    }
-    for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
-        device_poison(c->outputs[i].pointer, c->outputs[i].bytes);
-    if (variant->prepare && (!variant->prepares || variant->prepares(&c->p)))
-        variant->prepare(&c->p, &c->t, workspace);
-    variant->launch(&c->p, &c->t, workspace);
-    device_synchronize();
-    damaged = device_damaged();
-    for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
-        device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);
-    int good = direction.judge(c, variant, workspace, about);
-    for (int i = 0; i < buffers; i++) {
-        if (workspace[i].zeroed && !all_zero(&workspace[i]))
-            disorder = workspace[i].purpose;
-        device_free(workspace[i].pointer);
-    }
-    if (good && (damaged || disorder))
-        about(c, variant);
-    if (damaged)
-        diag("wrote past the end of %s", damaged);
-    if (disorder)
-        diag("left no zeros in %s", disorder);
-    return good && !damaged && !disorder;
-}
-
 /* ---- many cases ---- */
 
 /* Why a variant cannot run the problem, or NULL: with what comes before it in a backward stage. */
@@ -352,7 +147,7 @@ static void run_case(Case *c, Tally *tally, long most) {
             continue;
         tally[i].cases++;
         if (tally[i].wrong < 3 || grid.verbose) /* three examples are enough */
-            tally[i].wrong += !run_variant(grid.variants[i], c);
+            tally[i].wrong += !try_variant(grid.variants[i], c);
     }
 }
 
@@ -374,7 +169,7 @@ static void run_batch(size_t begin, size_t end, void *context) {
 /* Runs and frees cases, the host's part of all of them in parallel. The device's part has one thread: a case is too small to
  * be compared by several. */
 static void run_cases(Case *cases, size_t count, Tally *tally, long most) {
-    parallel_for(count, prepare, cases);
+    parallel_for(count, prepare_cases, cases);
     parallel_for(1, run_batch, &(Batch){cases, count, tally, most});
 }
 
@@ -497,7 +292,7 @@ static void run_wide(Point *point, Tally *sum) {
                      .causal = shapes[shape].causal,
                      .scale = (float)(1 / sqrt(shapes[shape].head_dim))};
         if (p.seqlen_q <= most_queries() && (!stage.forward || p.seqlen_k < 5000)) /* dK and dV make long ones dear */
-            add_case(point, case_of(p, 1000000 + i, p.batch > 1 || i % 2));
+            add_case(point, case_of(p, (uint64_t)1e6 + i, p.batch > 1 || i % 2));
     }
     finish(point, sum, "long and wide");
 }
@@ -517,14 +312,14 @@ static void test_bits(const Variant *v) {
     if (p.dtype == DTYPE_COUNT || v->unordered)
         return;
     Case c = {.p = p, .seed = 7};
-    prepare(0, 1, &c);
+    prepare_cases(0, 1, &c);
     open_case(&c);
     void *first[MAX_OUTPUTS] = {0};
     int orders = device_order(0), runs = orders ? orders : 20, equal = 1, right = 1;
-    run_variant(reference(), &c);
+    try_variant(reference(), &c);
     for (int run = 0; run < runs; run++) {
         device_order(run);
-        right &= run_variant(v, &c);
+        right &= try_variant(v, &c);
         for (int i = 0; i < MAX_OUTPUTS && c.outputs[i].pointer; i++) {
             if (run == 0)
                 first[i] = memcpy(host_alloc(c.outputs[i].bytes, 1), c.got[i], c.outputs[i].bytes);
@@ -682,7 +477,6 @@ static void read_options(int argc, char **argv) {
     const char *only = NULL, *every = getenv("GRID_EVERY");
     if (every && *every)
         grid.every = (int)number_option("GRID_EVERY", every);
-    grid.program = argv[0];
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case 'q': grid.quick = 1, grid.every = 8; break;
@@ -708,6 +502,7 @@ static void read_options(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     read_options(argc, argv);
+    fuzz_program = grid.fuzz ? argv[0] : NULL;
     if (grid.fuzz)
         run_fuzz();
     else

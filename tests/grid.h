@@ -1,10 +1,11 @@
 /* grid.h - what a grid program is made of.
  *
  *     grid.c             chooses the cases, runs every variant of the stage on each, counts
+ *     grid_case.c        draws the inputs of a case, runs one variant on it
  *     grid_forward.c     or
  *     grid_backward.c    knows what is right, and judges
  *
- * The three know nothing of a stage but its table.
+ * They know nothing of a stage but its table.
  */
 #ifndef FA_GRID_H
 #define FA_GRID_H
@@ -60,6 +61,21 @@ extern const Direction direction;
 
 /* What the variants are measured by; it runs first. */
 static inline const Variant *reference(void) { return stage.reference ? stage.reference : &naive_variant; }
+
+/* ---- grid_case.c ---- */
+
+/* Inputs and what is right for [begin, end) of an array of cases: the host's part, for parallel_for. */
+void prepare_cases(size_t begin, size_t end, void *cases);
+/* Puts a case on the device; frees all of it. */
+void open_case(Case *c);
+void close_case(Case *c);
+
+/* Runs one variant on poisoned outputs and workspace, and reads the outputs back. Returns whether all is right; if not, it says
+ * on stderr what is not, and the command that repeats it. */
+int try_variant(const Variant *variant, Case *c);
+
+/* This program, if it is the fuzz that can repeat a case; else NULL. */
+extern const char *fuzz_program;
 
 /* A host tensor as doubles. */
 double *to_doubles(Dtype dtype, const void *tensor, size_t count);
