@@ -21,8 +21,9 @@ my @shapes = (
     '--heads 4 --kv-heads 2 --seqlen 65 --head-dim 128 --batch 3 --lengths 65,0,17',
 );
 
-# What a stage's own options change; and decoding takes few queries only.
+# The head dims that not every variant takes; what a stage's own options change; and decoding takes few queries only.
 my %own_shapes = (
+    '04_fa2' => [@shapes, map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
     '06_fp8' => [@shapes, '--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
         '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k', '--heads 1 --seqlen 100 --format fp16'],
     '07_flash_decoding' => ['--heads 1 --seqlen 1 --seqlen-k 1000', '--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',

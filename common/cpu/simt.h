@@ -23,8 +23,8 @@
  *     CPU_DEVICE_THREADS   how many cores to use; default all. 1 runs every block on the calling thread, best for gdb
  *     CPU_DEVICE_ORDER     forward (default), reverse or shuffle: which of the threads that could run goes first.
  *                          A correct kernel does not care
- *     CPU_DEVICE_SHARED    the bytes of shared memory a block is said to have, for kernels that choose their tiles by it:
- *                          65536 as on sm_75, 101376 as on sm_86 and sm_89; default SIMT_SHARED_LIMIT
+ *     CPU_DEVICE_SHARED    the bytes of shared memory a block can have, for kernels that choose their tiles by it: 65536 as
+ *                          on sm_75, 101376 as on sm_86 and sm_89; default SIMT_SHARED_LIMIT, and only then a Hopper's
  */
 #ifndef FA_SIMT_H
 #define FA_SIMT_H
@@ -62,11 +62,17 @@ typedef struct {
 } SimtLaunch;
 
 /* Runs the whole grid and returns. Ends the program (one line, exit code 1) if the launch asks for what no GPU has: a block
- * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond SIMT_SHARED_LIMIT. One at a time. */
+ * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond simt_shared_bytes. One at a time. */
 void simt_launch(const SimtLaunch *launch);
 
 /* How many cores run blocks. */
 int simt_workers(void);
+
+/* CPU_DEVICE_SHARED: what a launch may ask for. */
+size_t simt_shared_bytes(void);
+
+/* From the next launch on: forward, reverse or shuffle, by number, whatever CPU_DEVICE_ORDER says. Returns how many there are. */
+int simt_choose_order(int order);
 
 /* Memory that no kernel may touch, or may touch again. It is the address sanitizer that watches over it; without it these do
  * nothing. */

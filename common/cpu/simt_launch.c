@@ -158,6 +158,23 @@ int simt_workers(void) {
     return worker_count;
 }
 
+int simt_choose_order(int order) {
+    simt_workers(); /* which reads CPU_DEVICE_ORDER */
+    simt_order = (Order)order;
+    return SHUFFLE + 1;
+}
+
+size_t simt_shared_bytes(void) {
+    static size_t bytes;
+    const char *text = getenv("CPU_DEVICE_SHARED");
+    char *end = NULL;
+    if (!bytes)
+        bytes = text ? strtoul(text, &end, 10) : SIMT_SHARED_LIMIT;
+    if (end && (end == text || *end || bytes < 48 * 1024 || bytes > SIMT_SHARED_LIMIT))
+        simt_give_up(2, "CPU_DEVICE_SHARED=%s: choose 49152 to %d bytes", text, SIMT_SHARED_LIMIT);
+    return bytes;
+}
+
 /* What every GPU refuses, refused here too. */
 static void check_launch(const SimtLaunch *l) {
     const SimtIndex *grid = &l->grid, *block = &l->block;
@@ -168,9 +185,9 @@ static void check_launch(const SimtLaunch *l) {
     if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 0xffff || grid->z > 0xffff)
         simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z (%s:%d)",
                      l->kernel, grid->x, grid->y, grid->z, l->file, l->line);
-    if (l->shared_bytes > SIMT_SHARED_LIMIT)
-        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %d (%s:%d)", l->kernel,
-                     l->shared_bytes, SIMT_SHARED_LIMIT, l->file, l->line);
+    if (l->shared_bytes > simt_shared_bytes())
+        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %zu (%s:%d)", l->kernel,
+                     l->shared_bytes, simt_shared_bytes(), l->file, l->line);
 }
 
 void simt_launch(const SimtLaunch *launch) {
