@@ -125,7 +125,7 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
-.PHONY: test test-device test-quick tests mutations
+.PHONY: test test-all test-device test-quick tests mutations mutations-host
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
                prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
@@ -133,7 +133,7 @@ UNIT_C      := $(filter-out tests/grid%,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
 UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
-SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
+SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations% tests/trace%,$(wildcard tests/*.t))
 
 $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(filter-out common/harness% common/quantised.c,$(COMMON)))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
@@ -152,10 +152,15 @@ $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
-test: ## all tests: on the CPU device, then on the GPU where there is one
+# `make test` takes a third of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
+test: export GRID_EVERY ?= 3
+test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
+
+test-all: ## and all the rest: every point of the grids, every command of the notes as it stands there
+	@$(MAKE) --no-print-directory test GRID_EVERY=1 TEST_ALL=1
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
 	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) \
@@ -172,6 +177,9 @@ test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
 
 mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
+	@$(MAKE) --no-print-directory mutations-host DEVICE=cpu
+mutations-host: $(UNITS) $(GRIDS) $(STAGES)
+	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) tests/mutations_host.t
 
 trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-defects-built
