@@ -125,7 +125,7 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
-.PHONY: test test-all test-device test-quick tests mutations mutations-host
+.PHONY: test test-all test-device test-quick tests mutations mutations-kernels mutations-host
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
                prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
@@ -153,7 +153,7 @@ $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
 # `make test` takes a third of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
-test: export GRID_EVERY ?= 3
+test mutations: export GRID_EVERY ?= 3
 test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: g++ is not here")
@@ -175,10 +175,12 @@ test-trace: ## the trace alone: textbook values; the kernels' bytes against the 
 test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
 	TEST_BUILD=$(OUT) $(PROVE) $(OUT)/tests/trace tests/trace.t
 
-mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
-	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
+mutations: ## plant mistakes in the kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
+	@$(MAKE) --no-print-directory mutations-kernels DEVICE=cpu
 	@$(MAKE) --no-print-directory mutations-host DEVICE=cpu
-mutations-host: $(UNITS) $(GRIDS) $(STAGES)
+mutations-kernels: $(STAGES)
+	TEST_BUILD=$(OUT) $(PROVE) tests/mutations.t
+mutations-host: tests $(STAGES)
 	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) tests/mutations_host.t
 
 trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
@@ -220,12 +222,15 @@ endif
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 .PHONY: help clean sanitize format tables
+# compute-sanitizer slows a kernel down a hundred times, so it gets a third of the quick grid's points: about 50 a variant, in
+# every dtype, head dim and mask, one to five tiles long.
 sanitize: ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
 ifeq ($(DEVICE),cuda)
 	@$(MAKE) --no-print-directory DEVICE=cuda $(GRIDS)
 	@for stage in $(STAGES); do for tool in memcheck racecheck synccheck initcheck; do \
-		echo "$$tool $$stage"; compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $(OUT)/tests/$$tool.log $(OUT)/tests/grid_$$stage --quick >/dev/null \
-		  && tail -n 1 $(OUT)/tests/$$tool.log || { cat $(OUT)/tests/$$tool.log; exit 1; }; done; done
+		start=$$(date +%s); log=$(OUT)/tests/$$tool.log; printf '%-9s %-18s ' $$tool $$stage; \
+		GRID_EVERY=$(or $(GRID_EVERY),24) compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $$log $(OUT)/tests/grid_$$stage --quick >/dev/null \
+		  && echo "$$(tail -n 1 $$log), $$(($$(date +%s) - start)) s" || { cat $$log; exit 1; }; done; done
 else
 	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined KERNEL_OPTIMISE=-O1 test-quick # -O1: compiles in a third of the time
 endif
