@@ -22,7 +22,7 @@ my $build = $ENV{TEST_BUILD} || 'build/cpu';
 my $seed = $ENV{SEED} // 1;
 my $only = $ENV{MUTANT};
 my $wanted = 0.95;
-my $memory = 8 << 20; # KiB that a test may use: a mutant could take all there is
+my $limits = 'mkdir -p build/tmp; export TMPDIR=$PWD/build/tmp; ulimit -v 8000000;'; # a mutant could take all memory there is
 my $patience = 10;    # seconds of a core: tests that take longer are left out, which can only let a mistake pass
 
 my %why = equivalents('tests/mutations_host.txt');
@@ -33,7 +33,7 @@ my ($compile, $links, @tests) = what_make_knows();
 
 # Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
 my %seconds;
-from_copies($build, sub { join '', `prove --timer --exec '' --jobs @{[$ENV{JOBS} || 2]} @tests :: --quick 2>&1` }, sub {
+from_copies($build, sub { join '', `$limits prove --timer --exec '' --jobs @{[$ENV{JOBS} || 2]} @tests :: --quick 2>&1` }, sub {
     like($_[0], qr/^Result: PASS$/m, 'unchanged, all tests pass') or BAIL_OUT($_[0]);
     %seconds = $_[0] =~ /^\[\S+\] (\S+) \.+ ok .*?([\d.]+) CPU\)$/mg;
     @tests = grep { ($seconds{$_} // $patience) < $patience } @tests;
@@ -189,9 +189,8 @@ sub is_caught {
     if (!$child) {
         setpgrp;
         open STDERR, '>', '/dev/null';
-        mkdir 'tmp';
         my $limit = int(5 + 3 * $seconds{$test});
-        exec "export TMPDIR=\$PWD/tmp; ulimit -v $memory; ulimit -t $limit; exec $test --quick";
+        exec "$limits ulimit -t $limit; exec $test --quick";
     }
     my $bad = 0;
     local $SIG{ALRM} = sub { $bad = 1; kill 'KILL', -$child };
