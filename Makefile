@@ -124,7 +124,7 @@ $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP; tests/grid*.c are linked once a stage, against that stage's table of
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
-.PHONY: test test-device test-quick tests fuzz mutations
+.PHONY: test test-all test-device test-quick tests fuzz mutations mutations-kernels mutations-host
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
                prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
@@ -132,7 +132,7 @@ UNIT_C      := $(filter-out tests/grid% tests/figures.c,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
 UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU))) $(STAGES:%=$(OUT)/tests/figures_%)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
-SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
+SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations% tests/trace%,$(wildcard tests/*.t))
 
 .SECONDARY: $(call objects,$(UNIT_C) $(UNIT_CU)) # keep them; of all targets it would keep report.c.o from following the commit
 $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
@@ -163,10 +163,15 @@ $(OUT)/tests/fp8_options: $(OUT)/06_fp8/main_as_table.o $(call objects,$(filter-
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
-test: ## all tests: on the CPU device, then on the GPU where there is one
+# `make test` takes a third of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
+test mutations: export GRID_EVERY ?= 3
+test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
+
+test-all: ## and all the rest: every point of the grids, every command of the notes as it stands there
+	@$(MAKE) --no-print-directory test GRID_EVERY=1 TEST_ALL=1
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
 	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) \
@@ -184,8 +189,13 @@ test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
 fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1000 SEED=1 SECONDS=0: as long as it takes)
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
-mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
-	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
+mutations: ## plant mistakes in the kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
+	@$(MAKE) --no-print-directory mutations-kernels DEVICE=cpu
+	@$(MAKE) --no-print-directory mutations-host DEVICE=cpu
+mutations-kernels: $(STAGES)
+	TEST_BUILD=$(OUT) $(PROVE) tests/mutations.t
+mutations-host: tests $(STAGES)
+	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) tests/mutations_host.t
 
 trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-defects-built
@@ -226,12 +236,15 @@ endif
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 .PHONY: help clean sanitize format tables
+# compute-sanitizer slows a kernel down a hundred times, so it gets a third of the quick grid's points: about 50 a variant, in
+# every dtype, head dim and mask, one to five tiles long.
 sanitize: ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
 ifeq ($(DEVICE),cuda)
 	@$(MAKE) --no-print-directory DEVICE=cuda $(GRIDS)
 	@for stage in $(STAGES); do for tool in memcheck racecheck synccheck initcheck; do \
-		echo "$$tool $$stage"; compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $(OUT)/tests/$$tool.log $(OUT)/tests/grid_$$stage --quick >/dev/null \
-		  && tail -n 1 $(OUT)/tests/$$tool.log || { cat $(OUT)/tests/$$tool.log; exit 1; }; done; done
+		start=$$(date +%s); log=$(OUT)/tests/$$tool.log; printf '%-9s %-18s ' $$tool $$stage; \
+		GRID_EVERY=$(or $(GRID_EVERY),24) compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $$log $(OUT)/tests/grid_$$stage --quick >/dev/null \
+		  && echo "$$(tail -n 1 $$log), $$(($$(date +%s) - start)) s" || { cat $$log; exit 1; }; done; done
 else
 	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined KERNEL_OPTIMISE=-O1 test-quick # -O1: compiles in a third of the time
 endif

@@ -7,6 +7,7 @@ use Test::More;
 use File::Temp qw(tempdir);
 use lib 'tests';
 use Program;
+of_the_host();
 
 my $folder = tempdir(CLEANUP => 1);
 
