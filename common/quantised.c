@@ -241,6 +241,9 @@ static double score_allowance(const Prepared *x) {
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, on average u / sqrt(3), and has that of its score: of random
  *              sign, so they add up as derived above. Seven standard deviations: one in 10^11 elements is beyond.
+ * (u + 2 score_allowance) largest |v|
+ *              if that is less, as in a row of few keys: the P_j add up to 1, so no signs make more of the first, sum_j p_j e_j v_j,
+ *              nor of the second, sum_j p_j e_j (v_j - O), since the scores' errors are in the sum that P is divided by, too.
  * 8 sum_roundoff (largest + 7 spread)
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
  * p_step sqrt(keys) largest |v|
@@ -254,8 +257,10 @@ static double result_allowance(const Prepared *x, Dtype dtype, const double *wan
     double base = output_allowance(dtype, want, x->p.head_dim, lse, x->score_size);
     if (lse == -INFINITY)
         return base;
-    return base + 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x)) +
-           8 * r->sum_roundoff * (largest + 7 * spread) + r->p_step * sqrt(x->p.seqlen_k) * largest_v;
+    double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x));
+    double most = (r->p_roundoff + 2 * score_allowance(x)) * largest_v;
+    return base + (likely < most ? likely : most) + 8 * r->sum_roundoff * (largest + 7 * spread) +
+           r->p_step * sqrt(x->p.seqlen_k) * largest_v;
 }
 
 static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, double largest_v, const void *o,

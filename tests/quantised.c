@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 7, D = 8 };
+enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 20, D = 8 };
 enum { QUERIES = BATCH * HEADS * ROWS * D, KV = BATCH * KV_HEADS * KEYS * D, LSE_ROWS = BATCH * HEADS * ROWS };
 static const Problem problem = {.batch = BATCH,
                                 .heads = HEADS,
@@ -21,12 +21,13 @@ static const Problem problem = {.batch = BATCH,
                                 .seqlen_k = KEYS,
                                 .head_dim = D,
                                 .dtype = DTYPE_FP32,
+                                .causal = 1,
                                 .scale = 0.4f};
-static const int lengths[BATCH] = {5, 0}; /* batch entry 1 sees no key */
+static const int lengths[BATCH] = {3, 20}; /* rows of entry 0 see none, none, 1, 2 and 3 keys, of entry 1 16 to 20 */
 static int *device_lengths;
 
 /* fp32, so that what is stored is what was meant. */
-static float inputs[3][QUERIES], prepared[3][QUERIES]; /* Q, K, V; K and V are shorter */
+static float inputs[3][KV], prepared[3][KV]; /* Q, K, V; Q is shorter */
 static float o[QUERIES], lse[LSE_ROWS];
 static Rounding rounding;
 static double want_o[QUERIES], want_lse[LSE_ROWS];
@@ -121,7 +122,7 @@ static double longest(int tensor) {
 
 static void test_prepared(void) {
     static const char *names[] = {"prepared Q", "prepared K", "prepared V"};
-    const int first[3][4] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, last[3][4] = {{1, 1, 4}, {0, 0, 4}, {0, 0, 4}};
+    const int first[3][4] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, last[3][4] = {{1, 1, 4}, {1, 0, 19}, {1, 0, 19}};
     for (int tensor = 0; tensor < 3; tensor++)
         for (int part = 0; part < 2; part++) {
             const int *at = part ? last[tensor] : first[tensor];
@@ -166,7 +167,7 @@ static void test_prepared(void) {
                "%s: NaN", names[tensor]);
         }
     reset();
-    prepared[1][5 * D] = prepared[2][5 * D] = prepared[1][7 * D] = prepared[2][13 * D + 7] = NAN;
+    prepared[1][3 * D] = prepared[2][3 * D] = prepared[1][19 * D] = prepared[2][19 * D + 7] = NAN;
     compare(REFERENCE_SAMPLES);
     ok(comparisons[QUANTISED_K].ok && comparisons[QUANTISED_V].ok, "keys that do not exist are not looked at");
     reset();
@@ -178,13 +179,14 @@ static void test_prepared(void) {
 /* ---- the result ---- */
 
 /* What is allowed in a row of O beyond two kernels' difference, by the definition: the root of sum_j p_j^2 v_j^2 from P itself. */
+static int met[2]; /* whether either of the two bounds on what P's rounding does was the smaller one */
 static double allowed_in(int row) {
     const float *q = inputs[0] + row * D;
-    int batch = row / ROWS / HEADS;
+    int batch = row / ROWS / HEADS, visible = row % ROWS + lengths[batch] - ROWS + 1;
     double squares = 0, largest = 0, largest_v = 0, size = score_size(&problem, inputs[0], inputs[1]);
     for (int d = 0; d < D; d++) {
         double sum = 0;
-        for (int j = 0; j < lengths[batch]; j++) {
+        for (int j = 0; j < visible; j++) {
             const float *k = inputs[1] + (batch * KEYS + j) * D, *v = inputs[2] + (batch * KEYS + j) * D;
             double s = 0;
             for (int i = 0; i < D; i++)
@@ -198,9 +200,11 @@ static double allowed_in(int row) {
     for (int i = 0; i < KV; i++)
         largest_v = fmax(largest_v, fabs(inputs[2][i]));
     double spread = sqrt(squares), score = 4 * sqrt(D) * rounding.sum_roundoff * size;
-    return output_allowance(DTYPE_FP32, want_o + row * D, D, want_lse[row], size) +
-           7 * spread * (rounding.p_roundoff / sqrt(3) + score) + 8 * rounding.sum_roundoff * (largest + 7 * spread) +
-           rounding.p_step * sqrt(KEYS) * largest_v;
+    double likely = 7 * spread * (rounding.p_roundoff / sqrt(3) + score),
+           most = (rounding.p_roundoff + 2 * score) * largest_v;
+    met[likely < most] = 1;
+    return output_allowance(DTYPE_FP32, want_o + row * D, D, want_lse[row], size) + fmin(likely, most) +
+           8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS) * largest_v;
 }
 
 static void test_result(ReferenceKind kind, const char *name) {
@@ -212,10 +216,10 @@ static void test_result(ReferenceKind kind, const char *name) {
 
     /* each part of the bound is the largest once */
     const Rounding kinds[] = {{.p_roundoff = 0x1p-4}, {.sum_roundoff = 0x1p-13}, {.p_step = 0x1p-12}};
-    const int rows[] = {0, 4, 5, 9}; /* first and last of each head of the batch entry that sees keys */
+    const int rows[] = {2, 4, 7, 9, 10, 14, 15, 19}; /* first and last with keys of each head */
     for (int i = 0; i < 3; i++) {
         int missed = 0;
-        for (int r = 0; r < 4; r++)
+        for (int r = 0; r < 8; r++)
             for (int column = 0; column < D; column += D - 1) {
                 size_t element = (size_t)rows[r] * D + column;
                 reset();
@@ -227,15 +231,17 @@ static void test_result(ReferenceKind kind, const char *name) {
                 o[element] = (float)(want_o[element] - 1.01 * allowed);
                 compare(kind);
                 const Comparison *c = &comparisons[QUANTISED_O];
-                missed += bad() != 1 << QUANTISED_O || c->bad != 1 || !is_at(c, 0, rows[r] / ROWS, rows[r] % ROWS, column);
+                missed += bad() != 1 << QUANTISED_O || c->bad != 1 ||
+                          !is_at(c, rows[r] / ROWS / HEADS, rows[r] / ROWS % HEADS, rows[r] % ROWS, column);
                 o[element] = NAN;
                 compare(kind);
-                missed += bad() != 1 << QUANTISED_O || c->bad != 1 || !is_at(c, 0, rows[r] / ROWS, rows[r] % ROWS, column);
+                missed += bad() != 1 << QUANTISED_O || c->bad != 1 ||
+                          !is_at(c, rows[r] / ROWS / HEADS, rows[r] / ROWS % HEADS, rows[r] % ROWS, column);
             }
         ok(!missed, "%s: O inside the bound, outside of it, NaN (%d)", name, i);
     }
     int missed = 0;
-    for (int r = 0; r < 4; r++) {
+    for (int r = 0; r < 8; r++) {
         int row = rows[r];
         reset();
         rounding.sum_roundoff = 0x1p-13;
@@ -247,20 +253,22 @@ static void test_result(ReferenceKind kind, const char *name) {
         lse[row] = (float)(want_lse[row] + 1.01 * allowed);
         compare(kind);
         const Comparison *c = &comparisons[QUANTISED_LSE];
-        missed += bad() != 1 << QUANTISED_LSE || c->bad != 1 || !is_at(c, 0, row / ROWS, row % ROWS, -1);
+        missed +=
+            bad() != 1 << QUANTISED_LSE || c->bad != 1 || !is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, -1);
         lse[row] = NAN;
         compare(kind);
-        missed += bad() != 1 << QUANTISED_LSE || c->bad != 1 || !is_at(c, 0, row / ROWS, row % ROWS, -1);
+        missed +=
+            bad() != 1 << QUANTISED_LSE || c->bad != 1 || !is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, -1);
     }
     ok(!missed, "%s: LSE likewise", name);
 
     reset();
     rounding = (Rounding){.p_roundoff = 0x1p-4, .sum_roundoff = 0x1p-13, .p_step = 0x1p-12};
-    o[QUERIES - 1] = 1e-30f;
-    lse[LSE_ROWS - 2] = -1e30f;
+    o[D - 1] = 1e-30f;
+    lse[1] = -1e30f;
     compare(kind);
-    ok(bad() == (1 << QUANTISED_O | 1 << QUANTISED_LSE) && is_at(&comparisons[QUANTISED_O], 1, 1, 4, D - 1) &&
-           is_at(&comparisons[QUANTISED_LSE], 1, 1, 3, -1),
+    ok(bad() == (1 << QUANTISED_O | 1 << QUANTISED_LSE) && is_at(&comparisons[QUANTISED_O], 0, 0, 0, D - 1) &&
+           is_at(&comparisons[QUANTISED_LSE], 0, 0, 1, -1),
        "%s: a row without keys is 0 and -infinity", name);
 
     reset(); /* prepared inputs that are others: their attention is what counts, and that the inputs are others is seen */
@@ -330,6 +338,7 @@ int main(void) {
     test_result(REFERENCE_ORACLE, "oracle");
     test_result(REFERENCE_SAMPLES, "samples");
     test_result(REFERENCE_NAIVE, "00_naive");
+    ok(met[0] && met[1], "rows of few keys, which one number rules, and others are among them");
     test_too_large();
     test_unsampled();
     ok(device_allocated() == sizeof lengths, "nothing is left on the device");
