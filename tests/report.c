@@ -78,13 +78,14 @@ static void test_table(void) {
          .speed_ratio = 0.0999,
          .validated = 1,
          .comparison_count = 2},
+        {.name = "09_test/edges", .latency_ms = 100, .min_ms = 10, .tensor_bytes = 1 << 30, .speed_ratio = 0.1},
         {.name = "09_test/none", .note = "out of memory: needs 3.00 GiB"},
     };
     rows[0].comparisons[0] = comparison("O", 1, 1.23e-5, 0.5), rows[0].comparisons[1] = comparison("LSE", 1, 2, 3);
     rows[2].comparisons[0] = comparison("O", 1, 1, 2), rows[2].comparisons[1] = comparison("LSE", 0, 7, 5);
     Job job = REPORT(.stage = &plain);
     job.rows = rows;
-    job.count = 4;
+    job.count = 5;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
@@ -92,6 +93,7 @@ static void test_table(void) {
            "00_naive              99.9 ms  9.99 ms   0.0051          1.00 MiB + 1023 KiB     1.00×      1.2e-05 / 5.0e-01\n"
            "09_test/short         1.00 ms   999 us     0.51                 1019 MiB + 0         -          not validated\n"
            "09_test/a_long_name    123 ms  1.00 us   0.0041                 5.00 GiB + 0   0.0999×      7.0e+00 / 5.0e+00\n"
+           "09_test/edges          100 ms  10.0 ms   0.0051                 1.00 GiB + 0     0.10×          not validated\n"
            "09_test/none          out of memory: needs 3.00 GiB\n",
            "the table: digits, units, columns; the bad comparison rather than the first");
     job.end = 1;
