@@ -408,6 +408,8 @@ static Case fuzz_case(uint64_t seed) {
     if (pick(seed, SCALE, 2))
         p.scale *= (float)exp2((int)pick(seed, SCALE + 500, 16) - 12);
     Case c = case_of(p, seed, pick(seed, WITH_LENGTHS, 2));
+    for (int other = 1; v->refuses && v->refuses(&c.p) && other < 20; other++)
+        pick_settings(&c.p, seed + ((uint64_t)other << 48));
     for (int i = 0; i < variant_count(); i++)
         prepares |= variant_at(i)->prepare != NULL;
     int most_shift = prepares || p.dtype == DTYPE_FP16 ? 4 : 53;
