@@ -38,6 +38,7 @@ refused('--variant wgmma: choose fma, mma or 00_naive', '--variant', 'wgmma');
 refused('--variant 02_fa/mma: choose', '--variant', '02_fa/mma');
 refused('--variant 01_tiled/: choose', '--variant', '01_tiled/');
 refused('--variant : choose', '--variant', '');
+refused_by('00_naive', '--variant mma: choose 00_naive$', '--variant', 'mma');
 
 # scale
 refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'nan', 'inf', '1e39', '1e7', '1,5', '0.5x', '', ' 1';
