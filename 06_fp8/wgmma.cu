@@ -23,7 +23,8 @@
  * on the special-function units (512 clocks), some 500 instructions a warp (500 clocks of its scheduler). 2 Bc D bytes come
  * from L2: at 900 TFLOP/s some 7 TB/s, which is why heads take turns (HEADS_TOGETHER). What was tried is in notes/06_fp8.md.
  *
- * The workspace is what quantise.cu left: fp8.h. 08_fa3/wgmma is the same in 16 bits.
+ * The workspace is what quantise.cu left: fp8.h. 08_fa3/wgmma does the same in 16 bits, which tells what the instruction
+ * brings from what the 8 bits bring.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
