@@ -116,7 +116,7 @@ my @mutations = (
     ['06_fp8', 'mma', $quantise, "__syncthreads();\n#pragma unroll\n    for (int warp", "#pragma unroll\n    for (int warp", 'no barrier before the warps\' maxima are read'],
     ['06_fp8', 'mma', $quantise, '(i / chunks) * key_pitch(&p)', '(i / chunks) * p.seqlen_k', 'rows of transposed V not padded'],
     ['06_fp8', 'wgmma', $fp8_wgmma, 'factor * (o_scale / v_scale)', 'factor', 'scale of V left out between tiles'],
-    ['06_fp8', 'wgmma', $fp8_wgmma, 'exponent[h] = P_SHIFT<E> - m_new', 'exponent[h] = P_SHIFT<E> + 1 - m_new', 'P beyond the largest number'],
+    ['06_fp8', 'wgmma', $fp8_wgmma, 'exponent[h] = E::largest_exponent - m_new', 'exponent[h] = E::largest_exponent + 1 - m_new', 'P beyond the largest number'],
     ['06_fp8', 'wgmma', $fp8_wgmma, ' + scales.lse_shift[flat_row]', '', 'LSE without what smoothing took'],
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.v_full, parity);', '', 'no wait for V'],
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.k_full, parity);', '', 'no wait for K'],

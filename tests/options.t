@@ -82,11 +82,10 @@ refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--vari
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);
-refused_by('06_fp8', "--format $_: choose e4m3, e5m2, fp16", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', '1', '';
+refused_by('06_fp8', "--format $_: choose e4m3, e5m2\$", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', 'fp16', '1', '';
 refused_by('06_fp8', '--scaling row: choose tensor, block', '--scaling', 'row');
 refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
 refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/split_q takes fp16, bf16, not fp32', '--dtype', 'fp32');
-refused_by('06_fp8', '--variant mma cannot run here: takes --format e4m3', '--variant', 'mma', '--format', 'fp16');
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same, e4m3', '--kv-cache', 'fp8');
