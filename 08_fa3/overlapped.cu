@@ -181,7 +181,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 /* The next turn will wait for this K all the same. Waiting here keeps the compiler from moving the wait below
                  * up, in front of the softmax: it does not move it across a loop. (Measured in notes/08_fa3.md.) */
                 if (tile > 0)
-                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2));
+                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed, see above */
                 wgmma_wait<0>(o, a);
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);

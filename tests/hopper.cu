@@ -533,7 +533,6 @@ template <typename E> static void test_wgmmas() {
 }
 template <typename E> static void test_wgmmas_16() {
     test_wgmmas<E>();
-    test_wgmmas_n<E, 80>();
     test_wgmmas_n<E, 176>();
     test_wgmmas_n<E, 192>();
     test_wgmmas_n<E, 256>();

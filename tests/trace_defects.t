@@ -5,7 +5,8 @@
 #     make trace-defects            all; DEFECT=03_fa1 only those whose name contains that
 #
 # Every barrier of every kernel, every wait at an mbarrier and every proxy_fence is removed once: that must be a race, between
-# lines of that kernel, or a standstill. If it is not, the kernel does not need the barrier. Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
+# lines of that kernel, or a standstill. If it is not, the kernel does not need the barrier, or the line says so ("not
+# needed"). Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
 use strict;
 use warnings;
 use FindBin;
@@ -57,7 +58,7 @@ sub try_layout {
 sub lines_with_barrier {
     my ($file) = @_;
     my @lines = split /^/, read_file($file);
-    return grep { $lines[$_ - 1] =~ $barrier } 1 .. @lines;
+    return grep { $lines[$_ - 1] =~ $barrier && $lines[$_ - 1] !~ /not needed/ } 1 .. @lines;
 }
 
 sub try_barrier {

@@ -242,13 +242,15 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67));                            \
     else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91));                            \
     else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99));                            \
-    else if constexpr (Count == 128) WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131));
+    else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
+        WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131)); }
 #define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
     if constexpr (Count == 32) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
     else if constexpr (Count == 64) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));    \
     else if constexpr (Count == 88) WGMMA_REGISTERS(176, 88, format, "%88", "%89", "%90", "%91", "%92", "%93", end(94));    \
     else if constexpr (Count == 96) WGMMA_REGISTERS(192, 96, format, "%96", "%97", "%98", "%99", "%100", "%101", end(102)); \
-    else if constexpr (Count == 128) WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134));
+    else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
+        WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); }
 #define A_AND_B_MAJOR(i) ", 0, %" #i
 #define B_MAJOR(i) ", %" #i
 #define NOTHING(i) ""
