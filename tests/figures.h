@@ -69,7 +69,6 @@ static inline int decoding_pieces(const Problem *p, Piece *w) {
 
 /* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces, -1: not known here. */
 static inline int workspace_pieces(const char *variant, const Problem *p, Piece *w) {
-    enum { FORMAT };
     double element = p->dtype == DTYPE_FP32 ? 4 : 2, D = p->head_dim;
     double rows = (double)p->batch * p->heads * p->seqlen_q, scores = rows * p->seqlen_k;
     double keys = (double)p->batch * p->kv_heads * p->seqlen_k;
@@ -101,12 +100,12 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         if (strcmp(variant, "05_fa2_backward/atomic") == 0)
             w[n++] = (Piece){"dQ accumulator", padded * D * 4, 0};
     } else if (strncmp(variant, "06_fp8/", 7) == 0) { /* the inputs once more, a scale for 64 queries or 128 keys */
-        double bytes = p->settings[FORMAT] == 2 ? 2 : 1, k_heads = p->batch * p->kv_heads;
+        double k_heads = p->batch * p->kv_heads;
         double query_blocks = (double)p->batch * p->heads * ceil(p->seqlen_q / 64.0),
                key_blocks = k_heads * ceil(p->seqlen_k / 128.0);
-        w[n++] = (Piece){"Q8", rows * D * bytes, 0};
-        w[n++] = (Piece){"K8", keys * D * bytes, 0};
-        w[n++] = (Piece){"VT8", key_blocks * 128 * D * bytes, 0};
+        w[n++] = (Piece){"Q8", rows * D, 0};
+        w[n++] = (Piece){"K8", keys * D, 0};
+        w[n++] = (Piece){"VT8", key_blocks * 128 * D, 0};
         w[n++] = (Piece){"Q scales", query_blocks * 4, 0};
         w[n++] = (Piece){"K scales", key_blocks * 4, 0};
         w[n++] = (Piece){"V scales", key_blocks * 4, 0};
