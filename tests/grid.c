@@ -303,7 +303,7 @@ static void test_bits(const Variant *v) {
                  .heads = 4,
                  .kv_heads = 2,
                  .seqlen_q = v->max_seqlen_q ? v->max_seqlen_q : 70,
-                 .seqlen_k = 257,
+                 .seqlen_k = 520, /* several key tiles: the order of two terms of a sum would not show */
                  .head_dim = v->head_dims[0] ? v->head_dims[0] : 64,
                  .causal = 1};
     p.scale = (float)(1 / sqrt(p.head_dim));
@@ -383,7 +383,7 @@ static int pick_length(uint64_t number, int purpose, int most) {
  *                         inverse, so no K near 1e-38. With inputs that a variant prepares 2^+-4 in every dtype: one of
  *                         its formats may be fp16 without a scale
  *     V times 2^+-6       O and its gradients stay in fp16
- *     fp32 up to 256 keys the bound on O (check.c) has no term for the length of a sum, which shows in fp32 alone */
+ *     fp32 up to 64 keys  the bound on O (check.c) has no term for the length of a sum, which shows in fp32 alone */
 static Case fuzz_case(uint64_t seed) {
     enum { DTYPE = 100, HEAD_DIM = 101, WORK = 102, QUERIES = 110, KEYS = 120, BATCHES = 130, V_SHIFT = 140 };
     const Variant *v = variant_at(pick(seed, SHAPE, variant_count()));
@@ -396,7 +396,7 @@ static Case fuzz_case(uint64_t seed) {
         ;
     int cap = (pick(seed, WORK, 16) ? 1 << 18 : 1 << 21) / p.head_dim; /* pairs of a query and a key */
     p.seqlen_q = pick_length(seed, QUERIES, most < 600 ? most : 600);
-    int most_keys = p.dtype == DTYPE_FP32 ? 256 : 4096;
+    int most_keys = p.dtype == DTYPE_FP32 ? 64 : 4096;
     p.seqlen_k = pick_length(seed, KEYS, cap / p.seqlen_q < most_keys ? cap / p.seqlen_q + 1 : most_keys);
     cap /= p.seqlen_q * p.seqlen_k;
     p.kv_heads = 1 + pick(seed, HEADS, cap < 4 ? cap + 1 : 4);

@@ -21,8 +21,8 @@
  *
  * Environment:
  *     CPU_DEVICE_THREADS   how many cores to use; default all. 1 runs every block on the calling thread, best for gdb
- *     CPU_DEVICE_ORDER     forward (default), reverse or shuffle: which of the threads that could run goes first.
- *                          A correct kernel does not care
+ *     CPU_DEVICE_ORDER     forward (default), reverse or shuffle: which of the threads that could run goes first;
+ *                          reverse begins with the last block, too. A correct kernel does not care
  *     CPU_DEVICE_SHARED    the bytes of shared memory a block can have, for kernels that choose their tiles by it: 65536 as
  *                          on sm_75, 101376 as on sm_86 and sm_89; default SIMT_SHARED_LIMIT, and only then a Hopper's
  */

@@ -84,7 +84,7 @@ static void run_blocks(Worker *w) {
     simt_allow(w->shared, simt_job->shared_bytes);
     simt_forbid(w->shared + simt_job->shared_bytes, SIMT_SHARED_LIMIT + SHARED_TAIL - simt_job->shared_bytes);
     for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;)
-        run_block(w, block);
+        run_block(w, simt_order == REVERSE ? block_count - 1 - block : block);
 }
 
 static Worker *make_worker(int number) {
