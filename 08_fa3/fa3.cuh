@@ -1,8 +1,9 @@
 /* fa3.cuh - what the three kernels of 08_fa3 share: where a query tile stands, the mask, the softmax of a tile of S in
- * registers, O on its way out. It is 04_fa2's arithmetic on the registers of a warpgroup, and nothing here is asynchronous.
+ * registers, and how O is written. It is 04_fa2's arithmetic on the registers of a warpgroup, and nothing here is asynchronous.
  *
  * A warpgroup owns 64 rows. S is its accumulator of Bc columns, O one of D columns (hopper.cuh): a warp has 16 rows, and lane
- * 4r + c has columns 8i + 2c and 8i + 2c + 1 of row r in x[4i], x[4i + 1], and of row r + 8 in x[4i + 2], x[4i + 3].
+ * 4r + c has columns 8i + 2c and 8i + 2c + 1 of row r in elements 4i and 4i + 1 of its array, and of row r + 8 in 4i + 2
+ * and 4i + 3. These 16 rows by 8 columns are an *atom*, and the four lanes that share a row are a *quad*.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
@@ -18,21 +19,21 @@
 
 /* Br queries of one head, and how far they see. */
 struct QueryTile {
-    int batch_head, kv_matrix; /* matrices counted through the whole tensor: of Q and O, of K and V */
+    int batch_head, kv_matrix; /* number of the matrix in Q and O, and in K and V: heads counted through the whole batch */
     int first_row, keys;       /* its first query; the keys that the batch entry has */
     int key_tiles;             /* of Bc keys, up to the last one that its last row sees */
     int whole_tiles;           /* those that its first row sees whole: they need no mask */
 };
 
-/* The order in which blocks take the query tiles, 0 .. count - 1: `together` heads at a time, and of those the last tile of
- * each first. Under a causal mask it sees the most keys, and a long tile that starts late keeps the whole chip waiting. Few
- * heads at a time, because the blocks that work on one head share its K and V, and all but the first find them in L2. */
+/* The order in which blocks take the query tiles, 0 .. count - 1. Heads come in groups of `together`; within a group the last
+ * query tile of every head comes first. Under a causal mask it sees the most keys, and a long tile that starts late keeps
+ * the whole chip waiting. Groups are small, because blocks that work on one head share its K and V through L2. */
 struct TileOrder {
     int together, count;
 };
 
-/* Without a mask all tiles are equally long: one head at a time. With one, as many as have their K and V in a quarter of
- * L2, in rounds of equal size, so that there is always a long tile for a block that is done with a short one. */
+/* Without a causal mask all tiles are equally long: one head at a time. With a causal mask as many heads as have their K and
+ * V in a quarter of L2, so that there are long tiles to start with and short ones to fill up with; groups of equal size. */
 inline TileOrder tile_order(const Problem &p, int Br) {
     const size_t head_bytes = 2 * dtype_bytes(p.dtype) * p.seqlen_k * p.head_dim;
     const size_t fit = device_properties()->l2_bytes / 4 / head_bytes + 1;
@@ -41,7 +42,8 @@ inline TileOrder tile_order(const Problem &p, int Br) {
 }
 
 /* Tile number i. */
-__device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths, const TileOrder &order, int i, int Br, int Bc) {
+__device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths, const TileOrder &order, int i, int Br,
+                                       int Bc) {
     const int query_tiles = ceil_div(p.seqlen_q, Br), first_head = i / (order.together * query_tiles) * order.together;
     const int heads = min(order.together, p.batch * p.heads - first_head), turn = i - first_head * query_tiles;
     const int batch_head = first_head + turn % heads, first_row = (query_tiles - 1 - turn / heads) * Br;
@@ -51,9 +53,9 @@ __device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths,
             visible_keys(&p, keys, first_row) / Bc};
 }
 
-/* TMA stops at the tensor's last key, not at the last one that this batch entry has. What lies between may be NaN, and 0 NaN
- * in P V would be NaN: those rows of V's tile become zeros. Called by `threads` threads that number themselves; wgmma sees it
- * after a barrier among them. K needs none of it, since the mask replaces those scores. */
+/* TMA stops at the tensor's last key, not at the last one that this batch entry has. The rows between may hold NaN, and P V
+ * would have 0 · NaN = NaN: so those rows of V's tile, from `first` on, become zeros. Called by `threads` threads, `thread`
+ * from 0 on; they must meet at a barrier before wgmma reads V. K needs no zeros: the mask replaces those scores. */
 template <typename V> __device__ inline void zero_rows(V &v, int first, int rows, int thread, int threads) {
     const int chunks = V::bytes / 16 / rows;
     for (int i = first * chunks + thread; i < rows * chunks; i += threads)
@@ -74,9 +76,9 @@ __device__ inline void mask(float (&s)[Bc / 2], const Problem &p, int keys, int 
     }
 }
 
-/* S becomes P = 2^(scale_log2 S - m), in place. m, kept times scale_log2, and the lane's own share of l move on. Returns
- * whether any row's m has moved; O must then be multiplied by `factor`. m starts at -inf: a row that has seen no key yet
- * keeps it, and its P are 2^-inf = 0. */
+/* S becomes P = 2^(scale_log2 S - m), in place. Updates m, which is stored times scale_log2, and this lane's part of l.
+ * Returns whether any row's m has changed; O must then be multiplied by `factor`. m starts at -inf: a row that has seen no key
+ * yet keeps it, and its P are 2^-inf = 0. */
 template <int Bc>
 __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2], float (&factor)[2], float scale_log2) {
     bool moved = false;
@@ -89,7 +91,7 @@ __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2],
         tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
         tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
         const float m_new = tile_max * scale_log2 > m[h] + SLACK ? tile_max * scale_log2 : m[h];
-        factor[h] = m_new == m[h] ? 1 : exp2_approx(m[h] - m_new); /* not -inf - -inf */
+        factor[h] = m_new == m[h] ? 1 : exp2_approx(m[h] - m_new); /* avoids -inf - (-inf) */
         moved |= m_new != m[h];
         l[h] *= factor[h];
         m[h] = m_new;

@@ -1,30 +1,33 @@
-/* 08_fa3/overlapped - FlashAttention-3: products run under the softmax, inside a warpgroup and between the two; tuned.
+/* 08_fa3/overlapped - FlashAttention-3: softmax runs beside products, of the same warpgroup and of the others; tuned.
  *
- * The idea. In `specialised` a consumer's tile is Q K^T, then softmax, then P V. The tensor cores stand still during the
- * softmax, which takes about half as long as the products. Two changes fill that time:
+ * The idea. In `specialised` a consumer's tile is Q K^T, then softmax, then P V, and both consumers are at the same step. The
+ * tensor cores stand still during the softmax. Two changes fill that time:
  *
- *     overlap   S of the next tile is started before this tile's P V, and its softmax runs while P V does:
- *               wgmma_wait<1> waits for the older of two batches only
- *     turns     consumers start their products in turns, by named barriers: while one multiplies, the other is at its softmax
+ *     overlap   a consumer starts S of the next tile before P V of this one. wgmma_wait<1> waits for S alone, the older of
+ *               two batches, and the softmax of S runs beside P V
+ *     turns     consumers start their products in turns, by named barriers. A turn ends when the products are started: while
+ *               they run, the others are at their softmax
  *
- *     consumer 0   | Q K1^T   P V0 |  softmax of S1   | Q K2^T   P V1 |  softmax of S2   | Q K3^T ...
- *     consumer 1     softmax of S0 | Q K1^T   P V0    | softmax of S1 | Q K2^T   P V1    | softmax ...
+ *     consumer 0   Q K1^T   P V0                            Q K2^T   P V1                            Q K3^T ...
+ *                           softmax of S1                            softmax of S2
+ *     consumer 1                        Q K1^T   P V0                            Q K2^T   P V1
+ *                                                softmax of S1                            softmax of S2
  *
- * And a third: blocks stay. There are as many as multiprocessors, and each takes the next query tile when it is done with one
- The producer is by then loading the next tile's Q, K and V.
+ * A third change: a block works on many query tiles, one after the other. There are as many blocks as multiprocessors. The
+ * producer draws the next tile's number from a counter, and loads its Q, K and V while consumers still work on the last one.
  *
  * Who owns what. A block is a producer warpgroup and CONSUMERS consumer warpgroups, 64 queries each. Roles, ring and barriers
- * are as in `specialised`; Q, too, has now an empty barrier, and so has the number of the query tile, which the producer hands
- * to the consumers.
+ * are as in `specialised`. Q has an empty barrier now, too, and so has the description of the query tile, which the producer
+ * hands to the consumers.
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
  *     shared memory                          24 + 2 x 32 KB                       32 + 2 x 64 KB
  *     registers a producer, consumer         32, 160: O 32, S 64, P 32            24, 240: O 64, S 64, P 32
  *
- * What it costs, a block and tile: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
- * exponentials, 1024 and 1536 clocks of the special-function units. So at D = 128 products can hide the softmax, and at
- * D = 64 both have to be perfect. What each change brought, and what was tried, is in notes/08_fa3.md.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
+ * exponentials, 1024 and 1536 clocks of the special-function units. So at D = 128 products can cover the softmax, and
+ * at D = 64 they cannot quite. What each change brought, and what was tried, is in notes/08_fa3.md.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
  */
@@ -32,7 +35,8 @@
 
 constexpr int Bc = 128, STAGES = 2;
 
-/* At D = 128 registers allow two consumers, at D = 64 three: O takes half as many, and K and V are used 192 times. */
+/* At D = 128 registers allow two consumers, at D = 64 three: O takes half as many, and each tile of K and V then serves 192
+ * queries. */
 template <int D> struct Roles {
     static constexpr int consumers = D == 64 ? 3 : 2, threads = 128 * (1 + consumers), Br = 64 * consumers;
     static constexpr int producer_registers = D == 64 ? 32 : 24, consumer_registers = D == 64 ? 160 : 240;
@@ -46,7 +50,7 @@ template <typename T, int D> struct OverlappedShared {
     Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
-/* Key tile number n, counted from the block's first one, has place n % STAGES. It is the place's phase number n / STAGES. */
+/* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
 __device__ inline int place(int n) { return n % STAGES; }
 __device__ inline int parity(int n) { return n / STAGES % 2; }
 
@@ -62,7 +66,7 @@ template <typename Shared> __device__ inline void hand_over(Shared &shared, cons
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
                                uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
-    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; then whichever is next */
+    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
     int turn = 0;
     for (; i < order.count; turn++) {
         const QueryTile here = query_tile(p, t.key_lengths, order, i, Roles<D>::Br, Bc);
@@ -82,7 +86,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
         if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* the launch's last number: as many are drawn as there are tiles, since each block draws one too many */
+            *next = 0; /* one draw after each tile: this was the launch's last, and the next launch begins anew */
         i = gridDim.x + taken;
     }
     hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* there are no more: no such head */
@@ -90,7 +94,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 
 /* ---- a consumer: a warpgroup ---- */
 
-/* The named barriers: of the consumer whose turn it is, and of all that have zeroed V's last rows. */
+/* The named barriers: TURN + i, consumer i's turn; ZEROED, V's last rows are zeros. */
 enum { TURN = 1, ZEROED = TURN + 3 };
 
 template <typename T, int D>
@@ -105,7 +109,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         const uint64_t k_tile = shared.k[place(n)].descriptor();
 #pragma unroll
         for (int step = 0; step < D / 16; step++)
-            wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k[0].offset(step)), step > 0);
+            wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k[0].offset(step)),
+                     step > 0);
         wgmma_commit();
     };
     auto start_pv = [&](float (&o)[D / 2], const uint32_t (&a)[Bc / 16][4], int n) {
@@ -136,7 +141,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1;
-            if (t.key_lengths && here.keys < (tile + 1) * Bc) {
+            if (t.key_lengths && here.keys < (tile + 1) * Bc) { /* here, because all consumers meet: not within a turn */
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
                 zero_rows(shared.v[place(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
                 named_barrier_sync(ZEROED, 128 * consumers);
@@ -178,10 +183,10 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     mask<Bc>(s, p, here.keys, row, tile * Bc);
                 const bool moved = softmax<Bc>(s, m, l, factor, scale_log2);
 
-                /* The next turn will wait for this K all the same. Waiting here keeps the compiler from moving the wait below
-                 * up, in front of the softmax: it does not move it across a loop. (Measured in notes/08_fa3.md.) */
+                /* The next turn needs tile n + 2 of K and would wait for it soon. This loop keeps the compiler from moving
+                 * wgmma_wait<0> up, in front of the softmax. (Measured in notes/08_fa3.md.) */
                 if (tile > 0)
-                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed, see above */
+                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed for the result */
                 wgmma_wait<0>(o, a);
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
@@ -204,7 +209,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         write_output<T, D>(p, t, here.batch_head, row, o, m, l);
     }
     if (consumer == 0)
-        my_turn(); /* the last turn, which nobody has taken */
+        my_turn(); /* the last consumer's end_turn; no arrival is left at a barrier */
 }
 
 template <typename T, int D>
@@ -214,7 +219,7 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp == 0 && elect_one()) {
         constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
         mbarrier_init(&shared.tile_full, 1);

@@ -1,16 +1,16 @@
 /* 08_fa3/specialised - warps with roles: one warp loads ahead, two warpgroups compute.
  *
- * The idea. In `wgmma` the threads that compute also ask for the next tile, when its place is free: after Q K^T, or P V. They
- * meet twice a tile only to find out. Here a *producer* warp does nothing but ask for tiles, as far ahead as there are places,
- * and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES places each. Each place has two
- * mbarriers, and nobody meets anybody else:
+ * The idea. In `wgmma` the threads that compute also ask for the next tile, when the place of this one is free. They meet at
+ * a barrier twice a tile only to learn that it is. Here a *producer* warp does nothing but ask for tiles, as far ahead as
+ * there are places, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES places each. Each place has two
+ * mbarriers, at which all waiting is done (but for V's last rows, see zero_rows):
  *
  *     full    the tile is there            TMA completes it, consumers wait for it
  *     empty   its consumers are done       their warps arrive at it, the producer waits for it
  *
- *     producer     K0 K1    V0 V1    K2             V2       ...      K2 can be asked for when both consumers are done with K0
- *     consumer 0            Q K0^T   softmax  P V0  Q K1^T   softmax  P V1 ...
- *     consumer 1            Q K0^T   softmax  P V0  Q K1^T   softmax  P V1 ...
+ *     producer     K0 V0 K1 V1       K2             V2       ...      K2 can be asked for when both consumers are done with K0
+ *     consumer 0         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
+ *     consumer 1         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
  *
  * A warp that asks for tiles needs few registers, and one that multiplies many. A block starts with the same number for every
  * thread; setmaxnreg then moves them from the producer's warpgroup to the consumers'.
@@ -22,10 +22,10 @@
  *                      +---------+---------+---------+        Q   Br x D              32 KB        producer   24
  *     consumer 0   rows|  64 x Bc|         |         |        K   STAGES x Bc x D     64 KB        consumer  240: O 64, S 64,
  *     consumer 1   rows|  64 x Bc|         |         |        V   STAGES x Bc x D     64 KB                       P 32
- *                      +---------+---------+---------+        160 KB: one block a multiprocessor
+ *                      +---------+---------+---------+        160 KB; one block a multiprocessor
  *
- * What it costs, a block and tile: twice the FLOPs of a tile of `wgmma` for each of the two, with the same bytes from L2. There
- * is one block a multiprocessor now, so that nothing overlaps but the two consumers, by chance.
+ * What one key tile costs in one block: four times the FLOPs of a tile of `wgmma`, with twice its bytes from L2. There is one
+ * block a multiprocessor now, at D = 64 too, where registers decide. Only the two consumers can overlap, and only by chance.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant specialised --head-dim 128
  */
@@ -42,19 +42,19 @@ template <typename T, int D> struct SpecialisedShared {
     Mbarrier q_full, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
-/* Tile number n, counted from the first one loaded, has place n % STAGES. It is the place's phase number n / STAGES. */
+/* Tile number n, counted from the first one loaded, has place n % STAGES, and is that place's phase number n / STAGES. */
 __device__ inline int place(int n) { return n % STAGES; }
 __device__ inline int parity(int n) { return n / STAGES % 2; }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-                const __grid_constant__ TensorMap v_map) {
+    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map,
+                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = SpecialisedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
     const int lane = threadIdx.x % 32;
-    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
     const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
 

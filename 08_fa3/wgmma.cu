@@ -1,4 +1,5 @@
-/* 08_fa3/wgmma - FlashAttention-2 on Hopper's own instructions: TMA loads, wgmma multiplies. Nothing is overlapped yet.
+/* 08_fa3/wgmma - FlashAttention-2 on Hopper's own instructions: TMA loads, wgmma multiplies. Every product is waited for
+ * as soon as it is started.
  *
  * The idea. mma.sync, which 04_fa2 uses, takes both operands from registers: each warp loads fragments, and on Hopper it
  * cannot reach two thirds of the tensor cores' speed. wgmma lets four warps, a warpgroup, multiply from shared memory. TMA
@@ -17,11 +18,12 @@
  *            +--------+--------+--------+
  *
  * The steps of a tile - Q K^T, softmax, P V - come one after the other, and K and V have one place each: the next K is asked
- * for when Q K^T is done, the next V when P V is. Within a block something always waits. What overlaps is blocks: while one
- * is at its softmax, two others can multiply.
+ * for when Q K^T is done, the next V when P V is. Within a block something always waits. Other blocks overlap with it:
+ * while one is at its softmax, two others can multiply.
  *
- * What it costs, a block and tile: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256 clocks
- * of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2, K and V once for every 64 queries.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
+ * clocks of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for
+ * every 64 queries.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant wgmma --head-dim 128
  */
@@ -33,18 +35,18 @@ constexpr int THREADS = 128, Br = 64;
 template <typename T, int D> struct WgmmaShared {
     Panels<T, Br, D> q;
     Panels<T, Bc, D> k, v;
-    Mbarrier k_full, v_full; /* the tile is there; the first k_full: Q, too */
+    Mbarrier k_full, v_full; /* the tile is there; the first phase of k_full: Q is, too */
 };
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 3)
-    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
-                    const __grid_constant__ TensorMap v_map) {
+    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map,
+                    const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
     SHARED_MEMORY(Shared, shared);
     const int lane = threadIdx.x % 32;
-    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
     const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
     const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
@@ -62,7 +64,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             shared.v.load(v_map, first_key, 0, here.kv_matrix, &shared.v_full);
         }
     }
-    __syncthreads(); /* nobody waits at a barrier that is not there yet */
+    __syncthreads(); /* no thread waits before the mbarriers are initialised */
 
     const uint64_t q_tile = shared.q.descriptor(), k_tile = shared.k.descriptor(), v_tile = shared.v.descriptor_mn();
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */

@@ -17,7 +17,7 @@
 
 /* Shared memory as TMA and wgmma see it: rows of at most 128 bytes, 16-byte chunks swizzled. Where a row has 128 bytes the
  * chunk number is XORed with the row number modulo 8, as in tile.cuh. Rows of 64 bytes have four chunks, and two rows fill
- * the 32 banks: there it is half the row number, modulo 4. The hardware takes both from the bits of the address:
+ * the 32 banks: there the chunk number is XORed with row / 2, modulo 4. The hardware computes both from the bits of the address:
  *
  *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9       a tile of such rows begins at a multiple of 1024 bytes
  *      64-byte rows   address bits 4-5             ^= bits 7-8                                                   512
@@ -48,7 +48,8 @@ enum Major { K_MAJOR, MN_MAJOR };
 /* ---- mbarrier: 64 bits in shared memory that count what is still to come -------------------------------------------------
  * It goes through *phases*. A phase is over when `count` threads have arrived and all bytes that were announced have been
  * written; the next one begins at once, with the same count. Phases are told apart by parity: the first has parity 0, the
- * second 1, the third 0 again. A waiter says which parity it waits for, and so can be at most one phase behind.
+ * second 1, the third 0 again. A waiter says which parity it waits for. Parity cannot tell phases two apart, so a waiter
+ * must not fall more than one phase behind.
  *
  *     thread 0                                       all threads
  *     mbarrier_init(&b, 1)
@@ -121,17 +122,16 @@ inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matri
     return map;
 }
 
-/* True in one lane of the warp. Where a thread was chosen by its number instead, the compiler would not know that it is one
- * alone, and would write a loop over all that might be there around each TMA instruction, whose operands are the warp's and
- * not a lane's. */
+/* True in one lane of the warp. If a thread is chosen by its number instead, the compiler cannot tell that only one is active,
+ * and puts a loop over the lanes around each TMA instruction, whose operands belong to the warp and not to a lane. */
 __device__ inline bool elect_one() {
     uint32_t elected;
     asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
     return elected;
 }
 
-/* Starts the copy of a tile to `shared` and returns. When it is there its bytes are taken off `barrier`. By one thread,
- * elect_one's. */
+/* Starts the copy of a tile to `shared` and returns. When it has arrived, its bytes are subtracted from what `barrier`
+ * still expects. By one thread, elect_one's. */
 __device__ inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
@@ -140,12 +140,13 @@ __device__ inline void tma_load(void *shared, const TensorMap &map, int column, 
 
 /* ---- what roles of warps need ------------------------------------------------------------------------------------------ */
 
-/* A *proxy* is a road to shared memory: threads take the generic one, TMA and wgmma the asynchronous one. What this thread
- * has written, and any that a barrier orders behind this fence, is there on the other road, too. */
+/* A *proxy* is a road to shared memory: threads take the generic one, TMA and wgmma the asynchronous one. After this fence the
+ * asynchronous road, too, has what this thread has written. Where several threads wrote, each of them fences, and then all
+ * meet at a barrier. */
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Barriers by number, 1 to 15; number 0 is __syncthreads'. Passed when `threads` threads have come, whole warps. sync waits
- * for it, arrive goes on at once. */
+/* Barriers by number, 1 to 15; number 0 is __syncthreads'. A barrier opens when `threads` threads, whole warps, have arrived.
+ * sync arrives and waits until it opens; arrive does not wait. */
 __device__ inline void named_barrier_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -154,7 +155,8 @@ __device__ inline void named_barrier_arrive(int barrier, int threads) {
 }
 
 /* From here on each thread of this warpgroup has N registers, a multiple of 8. An increase waits until others have given up
- * as many. The kernel must have a cap (__launch_bounds__), and each role must be one branch of an if. */
+ * as many. The kernel must have a cap (__launch_bounds__), and each role must be one branch of an if: ptxas gives
+ * each branch the registers that its setmaxnreg names. */
 template <int N> __device__ inline void setmaxnreg_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
@@ -165,15 +167,16 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 atoms side by side, as C of mma_m16n8k16:
  *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
  *
- *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of fp8. A comes from shared memory, stored [m][k], or from registers: then each
- *     warp brings its 16 rows as the A fragment of mma_m16n8k16 or m16n8k32.
+ *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of
+ *     fp8. A comes from shared memory, stored [m][k], or from registers: then each warp brings its 16 rows as the A fragment
+ *     of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's names here.)
  *
  * It is asynchronous, and works on registers meanwhile. So:
  *
- *     wgmma_fence(d, a)       before the first of a batch: what threads wrote to these registers is in them
+ *     wgmma_fence(d, a)       before the first of a batch: all earlier writes to these registers are done
  *     wgmma(d, ...) ...       starts; D, and A in registers, must now be left alone
  *     wgmma_commit()          closes the batch
- *     wgmma_wait<n>(d)        until at most the n youngest batches are not done. d, then, has the result
+ *     wgmma_wait<n>(d)        waits until at most the n youngest batches are running; then d holds the result
  *
  * fence and wait name the registers they are about. The instructions do not, and without the names the compiler could move
  * what writes a register behind the fence, or what reads it before the wait.
@@ -182,7 +185,7 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  * waits after each wgmma (warnings C7510 to C7515).
  *
  * What lies in shared memory is named by a *descriptor*: last section of this file. */
-/* Says to the compiler that registers change here: what was written to them before stays before, what uses them, behind. */
+/* Tells the compiler that these registers change here: writes above stay above, uses below stay below. No instruction. */
 template <int Count> __device__ inline void changed(float (&d)[Count]) {
 #pragma unroll
     for (int i = 0; i < Count; i++)
@@ -228,12 +231,14 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 #define IN_OUT_128(d, i) IN_OUT_64(d, i), IN_OUT_64(d, i + 64)
 
 /* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a descriptor, or
- * four registers), B, whether to add to D or to overwrite it, and for 16-bit types which way B lies. Two factors are 1. */
+ * four registers), B, whether to add to D or to overwrite it, and for 16-bit types which way B lies. The factors scale-a and
+ * scale-b are 1. */
 #define WGMMA(shape, registers, in_out, from_a, from_b, from_add, end, ...)                                                 \
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_add ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers \
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
 #define WGMMA_SHARED(n, count, format, x0, x1, x2, end)                                                                     \
-    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), x0, x1, x2, end, "l"(a), "l"(b), "r"((int)add), "n"((int)B))
+    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), x0, x1, x2, end, "l"(a), "l"(b), "r"((int)add),        \
+          "n"((int)B))
 #define WGMMA_REGISTERS(n, count, format, x0, x1, x2, x3, x4, x5, end)                                                      \
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
@@ -286,7 +291,7 @@ __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t
  *               bytes  the address says  8 RowBytes             are inside of a row
  *
  * How many rows there are follows from the instruction: 64 of A, N of B. The next 32 bytes along k are at address + 32,
- * although the swizzle has put them elsewhere: the hardware XORs the address bits after it has added, as TMA did. */
+ * although the swizzle has put them elsewhere: the hardware first adds, and then swizzles the bits of the sum. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
@@ -302,7 +307,7 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const voi
 __device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
 /* ---- a matrix in shared memory as TMA leaves it and wgmma takes it -------------------------------------------------------
- * Panels of Rows rows of 128 bytes, one after the other; of 64 bytes, if the matrix is no wider. */
+ * Panels, one after the other, each with Rows rows of 128 bytes; of 64 bytes, if the matrix is narrower than 128. */
 template <typename E, int Rows, int Columns> struct Panels {
     static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
     static constexpr int panel_bytes = Rows * row_bytes, bytes = Rows * Columns * sizeof(E);
