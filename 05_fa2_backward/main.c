@@ -34,6 +34,7 @@ const Stage stage = {
              .launch = backward_two_pass,
              .plan = backward_two_pass_plan,
              .predict = backward_two_pass_traffic,
+             .same_bits = 1,
              .dtypes = FP16 | BF16,
              .head_dims = {64, 128},
              .min_bf16_capability = 80},
@@ -44,7 +45,8 @@ const Stage stage = {
              .predict = backward_atomic_traffic,
              .dtypes = FP16 | BF16,
              .head_dims = {64, 128},
-             .min_bf16_capability = 80},
+             .min_bf16_capability = 80,
+             .unordered = 1},
         },
 };
 

@@ -13,12 +13,16 @@ Comparison comparison_start(const char *tensor) { return (Comparison){.ok = 1, .
 /* The larger of two errors, where NaN is larger than everything. */
 static double worse(double a, double b) { return a > b || a != a ? a : b; }
 
+static double finite_larger(double a, double b) { return a > b && a <= DBL_MAX ? a : b; }
+
 void compare_row(Comparison *c, int batch, int head, int row, const double *got, const double *want, int columns,
                  double allowed) {
+    c->loosest = finite_larger(allowed, c->loosest);
     for (int column = 0; column < columns || column == 0; column++) {
         double g = got[column], w = want[column];
         double error = g == w ? 0 : fabs(g - w); /* the first case also covers two equal infinities */
         c->max_error = worse(error, c->max_error);
+        c->largest = finite_larger(fabs(w), c->largest);
         if (!(error <= allowed && allowed <= DBL_MAX)) { /* an allowance that is not finite allows nothing */
             c->ok = 0;
             c->bad++;
@@ -36,6 +40,10 @@ void compare_row(Comparison *c, int batch, int head, int row, const double *got,
     }
 }
 
+/* Half: with an allowance as wide as the result a kernel that writes zeros passes, and with half of it one that is wrong by a
+ * factor of 1.5. The allowances end there, too: they take e^x, which turns the error x of a score into one of P, for 1 + x. */
+int comparison_is_empty(const Comparison *c, double floor) { return c->loosest - floor > c->largest / 2; }
+
 /* Whether a's worst element comes before b's in memory. */
 static int comes_first(const Comparison *a, const Comparison *b) {
     if (a->batch != b->batch)
@@ -46,14 +54,22 @@ static int comes_first(const Comparison *a, const Comparison *b) {
 }
 
 void comparison_merge(Comparison *c, const Comparison *other) {
-    Comparison worst = *c;
+    Comparison worst = *c; /* bad if one of the two is: then its severity is above 1 */
     if (other->severity > c->severity || (other->severity == c->severity && comes_first(other, c)))
         worst = *other;
-    worst.ok = c->ok && other->ok;
     worst.bad = c->bad + other->bad;
     worst.max_error = worse(c->max_error, other->max_error);
+    worst.loosest = finite_larger(other->loosest, c->loosest);
+    worst.largest = finite_larger(other->largest, c->largest);
+    worst.empty = c->empty || other->empty;
     *c = worst;
 }
+
+/* How far a score may be off. S is summed in fp32, and its error goes with the size of what is summed, scale |q| |k|, not with
+ * what is left of it: terms may cancel. D roundings of up to 2^-24 each add up to sqrt(D) 2^-24, since their signs are as good
+ * as random (Higham and Mary 2019); four times that, because two such errors meet and the worst of millions of elements is
+ * looked at. */
+double score_error(int head_dim, double score_size) { return 4 * sqrt(head_dim) * 0x1p-24 * score_size; }
 
 /* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
  *
@@ -61,12 +77,8 @@ void comparison_merge(Comparison *c, const Comparison *other) {
  *             relative, and in both of the two compared. The errors of the P_j have random signs, so they add up as the
  *             terms of O themselves do, and O's own size is the measure: the largest |want| of the row, because a single
  *             element may be near 0 by accident.
- * 2^-20 + 4 sqrt(D) 2^-24 score_size
- *             S is summed in fp32, and e^S turns its absolute error into a relative one of P. That error goes with the size
- *             of what is summed, scale |q| |k|, not with what is left of it: terms may cancel. D roundings of up to 2^-24
- *             each add up to sqrt(D) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times
- *             that, because P divides one such error by another and the worst of millions of elements is looked at.
- *             2^-20 is for exp2's result and the sums over P.
+ * 2^-20 + score_error
+ *             e^S turns the absolute error of S into a relative one of P. 2^-20 is for exp2's result and the sums over P.
  * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
  *
  * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
@@ -79,8 +91,7 @@ double output_allowance(Dtype dtype, const double *want_row, int columns, double
     double largest = 0;
     for (int column = 0; column < columns; column++)
         largest = worse(fabs(want_row[column]), largest);
-    double smallest_step = dtype == DTYPE_FP16 ? 0x1p-24 : dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
-    return (4 * dtype_epsilon(dtype) + 0x1p-20 + 4 * sqrt(columns) * 0x1p-24 * score_size) * largest + smallest_step;
+    return (4 * dtype_epsilon(dtype) + 0x1p-20 + score_error(columns, score_size)) * largest + dtype_step(dtype);
 }
 
 /* The largest |row|^2 of a matrix. */
@@ -102,8 +113,14 @@ double score_size(const Problem *p, const void *q, const void *k) {
 }
 
 /* LSE is fp32 throughout and nothing of it is rounded to the dtype, so only the summation of S and of the row sum shows.
- * 2^-17 is 128 units of fp32's roundoff: room for a fast exponential of 2^-22 and sums of some thousands of terms. */
-double lse_allowance(double want) { return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)); }
+ *
+ * score_error           dLSE / dS_j = P_j, and the P_j of a row add up to 1: a mean of the scores' errors, at most the largest
+ *                       of them. Of a single key it is that error itself, however small its score happens to be.
+ * 2^-17 (1 + |want|)    128 units of fp32's roundoff: room for a fast exponential of 2^-22, sums of some thousands of terms,
+ *                       and the way between base 2 and e. */
+double lse_allowance(double want, int head_dim, double score_size) {
+    return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)) + score_error(head_dim, score_size);
+}
 
 /* What the whole-tensor loops share. Either reference may be there: in the dtype and float, or in double. */
 typedef struct {
@@ -157,39 +174,41 @@ static void compare_lse_rows(size_t begin, size_t end, void *context) {
     Comparison part = comparison_start(job->tensor);
     for (size_t row = begin; row < end; row++) {
         double got = ((const float *)job->got)[row], want = reference_lse(job, row);
-        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0, lse_allowance(want));
+        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0,
+                    lse_allowance(want, p->head_dim, job->score_size));
     }
     merge_result(job, &part);
 }
 
-static Comparison run(Job *job, const char *tensor, void (*body)(size_t, size_t, void *)) {
+static Comparison run(Job *job, const char *tensor, double floor, void (*body)(size_t, size_t, void *)) {
     job->tensor = tensor;
     job->result = comparison_start(tensor);
     pthread_mutex_init(&job->lock, NULL);
     parallel_for(row_count(job->p), body, job);
     pthread_mutex_destroy(&job->lock);
+    job->result.empty = comparison_is_empty(&job->result, floor);
     return job->result;
 }
 
 Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse, double score_size) {
     Job job = {.p = p, .got = got, .want = want, .want_lse = want_lse, .score_size = score_size};
-    return run(&job, "O", compare_output_rows);
+    return run(&job, "O", dtype_step(p->dtype), compare_output_rows);
 }
 
 Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse,
                                  double score_size) {
     Job job = {.p = p, .got = got, .want_double = want, .want_lse_double = want_lse, .score_size = score_size};
-    return run(&job, "O", compare_output_rows);
+    return run(&job, "O", dtype_step(p->dtype), compare_output_rows);
 }
 
-Comparison compare_lse(const Problem *p, const float *got, const float *want) {
-    Job job = {.p = p, .got = got, .want_lse = want};
-    return run(&job, "LSE", compare_lse_rows);
+Comparison compare_lse(const Problem *p, const float *got, const float *want, double score_size) {
+    Job job = {.p = p, .got = got, .want_lse = want, .score_size = score_size};
+    return run(&job, "LSE", LSE_FLOOR, compare_lse_rows);
 }
 
-Comparison compare_lse_double(const Problem *p, const float *got, const double *want) {
-    Job job = {.p = p, .got = got, .want_lse_double = want};
-    return run(&job, "LSE", compare_lse_rows);
+Comparison compare_lse_double(const Problem *p, const float *got, const double *want, double score_size) {
+    Job job = {.p = p, .got = got, .want_lse_double = want, .score_size = score_size};
+    return run(&job, "LSE", LSE_FLOOR, compare_lse_rows);
 }
 
 /* Without the sign that a NaN may carry: poison would print as "-nan". */

@@ -4,7 +4,8 @@
 #     perl common/compare.pl PROGRAM... -- OPTION... [-- PROGRAM... -- OPTION...]          (make compare)
 #
 # Runs each program with --json and the options after its group. A stage that is out of memory, refuses the problem or
-# crashes is a line that says so. Exit code: 0 all agree with 00_naive; 1 one does not, or a program broke; 2 nothing ran.
+# crashes is a line that says so. Exit code: 0 all agree with 00_naive; 1 one does not, or a program broke; 2 nothing
+# ran, or not all of it could be checked.
 use strict;
 use warnings;
 use utf8;
@@ -31,7 +32,7 @@ my $total = 0;
 $total += @{$groups[2 * $_]} for 0 .. $programs - 1;
 
 my ($done, $agree, $broken, $section, %naive_ms, %seen) = (0, 0, 0, '');
-my (@disagree, $device);
+my (@disagree, @unchecked, $device);
 while (my ($names, $options) = splice @groups, 0, 2) {
     for my $program (@$names) {
         my $stage = stage_of($program);
@@ -50,6 +51,10 @@ print "\n";
 if (@disagree || $broken) {
     print 'FAIL  ', join(', ', (@disagree ? "disagree: @disagree" : ()), ($broken ? "broken: $broken" : ())), "\n";
     exit 1;
+}
+if (@unchecked) {
+    print "NOT CHECKED  @unchecked\n";
+    exit 2;
 }
 print !$device ? "NOT RUN  nothing can run this problem here\n" : !$agree ? "not validated\n"
     : "PASS  $agree variant" . ($agree == 1 ? ' agrees' : 's agree') . " with 00_naive\n";
@@ -73,6 +78,7 @@ sub print_stage {
     }
     my @bad = map { $_->{variant} } grep { defined $_->{ok} && !$_->{ok} } own_rows($run, $stage);
     push @disagree, @bad;
+    push @unchecked, map { $_->{variant} } grep { is_unchecked($_) } own_rows($run, $stage);
     $agree += grep { $_->{ok} && $_->{direction} ne 'both' && $_->{variant} ne '00_naive' } own_rows($run, $stage);
     if ($run->{code} =~ /signal/ || $run->{code} > 2 || ($run->{code} == 1 && !@bad)) {
         my $how = $run->{code} =~ /signal/ ? "ended by $run->{code}" : "exit code $run->{code}";
@@ -94,21 +100,24 @@ sub print_heading {
                 'worst error / allowed');
 }
 
+# It ran, and was compared, but rounding alone may change half of its result.
+sub is_unchecked { return defined $_[0]{worst_error} && !defined $_[0]{ok} }
+
 # Names to the left, numbers to the right.
 sub print_cells { printf "%-27s %-20s %9s %8s %8s %22s %9s %22s\n", @_ }
 
 sub print_row {
     my ($row) = @_;
-    if (defined $row->{note}) {
+    if (defined $row->{note} && !is_unchecked($row)) {
         printf "%-27s %-20s %s\n", $row->{variant}, $row->{direction}, $row->{note};
         return;
     }
     my $problem = problem_of($row) . " $row->{direction}";
     $naive_ms{$problem} = $row->{latency_ms} if $row->{variant} eq '00_naive';
     my $ratio = $naive_ms{$problem} ? three_digits($naive_ms{$problem} / $row->{latency_ms}) . '×' : '-';
-    my $error = defined $row->{worst_error} ? sprintf '%.1e / %.1e', @$row{qw(worst_error allowed_error)} : '-';
+    my $error = is_unchecked($row) ? 'not checked' : defined $row->{worst_error} ? sprintf '%.1e / %.1e', @$row{qw(worst_error allowed_error)} : '-';
     print_cells($row->{variant}, $row->{direction}, time_text($row->{latency_ms}),
-                $row->{tflops} ? three_digits($row->{tflops}) : '-', three_digits($row->{gbps}),
+                (map { $row->{$_} ? three_digits($row->{$_}) : '-' } 'tflops', 'gbps'),
                 bytes_text($row->{tensor_bytes}) . ' + ' . bytes_text($row->{workspace_bytes}),
                 $ratio, $error);
 }

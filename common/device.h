@@ -36,7 +36,8 @@ void *device_alloc(size_t bytes, const char *purpose);
 void device_free(void *pointer); /* NULL is fine */
 size_t device_allocated(void);   /* bytes asked for and not freed, guard strips left out */
 
-/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. */
+/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. Mends the strip, so that
+ * the next kernel is not blamed for it: to hear of all allocations ask until there is none. */
 const char *device_damaged(void);
 
 void device_write(void *device, const void *host, size_t bytes);
@@ -62,6 +63,10 @@ typedef struct {
     double copy_gbps, read_gbps;
 } Bandwidth;
 Bandwidth device_bandwidth(void);
+
+/* The CPU device: from now on the threads that could run go forward (0), in reverse (1) or shuffled (2), as by CPU_DEVICE_ORDER.
+ * Returns how many such orders there are; a GPU has 0, as it has its own. */
+int device_order(int order);
 
 /* The queue that LAUNCH puts kernels into (a cudaStream_t). */
 void *device_stream(void);

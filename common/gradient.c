@@ -26,24 +26,24 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
 }
 
 /* As in output_allowance: P is rounded to the dtype, dS is, and the gradient once more, each by at most u and in both of the
- * two compared; and S, summed in fp32, has an error that goes with the size of what is summed. Together 6u + 2^-20 + 2^-22
- * score_size of the largest element of the row. Beyond that:
+ * two compared; and S, summed in fp32, has an error that goes with the size of what is summed. Together 6u + 2^-20 +
+ * score_error of the largest element of the row. Beyond that:
  *
  * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add
- * up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The samples
- * measure it: sqrt(sum of squares of the terms) over the largest element of the row. floor       dS = P (dP - delta) cancels
- * where one key has nearly all of P. dP and delta are fp32 sums of D products: they leave 2^-20 sqrt(D) max|dO| max|V|,
- * which then meets K or Q. And what is smaller than the dtype's smallest step vanishes, at random in each of the n terms of
- * the sum: sqrt(n) steps of the other operand. */
+ *             up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
+ *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row.
+ * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
+ *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. And what is smaller than the dtype's smallest step
+ *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. */
 GradientScale gradient_scale(const Problem *p, const void *q, const void *k, const void *v, const void *d_o) {
     double max_q = largest_magnitude(p->dtype, q, query_elements(p)),
            max_k = largest_magnitude(p->dtype, k, key_elements(p));
     double max_v = largest_magnitude(p->dtype, v, key_elements(p));
     double max_d_o = largest_magnitude(p->dtype, d_o, query_elements(p));
     double ds = 0x1p-20 * sqrt(p->head_dim) * max_d_o * max_v;
-    double step = p->dtype == DTYPE_FP16 ? 0x1p-24 : p->dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
+    double step = dtype_step(p->dtype);
     double row_step = step * sqrt(p->seqlen_k), column_step = step * sqrt((double)p->seqlen_q * (p->heads / p->kv_heads));
-    GradientScale scale = {.relative = 6 * dtype_epsilon(p->dtype) + 0x1p-20 + 0x1p-22 * score_size(p, q, k),
+    GradientScale scale = {.relative = 6 * dtype_epsilon(p->dtype) + 0x1p-20 + score_error(p->head_dim, score_size(p, q, k)),
                            .condition = {1, 1, 1}};
     scale.floor[GRADIENT_Q] = p->scale * max_k * (ds + row_step) + step;
     scale.floor[GRADIENT_K] = p->scale * max_q * (ds + column_step) + step;
@@ -102,6 +102,7 @@ Comparison compare_gradient(const Problem *p, Gradient which, const void *got, c
     pthread_mutex_init(&job.lock, NULL);
     parallel_for(gradient_elements(p, which) / p->head_dim, compare_rows, &job);
     pthread_mutex_destroy(&job.lock);
+    job.result.empty = comparison_is_empty(&job.result, scale->floor[which]);
     return job.result;
 }
 
@@ -243,6 +244,7 @@ Comparison gradient_samples_compare(const GradientSamples *s, Gradient which, co
         read_row(p, got, offset / p->head_dim + at.row, row);
         compare_row(&c, at.batch, at.head, at.row, row, want, p->head_dim, scale->relative * size + scale->floor[which]);
     }
+    c.empty = comparison_is_empty(&c, scale->floor[which]);
     return c;
 }
 

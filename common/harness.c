@@ -131,7 +131,7 @@ static void validate_outputs(Run *run, Row *row) {
         row->comparisons[1] = samples_compare_lse(&run->samples, lse->host);
     } else {
         row->comparisons[0] = compare_output(run->p, o->host, o->reference, lse->reference, run->samples.score_size);
-        row->comparisons[1] = compare_lse(run->p, lse->host, lse->reference);
+        row->comparisons[1] = compare_lse(run->p, lse->host, lse->reference, run->samples.score_size);
     }
 }
 
@@ -140,9 +140,6 @@ static void run_once(Run *run, Launch *launch, Row *row) {
     progress(run, row->name, "running");
     launch_once(launch);
     device_synchronize();
-    const char *damaged = device_damaged();
-    if (damaged)
-        snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
     if (!run->options.validate && !run->options.save)
         return;
 
@@ -169,6 +166,13 @@ static void run_once(Run *run, Launch *launch, Row *row) {
             run->outputs[i].reference = run->outputs[i].host;
             run->outputs[i].host = NULL;
         }
+}
+
+void finish_row(Run *run, Row *row) {
+    for (const char *damaged; (damaged = device_damaged());)
+        snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
+    progress(run, row->name, NULL);
+    report_row(&run->report, row);
 }
 
 /* "01_tiled/mma", "00_naive"; a backward stage's forward pass brings its own stage's name. */
@@ -211,8 +215,7 @@ void run_variant(Run *run, const Variant *variant, Direction direction) {
         snprintf(row->note, sizeof row->note, "out of memory: needs %.2f GiB",
                  (double)(row->tensor_bytes + row->workspace_bytes) / 0x1p30);
     }
-    progress(run, row->name, NULL);
-    report_row(&run->report, row);
+    finish_row(run, row);
     if (variant == run->stage->forward && row_ran(row))
         return; /* its O and LSE are what the backward pass starts from */
     if (direction == BACKWARD && variant != run->reference && row_ran(row))
@@ -225,7 +228,7 @@ void run_variant(Run *run, const Variant *variant, Direction direction) {
 /* ---- --trace ---- */
 
 #ifdef TRACE
-/* Records one launch of the variant and prints what it did to memory. Returns how many races there are. */
+/* Records one launch of the variant and prints what it did to memory. Returns how many races there are; -1: it cannot run. */
 static int trace_variant(Run *run, const Variant *v) {
     Row *row = &run->rows[0];
     const Options *o = &run->options;
@@ -233,7 +236,7 @@ static int trace_variant(Run *run, const Variant *v) {
     Traffic predicted[MAX_TRAFFIC];
     if (reason) {
         fprintf(stderr, "%s: not traced: %s\n", v->name, reason);
-        return 0;
+        return -1;
     }
     name_row(run, v, row);
     row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
@@ -247,6 +250,7 @@ static int trace_variant(Run *run, const Variant *v) {
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
     double flops = counted_flops(run->p, run->stage->forward ? BACKWARD : FORWARD);
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
+    flush_output(run->stage);
     free_outputs(run, row);
     return trace->race_count;
 }
@@ -261,25 +265,31 @@ static int trace_variants(Run *run) {
     }
     if (run->only)
         return trace_variant(run, run->only) > 0;
-    int races = 0;
-    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++)
-        races += trace_variant(run, &run->stage->variants[i]);
+    int traced = 0, races = 0;
+    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
+        int found = trace_variant(run, &run->stage->variants[i]);
+        traced += found >= 0;
+        races += found > 0;
+    }
+    if (!traced)
+        cannot_run(run->stage, "--trace: no variant can run this problem here");
     return races > 0;
 }
 #endif
 
 /* ---- the program ---- */
 
-/* 0: all agree. 1: one does not. 2: nothing of what was asked for could run. */
+/* 0: all agree. 1: one does not. 2: nothing of what was asked for could run, or not all of it could be checked. */
 static int exit_code(const Run *run) {
-    int ran = 0;
+    int ran = 0, unchecked = 0;
     for (int i = 0; i < run->row_total; i++) {
         const Row *row = &run->rows[i];
         if (row_ran(row) && !row_ok(row))
             return 1;
+        unchecked += row_unchecked(row) != NULL;
         ran += row_ran(row) && (is_variant_row(row, run->stage) || run->only == run->reference);
     }
-    return ran ? 0 : 2;
+    return ran && !unchecked ? 0 : 2;
 }
 
 static void free_run(Run *run) {
@@ -356,14 +366,13 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         run_variant(&run, only, direction);
     for (int i = 0; !only && i < MAX_VARIANTS && stage->variants[i].name; i++)
         run_variant(&run, &stage->variants[i], direction);
-    report_end(&run.report, run.rows, run.row_total);
-
     if (options->save && row_ran(&run.rows[run.row_total - 1])) { /* the variant named ran last */
         if (stage->forward)
             save_gradients(stage, options->save, p, run.outputs[0].host, run.outputs[1].host, run.outputs[2].host);
         else
             save_outputs(stage, options->save, p, run.outputs[0].host, run.outputs[1].host);
     }
+    report_end(&run.report, run.rows, run.row_total);
     free_run(&run);
     return exit_code(&run);
 }

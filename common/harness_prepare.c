@@ -34,8 +34,7 @@ static void time_part(Run *run, const Launch *launch, const Row *row, Direction 
     snprintf(part->name, sizeof part->name, "%s/%s%s%s", run->stage->name, before, *name ? "+" : "", name);
     progress(run, part->name, "timing");
     time_launch(&timed, part);
-    progress(run, part->name, NULL);
-    report_row(&run->report, part);
+    finish_row(run, part);
 }
 
 /* Whether another variant of the stage has prepared its inputs in the same way. */

@@ -150,6 +150,11 @@ static inline void dtype_store(Dtype dtype, void *base, size_t index, double val
     }
 }
 
+/* The smallest number above 0: below the normal range numbers are its multiples, and rounding is off by up to half of it. */
+static inline double dtype_step(Dtype dtype) {
+    return dtype == DTYPE_FP16 ? 0x1p-24 : dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
+}
+
 /* The unit roundoff u: rounding a value to the dtype changes it by at most u times its size (normal range). */
 static inline double dtype_epsilon(Dtype dtype) {
     return dtype == DTYPE_FP16 ? 0x1p-11 : dtype == DTYPE_BF16 ? 0x1p-8 : 0x1p-24;

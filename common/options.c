@@ -7,12 +7,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_SCALE 1e6
 #define MAX_ITERS 1000000
@@ -25,6 +27,13 @@ void cannot_run(const Stage *stage, const char *text, ...) {
     fprintf(stderr, "\n");
     va_end(arguments);
     exit(2);
+}
+
+void flush_output(const Stage *stage) {
+    if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
+        cannot_run(stage, "stdout is closed, nothing can be printed");
+    if (fflush(stdout) != 0 || ferror(stdout))
+        cannot_run(stage, "the output cannot be written: %s", strerror(errno));
 }
 
 /* ---- one value ---- */
@@ -156,9 +165,7 @@ static struct option OPTIONS[END] = {
 static int is_flag(const Setting *setting) { return !setting->choices && !setting->max; }
 
 static void add_settings(const Stage *stage) {
-    int end = 0;
-    while (OPTIONS[end].name)
-        end++;
+    int end = SETTING - 1; /* the first place behind those that every stage has */
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++)
         OPTIONS[end++] = (struct option){stage->settings[i].name,
                                          is_flag(&stage->settings[i]) ? no_argument : required_argument, NULL, SETTING + i};
@@ -221,7 +228,8 @@ static void print_help(const Stage *stage) {
     printf("%s - %s\n\n"
            "usage: %s [options]\n\n"
            "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
-           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here.\n\n",
+           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here, or cannot\n"
+           "be checked.\n\n",
            stage->name, stage->idea, stage->name);
     printf("%-71sGPU, CPU if not given\n", "the problem");
     help_int("  --batch N      batch entries", gpu.batch, cpu.batch);
@@ -258,7 +266,8 @@ static void print_help(const Stage *stage) {
            "  --roofline C   of this chip, with --trace: " CHIP_NAMES "; default h200\n"
            "  --help\n\n"
            "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
-           "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n");
+           "cuts off. GB/s %s read once, O and LSE written once.\n",
+           stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
@@ -280,6 +289,7 @@ static void print_help(const Stage *stage) {
 Options options_parse(const Stage *stage, int argc, char **argv) {
     Options o = {.validate = 1, .roofline = "h200"};
     Problem *p = &o.problem;
+    flush_output(stage);
     add_settings(stage);
     optind = 1;
     opterr = 0; /* the messages are ours */
@@ -338,7 +348,10 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             o.roofline = optarg;
             break;
         case NO_VALIDATE: o.validate = 0; break;
-        case HELP: print_help(stage); exit(0);
+        case HELP:
+            print_help(stage);
+            flush_output(stage);
+            exit(0);
         case ':': cannot_run(stage, "--%s: its value is missing", option_name(optopt));
         default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
             if (optopt >= END)
@@ -384,9 +397,8 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
     if ((long)p->batch * p->heads > 65535)
         cannot_run(stage, "--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
 
-    /* 2^58 elements of any tensor, S included, keep every size in bytes inside 64 bits. */
-    double rows = (double)p->batch * p->heads * p->seqlen_q, keys = (double)p->batch * p->kv_heads * p->seqlen_k;
-    if (rows * p->head_dim > 0x1p58 || keys * p->head_dim > 0x1p58 || rows * p->seqlen_k > 0x1p58)
+    /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
+    if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
         cannot_run(stage, "--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
                    p->batch, p->heads, p->seqlen_q, p->seqlen_k);
 

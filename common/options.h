@@ -46,6 +46,10 @@ Options options_parse(const Stage *stage, int argc, char **argv);
  * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
 void options_complete(Options *options, const Stage *stage, int is_cpu);
 
+/* Ends the program, as a mistake does, unless what was printed to stdout so far has been written. Also if stdout is closed:
+ * the next file that is opened would take its place, and the table with it. */
+void flush_output(const Stage *stage);
+
 /* Prints "01_tiled: " and the text as one line on stderr, and exits with code 2. */
 __attribute__((format(printf, 2, 3), noreturn)) void cannot_run(const Stage *stage, const char *text, ...);
 

@@ -29,12 +29,23 @@ static double norm(const double *row, int columns) {
     return sqrt(square);
 }
 
-/* Rows of Q, or of K or V as far as keys exist, against what they were prepared from.
+/* The largest element's part of the length of got - want; 1 if there is no such length. */
+static double share_of_worst(const double *got, const double *want, int columns) {
+    double square = 0, worst = 0;
+    for (int i = 0; i < columns; i++) {
+        double error = fabs(got[i] - want[i]);
+        square += error * error;
+        worst = error > worst ? error : worst;
+    }
+    return square > 0 && isfinite(square) ? worst / sqrt(square) : 1;
+}
+
+/* Rows of Q, or of K or V as far as keys exist, against what they were prepared from: the length of each row's error.
  *
  * Rounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
  * the largest number of its group, A, to the format's largest, so that step is input_step * A. A rotation keeps lengths, so
- * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A, and no element can be off by more than
- * the whole row. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
+ * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
+ * of that. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
  * row at most as much longer as the mean is, at most the longest row again: hence |row| + longest for K. */
 static Comparison compare_rows(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
                                const void *inputs, const float *prepared, const Rounding *r, int has_mean) {
@@ -54,8 +65,9 @@ static Comparison compare_rows(const Problem *p, const char *tensor, int heads, 
             longest = length > longest ? length : longest;
             if (pass == 0)
                 continue;
-            double allowed = r->input_roundoff * (length + has_mean * longest) + sqrt(columns) * r->input_step * longest;
-            compare_row(&c, batch, head, index, got, want, columns, allowed + 0x1p-20 * longest);
+            double allowed = r->input_roundoff * (length + has_mean * longest) + sqrt(columns) * r->input_step * longest +
+                             0x1p-20 * longest;
+            compare_row(&c, batch, head, index, got, want, columns, allowed * share_of_worst(got, want, columns));
         }
     free(want);
     free(got);
@@ -229,6 +241,9 @@ static double score_allowance(const Prepared *x) {
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, on average u / sqrt(3), and has that of its score: of random
  *              sign, so they add up as derived above. Seven standard deviations: one in 10^11 elements is beyond.
+ * (u + 2 score_allowance) largest |v|
+ *              if that is less, as in a row of few keys: the P_j add up to 1, so no signs make more of the first, sum_j p_j e_j v_j,
+ *              nor of the second, sum_j p_j e_j (v_j - O), since the scores' errors are in the sum that P is divided by, too.
  * 8 sum_roundoff (largest + 7 spread)
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
  * p_step sqrt(keys) largest |v|
@@ -242,8 +257,10 @@ static double result_allowance(const Prepared *x, Dtype dtype, const double *wan
     double base = output_allowance(dtype, want, x->p.head_dim, lse, x->score_size);
     if (lse == -INFINITY)
         return base;
-    return base + 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x)) +
-           8 * r->sum_roundoff * (largest + 7 * spread) + r->p_step * sqrt(x->p.seqlen_k) * largest_v;
+    double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x));
+    double most = (r->p_roundoff + 2 * score_allowance(x)) * largest_v;
+    return base + (likely < most ? likely : most) + 8 * r->sum_roundoff * (largest + 7 * spread) +
+           r->p_step * sqrt(x->p.seqlen_k) * largest_v;
 }
 
 static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, double largest_v, const void *o,
@@ -267,9 +284,12 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
         }
         double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
-        double lse_allowed = want_lse == -INFINITY ? 0 : lse_allowance(want_lse) + score_allowance(x);
+        double lse_allowed =
+            want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
+    c_o->empty = comparison_is_empty(c_o, dtype_step(dtype));
+    c_lse->empty = comparison_is_empty(c_lse, LSE_FLOOR);
     free(want);
     free(got);
 }

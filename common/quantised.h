@@ -24,7 +24,7 @@ typedef enum { REFERENCE_NAIVE, REFERENCE_ORACLE, REFERENCE_SAMPLES } ReferenceK
 
 /* Compares what `variant` left in o and lse (host) after it had prepared `inputs` into `workspace` (device). key_lengths: on
  * the host, device_lengths on the device, or both NULL. Fills in all of `comparisons`. Returns 0 if `kind` does not fit into
- * memory; nothing is filled in then. */
+ * memory; O and LSE are not filled in then. */
 int compare_quantised(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
                       const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse,
                       ReferenceKind kind, Comparison comparisons[QUANTISED_COMPARISONS]);

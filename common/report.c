@@ -37,13 +37,17 @@ static void setting_text(const Setting *setting, int value, char *text, size_t s
     snprintf(text, size, "%.*s", (int)strcspn(choice, "|"), choice);
 }
 
+/* NaN of a pre-pass alone: what is counted is attention's. 00_naive knows none of the stage's own options, the 8-bit cache among
+ * them: its bytes are those without. */
 static double tflops(const Report *r, const Row *row) {
-    return counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9);
+    return row->direction == PREPARE ? NAN : counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9);
 }
 static double gbps(const Report *r, const Row *row) {
-    ByteCount *bytes = r->stage->bytes;
-    double moved = bytes ? bytes(r->problem, r->key_lengths) : compulsory_bytes(r->problem, row->direction);
-    return moved / (row->latency_ms * 1e6);
+    Problem p = *r->problem;
+    if (strcmp(row->name, NAIVE) == 0)
+        memset(p.settings, 0, sizeof p.settings);
+    double moved = r->stage->bytes ? r->stage->bytes(&p, r->key_lengths) : compulsory_bytes(&p, row->direction);
+    return row->direction == PREPARE ? NAN : moved / (row->latency_ms * 1e6);
 }
 
 const char *direction_name(Direction direction) {
@@ -65,6 +69,23 @@ int row_ok(const Row *row) {
     for (int i = 0; i < row->comparison_count; i++)
         ok = ok && row->comparisons[i].ok;
     return ok;
+}
+
+const Comparison *row_unchecked(const Row *row) {
+    for (int i = 0; i < row->comparison_count; i++)
+        if (row->comparisons[i].empty)
+            return &row->comparisons[i];
+    return NULL;
+}
+
+/* Why the row did not run, or was not checked. Empty: it ran, and was or nobody asked for it. */
+static void row_note(const Row *row, char *text, size_t size) {
+    const Comparison *c = row_ran(row) && row_ok(row) ? row_unchecked(row) : NULL;
+    if (c)
+        snprintf(text, size, "not checked: rounding alone may change %s by %.2g, and it is at most %.2g", c->tensor,
+                 c->loosest, c->largest);
+    else
+        snprintf(text, size, "%s", row->note);
 }
 
 /* The comparison to show: the first, unless only a later one is bad; of gradients the worst. */
@@ -94,9 +115,10 @@ static void print_time(Cell cell, double ms) {
         print_number(cell, ms, " ms");
 }
 
-static void print_share(Cell cell, double value, double whole) {
-    if (whole > 0)
-        print_number(cell, 100 * value / whole, "%");
+/* "-" for what is not known */
+static void print_known(Cell cell, double value, const char *unit) {
+    if (isfinite(value))
+        print_number(cell, value, unit);
     else
         strcpy(cell, "-");
 }
@@ -218,13 +240,10 @@ static void table_row(const Report *r, const Row *row) {
     snprintf(cells[DIRECTION], sizeof(Cell), "%s", direction_name(row->direction));
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
-    if (row->direction == PREPARE)
-        strcpy(cells[TFLOPS], "-");
-    else
-        print_number(cells[TFLOPS], tflops(r, row), "");
-    print_number(cells[GBPS], gbps(r, row), "");
-    print_share(cells[OF_READ], gbps(r, row), r->bandwidth.read_gbps);
-    print_share(cells[OF_COPY], gbps(r, row), r->bandwidth.copy_gbps);
+    print_known(cells[TFLOPS], tflops(r, row), "");
+    print_known(cells[GBPS], gbps(r, row), "");
+    print_known(cells[OF_READ], 100 * gbps(r, row) / r->bandwidth.read_gbps, "%");
+    print_known(cells[OF_COPY], 100 * gbps(r, row) / r->bandwidth.copy_gbps, "%");
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, row->workspace_bytes ? workspace : "0");
@@ -232,7 +251,9 @@ static void table_row(const Report *r, const Row *row) {
         print_number(cells[VS_NAIVE], row->speed_ratio, "×");
     else
         strcpy(cells[VS_NAIVE], "-");
-    if (row->validated)
+    if (row_ok(row) && row_unchecked(row))
+        strcpy(cells[ERROR], "not checked");
+    else if (row->validated)
         snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", worst(row)->error, worst(row)->allowed);
     else
         strcpy(cells[ERROR], row->direction == FORWARD || row->direction == BACKWARD ? "not validated" : "-");
@@ -278,7 +299,7 @@ static int shows_accuracy(const Row *rows, int count) {
 }
 
 static void print_verdict(const Report *r, const Row *rows, int count) {
-    int ran = 0, bad = 0, against_oracle = 0, validated = 0, variants = 0;
+    int ran = 0, bad = 0, against_oracle = 0, validated = 0, unchecked = 0, variants = 0;
     const Row *naive = NULL, *forward = NULL;
     for (int i = 0; i < count; i++) {
         int is_variant = is_variant_row(&rows[i], r->stage);
@@ -289,7 +310,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         variants += is_variant;
         if (!row_ran(&rows[i]))
             continue;
-        validated |= rows[i].validated;
+        validated += rows[i].validated;
+        unchecked += row_unchecked(&rows[i]) != NULL;
         if (!is_variant)
             continue;
         ran++;
@@ -303,6 +325,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
     else if (naive_ran && !row_ok(naive))
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
+    else if (bad && !validated)
+        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
     else if (bad)
         printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
                against_oracle ? oracle : NAIVE);
@@ -310,6 +334,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
         printf("NOT RUN  no variant of %s can run this problem here\n", r->stage->name);
     else if (!validated)
         printf("not validated\n");
+    else if (unchecked)
+        printf("NOT CHECKED  %d of %d results: rounding alone may change them by half and more\n", unchecked, validated);
     else if (alone)
         printf("PASS  " NAIVE " agrees with %s\n", oracle);
     else
@@ -344,6 +370,8 @@ static void add_number(Field *fields, int *count, const char *name, double value
 static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     const Problem *p = r->problem;
     int n = 0, ran = row_ran(row), known = ran && row->validated;
+    char note[sizeof row->note];
+    row_note(row, note, sizeof note);
     add(f, &n, "stage", r->stage->name, 1);
     add(f, &n, "variant", row->name, 1);
     add(f, &n, "direction", direction_name(row->direction), 1);
@@ -367,7 +395,7 @@ static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     add_number(f, &n, "worst_fp64_error", row->errors.worst, row->errors_known);
     add_number(f, &n, "worst_error", worst(row)->error, known);
     add_number(f, &n, "allowed_error", worst(row)->allowed, known);
-    add(f, &n, "ok", !known ? "" : row_ok(row) ? "true" : "false", 0);
+    add(f, &n, "ok", ran && !row_ok(row) ? "false" : !known || row_unchecked(row) ? "" : "true", 0);
     for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
         char value[32];
         setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
@@ -379,7 +407,7 @@ static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
     add_number(f, &n, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
     add(f, &n, "cuda", r->device->cuda_version, 1);
     add(f, &n, "commit", FA_COMMIT, 1);
-    add(f, &n, "note", row->note, 1);
+    add(f, &n, "note", note, 1);
     return n;
 }
 
@@ -429,7 +457,7 @@ void report_start(const Report *r) {
         table_start(r);
     else if (r->format == FORMAT_CSV)
         csv_start(r);
-    fflush(stdout); /* a kernel may yet end the program */
+    flush_output(r->stage); /* a kernel may yet end the program */
 }
 
 void report_row(const Report *r, const Row *row) {
@@ -437,7 +465,7 @@ void report_row(const Report *r, const Row *row) {
         table_row(r, row);
     else
         print_fields(r, row);
-    fflush(stdout);
+    flush_output(r->stage);
 }
 
 void report_end(const Report *r, const Row *rows, int count) {
@@ -463,7 +491,13 @@ void report_end(const Report *r, const Row *rows, int count) {
                 fprintf(details, "%s: ", row->name);
                 comparison_print(details, &row->comparisons[c]);
             }
+        if (row_ok(row) && row_unchecked(row)) {
+            char note[sizeof row->note];
+            row_note(row, note, sizeof note);
+            fprintf(details, "%s: %s\n", row->name, note);
+        }
     }
     if (r->format == FORMAT_TABLE)
         print_verdict(r, rows, count);
+    flush_output(r->stage);
 }

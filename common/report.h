@@ -28,7 +28,7 @@ typedef struct {
     size_t tensor_bytes, workspace_bytes;
     Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
     int workspace_count;
-    int validated;
+    int validated;             /* its results were compared */
     int against_oracle;        /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
     Comparison comparisons[5]; /* if validated: of O, LSE; of dQ, dK, dV; of O, LSE and the prepared Q, K, V */
     int comparison_count;
@@ -61,12 +61,13 @@ double compulsory_bytes(const Problem *p, Direction direction);
 const char *direction_name(Direction direction);
 int is_variant_row(const Row *row, const Stage *stage); /* not the reference's, nor a backward stage's forward pass */
 int row_ran(const Row *row);
-int row_ok(const Row *row); /* it ran, and nothing is known to be wrong with it */
+int row_ok(const Row *row);                      /* it ran, and nothing is known to be wrong with it */
+const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
 
 void report_start(const Report *report);
 void report_row(const Report *report, const Row *row);
 
-/* The workspace by purpose, what failed, and the verdict. */
+/* The workspace by purpose, what failed or was not checked, and the verdict. */
 void report_end(const Report *report, const Row *rows, int count);
 
 #endif

@@ -69,6 +69,8 @@ void time_launch(Launch *launch, Row *row);
 /* Calls `sample(context)`, which returns ms, until the clocks have settled and then as often as --iters or a budget of time
  * says. Fills in the row's latency: median and least. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
+/* Prints the row, with what its launches wrote past the end of. */
+void finish_row(Run *run, Row *row);
 /* Runs, validates and times a variant, and prints its row. */
 void run_variant(Run *run, const Variant *variant, Direction direction);
 
@@ -93,7 +95,8 @@ void run_forward(Run *run);
 void gradients_are_outputs(Run *run);
 /* Compares what run->outputs hold on the host with 00_naive's gradients, or for 00_naive itself with fp64 samples. */
 void validate_gradients(Run *run, Row *row);
-/* How far dQ, dK and dV of a few more launches are from the first: fills in row->spread. */
+/* How far dQ, dK and dV of a few more launches are from the first: fills in row->spread, and fails a variant that claims that
+ * they are not. */
 void measure_spread(Run *run, Launch *launch, Row *row);
 /* Times the forward pass and the variant together, and prints a row for that. */
 void run_both(Run *run, const Launch *backward, const Row *row);

@@ -75,6 +75,7 @@ Comparison samples_compare_output(const Samples *s, const void *o) {
         compare_row(&c, row.batch, row.head, row.row, got, want, p->head_dim, allowed);
         free(got);
     }
+    c.empty = comparison_is_empty(&c, dtype_step(p->dtype));
     return c;
 }
 
@@ -83,8 +84,10 @@ Comparison samples_compare_lse(const Samples *s, const float *lse) {
     for (int i = 0; i < s->count; i++) {
         RowIndex row = s->rows[i];
         double got = lse[flat_row(s->p, row)];
-        compare_row(&c, row.batch, row.head, row.row, &got, &s->lse[i], 0, lse_allowance(s->lse[i]));
+        compare_row(&c, row.batch, row.head, row.row, &got, &s->lse[i], 0,
+                    lse_allowance(s->lse[i], s->p->head_dim, s->score_size));
     }
+    c.empty = comparison_is_empty(&c, LSE_FLOOR);
     return c;
 }
 

@@ -89,7 +89,9 @@ typedef struct {
     int min_bf16_capability; /* the same, for bf16: tensor cores take it from sm_80 on */
     int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
     int max_seqlen_q;        /* 0: any */
+    int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
     Refusal *refuses;        /* NULL: any settings go together */
+    int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 
     /* A variant that changes its inputs first; NULL in all others. */
     const char *prepare_name;          /* "quantise": of the row that says how long it takes */
@@ -116,7 +118,8 @@ typedef struct {
     const Variant *reference; /* the gradients they are validated against, known to the user as 00_naive */
 } Stage;
 
-/* The whole program. Returns the exit code: 0 all variants agree with 00_naive, 1 one does not, 2 cannot run here. */
+/* The whole program. Returns the exit code: 0 all variants agree with 00_naive, 1 one does not, 2 cannot run here,
+ * or the bounds are too wide to check anything. */
 int harness_main(const Stage *stage, int argc, char **argv);
 
 /* Why `variant` cannot run `p` on this device: one sentence without a full stop, or NULL if it can. The text lives until the next call. */

@@ -145,26 +145,46 @@ void save_check(const Stage *stage, const char *folder) {
     unlink(path);
 }
 
-static void save(const Stage *stage, const char *folder, const char *file, Dtype dtype, int dims, const size_t *shape,
-                 const void *tensor) {
-    char path[4096];
-    path_in(stage, path, sizeof path, folder, file);
-    const char *error = npy_write(path, dtype, dims, shape, tensor);
-    if (error)
-        cannot_run(stage, "--save: %s", error);
+/* One file to be written. */
+typedef struct {
+    const char *name;
+    Dtype dtype;
+    int dims;
+    const size_t *shape;
+    const void *tensor;
+} Saved;
+
+/* All of the files or none: each is written under another name first, and when all are there they get their own. */
+static void save(const Stage *stage, const char *folder, const Saved *files, int count) {
+    char paths[3][4096], complete[3][4096];
+    const char *error = NULL;
+    int written = 0, renamed = 0;
+    for (; written < count && !error; written += !error) {
+        path_in(stage, paths[written], 4000, folder, files[written].name);
+        snprintf(complete[written], sizeof complete[0], "%.4000s.%ld.new", paths[written], (long)getpid());
+        error = npy_write(complete[written], files[written].dtype, files[written].dims, files[written].shape,
+                          files[written].tensor);
+    }
+    for (; renamed < count && !error; renamed += !error)
+        error = rename(complete[renamed], paths[renamed]) == 0 ? NULL : strerror(errno);
+    if (!error)
+        return;
+    for (int i = 0; i < written; i++)
+        unlink(i < renamed ? paths[i] : complete[i]);
+    cannot_run(stage, "--save %s: %s: %s", folder, files[written < count ? written : renamed].name, error);
 }
 
 void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse) {
     size_t shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
-    save(stage, folder, "o.npy", p->dtype, 4, shape, o);
-    save(stage, folder, "lse.npy", DTYPE_FP32, 3, shape, lse);
+    save(stage, folder, (Saved[]){{"o.npy", p->dtype, 4, shape, o}, {"lse.npy", DTYPE_FP32, 3, shape, lse}}, 2);
 }
 
 void save_gradients(const Stage *stage, const char *folder, const Problem *p, const void *dq, const void *dk,
                     const void *dv) {
-    size_t query_shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
-    size_t key_shape[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
-    save(stage, folder, "dq.npy", p->dtype, 4, query_shape, dq);
-    save(stage, folder, "dk.npy", p->dtype, 4, key_shape, dk);
-    save(stage, folder, "dv.npy", p->dtype, 4, key_shape, dv);
+    size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
+    size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
+    save(stage, folder,
+         (Saved[]){
+             {"dq.npy", p->dtype, 4, queries, dq}, {"dk.npy", p->dtype, 4, keys, dk}, {"dv.npy", p->dtype, 4, keys, dv}},
+         3);
 }

@@ -24,7 +24,7 @@ HostTensors tensors_load(const Stage *stage, Options *options);
 void save_check(const Stage *stage, const char *folder);
 
 /* Writes o.npy, [batch, heads, seqlen_q, head_dim] (fp16 as '<f2', bf16 and fp32 as '<f4'), and lse.npy,
- * [batch, heads, seqlen_q] as '<f4'. */
+ * [batch, heads, seqlen_q] as '<f4': both, or neither. */
 void save_outputs(const Stage *stage, const char *folder, const Problem *p, const void *o, const float *lse);
 
 /* The same for dq.npy, dk.npy and dv.npy, in the shapes of Q, K and V. */

@@ -63,6 +63,17 @@ for my $variant ('two_pass', 'atomic', '00_naive') {
     ok($worst < 4e-3, "$variant: saved gradients agree with differences of the loss") or diag("worst error $worst");
 }
 
+# ---- all files or none: dq.npy, a small one, fits; dk.npy does not
+{
+    my $saved = tempdir(CLEANUP => 1);
+    my @long = ('--heads', 1, '--seqlen', 4, '--seqlen-k', 400, '--variant', 'two_pass', '--iters', 1);
+    my $out = `trap '' XFSZ; ulimit -f 8; ./$stage/$stage @long --save $saved 2>&1`;
+    is($? >> 8, 2, 'a file that cannot be written: exit code 2');
+    like($out, qr/^$stage: --save \Q$saved\E: dk\.npy: .*File too large\n\z/m, 'and one line');
+    unlike($out, qr/PASS/, 'before the verdict is printed');
+    is(join(' ', glob "$saved/*"), '', 'none of the others is left behind');
+}
+
 # ---- mistakes: one line, exit code 2
 unlink "$folder/do.npy";
 complains('do.npy', '--load', $folder);
@@ -75,7 +86,7 @@ done_testing;
 sub complains {
     my ($text, @arguments) = @_;
     my $run = run($stage, @arguments);
-    is($run->{code}, 2, "@arguments: exit code 2");
+    is("$run->{code} $run->{out}", '2 ', "@arguments: exit code 2, and no table");
     like($run->{err}, qr/^[^\n]*\Q$text\E[^\n]*\n\z/, "@arguments: one line that says $text");
 }
 

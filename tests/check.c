@@ -8,6 +8,7 @@
 #include "../common/random.h"
 #include "tap.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 enum { BATCH = 2, HEADS = 3, ROWS = 40, D = 16, ELEMENTS = BATCH * HEADS * ROWS * D, LSE_ROWS = BATCH * HEADS * ROWS };
@@ -68,8 +69,8 @@ static Comparison output(void) {
     return a;
 }
 static Comparison logsumexp(void) {
-    Comparison a = compare_lse(&problem, got_lse, reference_lse);
-    Comparison b = compare_lse_double(&problem, got_lse, want_lse);
+    Comparison a = compare_lse(&problem, got_lse, reference_lse, size);
+    Comparison b = compare_lse_double(&problem, got_lse, want_lse, size);
     if (a.ok != b.ok || a.bad != b.bad)
         a.ok = -1;
     return a;
@@ -162,7 +163,7 @@ static void test_broken_reference(void) {
     ok(compare_output(&problem, got, reference, reference_lse, size).bad == D, "nor does a NaN in its LSE");
     reference_lse[20] = INFINITY;
     ok(compare_output(&problem, got, reference, reference_lse, size).bad == D, "nor an infinity");
-    ok(compare_lse(&problem, got_lse, reference_lse).bad == 1, "nor for the LSE itself");
+    ok(compare_lse(&problem, got_lse, reference_lse, size).bad == 1, "nor for the LSE itself");
 }
 
 static void test_zeros(void) {
@@ -202,9 +203,9 @@ static void test_lse(void) {
 
     reset();
     double w = want_lse[33];
-    got_lse[33] = (float)(w + 0.9 * lse_allowance(w));
+    got_lse[33] = (float)(w + 0.98 * lse_allowance(w, D, size));
     ok(logsumexp().ok == 1, "LSE: inside the allowance");
-    got_lse[33] = (float)(w + 1.1 * lse_allowance(w));
+    got_lse[33] = (float)(w + 1.02 * lse_allowance(w, D, size));
     ok(logsumexp().ok == 0, "LSE: outside of it");
 }
 
@@ -225,7 +226,75 @@ static void test_allowance(void) {
                         .dtype = DTYPE_FP32,
                         .scale = 0.5f};
     ok(score_size(&two_rows, q2, k2) == 7.5, "the scores' size is scale |q| |k|");
-    ok(lse_allowance(-3) == 0x1p-15 && lse_allowance(-INFINITY) == 0, "LSE");
+    ok(lse_allowance(-3, 4, 0) == 0x1p-15 && lse_allowance(-INFINITY, 4, 9) == 0, "LSE");
+    ok(lse_allowance(3, 4, 10) == 0x1p-15 + 8 * 0x1p-24 * 10, "LSE, with the scores' size");
+}
+
+/* An allowance that is more than half of the largest number is no check. */
+static void test_empty(void) {
+    const double rows[] = {1, -3, 2}, infinite = -INFINITY;
+    Comparison c = comparison_start("x"), other = comparison_start("x");
+    ok(!comparison_is_empty(&c, 0), "nothing compared, nothing empty");
+    compare_row(&c, 0, 0, 0, rows, rows, 3, 1.5);
+    ok(c.loosest == 1.5 && c.largest == 3 && !comparison_is_empty(&c, 0), "half the largest number is a check");
+    compare_row(&c, 0, 0, 1, rows, rows, 1, 1.6);
+    compare_row(&c, 0, 0, 2, &infinite, &infinite, 0, 0);
+    compare_row(&c, 0, 0, 3, rows, rows, 1, (double)NAN);
+    ok(c.loosest == 1.6 && c.largest == 3 && comparison_is_empty(&c, 0), "more is none; infinity does not count");
+    ok(comparison_is_empty(&c, 0.09) && !comparison_is_empty(&c, 0.11), "what zeros are allowed does not count");
+    comparison_merge(&other, &c);
+    ok(other.loosest == 1.6 && other.largest == 3, "merging keeps the loosest and the largest");
+    compare_row(&c, 0, 0, 4, (double[]){9}, (double[]){9}, 1, 2);
+    comparison_merge(&other, &c);
+    ok(other.loosest == 2 && other.largest == 9, "whichever comes first");
+
+    reset();
+    const double last = (0.5 - 0x1p-9 - 0x1p-20) / (4 * sqrt(D) * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
+    problem.dtype = DTYPE_FP16;
+    reset();
+    ok(!compare_output(&problem, got, reference, reference_lse, 0.99 * last).empty &&
+           compare_output(&problem, got, reference, reference_lse, 1.01 * last).empty,
+       "O is checked as long as its bound is below half of it");
+    double most = 0;
+    for (int i = 0; i < LSE_ROWS; i++)
+        most = isfinite(want_lse[i]) ? fmax(most, fabs(want_lse[i])) : most;
+    const double last_lse = (0.5 + 0.5 * most - 0x1p-17 * (1 + most)) / (4 * sqrt(D) * 0x1p-24);
+    ok(!compare_lse(&problem, got_lse, reference_lse, 0.99 * last_lse).empty &&
+           compare_lse(&problem, got_lse, reference_lse, 1.01 * last_lse).empty,
+       "LSE until it may be off by half of itself and 0.5");
+    memset(reference, 0, sizeof reference);
+    memset(got, 0, sizeof got);
+    ok(!compare_output(&problem, got, reference, reference_lse, size).empty, "zeros are checked to be zeros");
+}
+
+static void test_row(void) {
+    const double got[] = {1, 2, -3}, want_row[] = {1, 1.5, -1};
+    Comparison c = comparison_start("x");
+    ok(c.ok == 1 && !c.bad && c.severity == -1 && !c.empty && !c.loosest && !c.largest && !c.max_error,
+       "at the start nothing is bad");
+    compare_row(&c, 1, 2, 3, got, want_row, 3, 1);
+    ok(!c.ok && c.bad == 1 && stands_at(&c, 1, 2, 3, 2) && c.got == -3 && c.want == -1 && c.error == 2 && c.allowed == 1 &&
+           c.max_error == 2 && c.severity == 2,
+       "a row: the worst element, its error over what is allowed");
+    compare_row(&c, 1, 2, 4, got, want_row, 3, 0.2);
+    ok(c.bad == 3 && c.row == 4 && c.severity == 10, "a worse one");
+    compare_row(&c, 1, 2, 5, got, want_row, 3, 0.2);
+    ok(c.bad == 5 && c.row == 4, "of equal ones the first");
+    compare_row(&c, 1, 2, 6, got + 1, want_row + 1, 1, 0);
+    ok(c.bad == 6 && c.row == 6 && c.severity == DBL_MAX, "worse than all: an error where nothing is allowed");
+    compare_row(&c, 1, 2, 7, got, (double[]){INFINITY}, 1, 1);
+    ok(c.bad == 7 && c.row == 7 && c.severity == INFINITY, "worse than that: infinity");
+    c = comparison_start("x");
+    compare_row(&c, 0, 0, 0, got, want_row, 2, 0.5);
+    compare_row(&c, 0, 0, 1, got, want_row, 3, DBL_MAX);
+    ok(c.ok && !c.bad && c.max_error == 2 && c.loosest == DBL_MAX, "what is exactly allowed passes, as far as numbers go");
+    compare_row(&c, 0, 0, 2, got, want_row, 1, INFINITY);
+    ok(!c.ok && c.bad == 1 && c.row == 2, "an infinite allowance allows nothing");
+    c = comparison_start("x");
+    compare_row(&c, 0, 0, 0, got, got, 3, 0);
+    ok(c.ok && c.severity == 0 && c.column == 0, "no error where none is allowed");
+    compare_row(&c, 0, 0, 1, got + 1, want_row + 1, 0, 9);
+    ok(c.column == -1 && c.got == 2, "one number without a column");
 }
 
 static void test_merge(void) {
@@ -240,6 +309,22 @@ static void test_merge(void) {
         comparison_merge(&backwards, &parts[3 - i]);
     }
     ok(!all.ok && all.bad == 3 && all.row == 1 && isnan(all.max_error), "merging keeps the first NaN and counts all");
+    for (int place = 0; place < 4; place++) { /* batch, head, row, column */
+        int at[2][4] = {{2, 2, 2, 2}, {2, 2, 2, 2}};
+        for (int i = place; i < 4; i++)
+            at[0][i] = i == place ? 1 : 3; /* the first in memory, by this place; behind it by those after */
+        Comparison two[2] = {comparison_start("x"), comparison_start("x")};
+        for (int i = 0; i < 2; i++) {
+            compare_row(&two[i], at[i][0], at[i][1], at[i][2], &rows[0], &want_rows[0], 1, 0.2);
+            two[i].column = at[i][3];
+        }
+        Comparison a = two[0], b = two[1];
+        comparison_merge(&a, &two[1]);
+        comparison_merge(&b, &two[0]);
+        ok(stands_at(&a, at[0][0], at[0][1], at[0][2], at[0][3]) && stands_at(&b, at[0][0], at[0][1], at[0][2], at[0][3]) &&
+               a.ok && b.ok,
+           "of two equally bad the first in memory (%d)", place);
+    }
     ok(!backwards.ok && backwards.bad == 3 && backwards.row == 1 && isnan(backwards.max_error), "in any order");
 }
 
@@ -283,6 +368,8 @@ int main(void) {
     test_zeros();
     test_lse();
     test_allowance();
+    test_row();
+    test_empty();
     test_merge();
     test_print();
     return tap_done();

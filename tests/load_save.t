@@ -226,4 +226,16 @@ for my $folder ("$root/missing", "$root/file", '/proc') {
     refused("--save $folder: no file can be created there", $load{2}, '--variant', 'mma', '--save', $folder);
 }
 
+# ---- all files or none: the second cannot take its place, because a folder is in it
+{
+    my $save = folder('occupied');
+    mkdir "$save/lse.npy" or die "$save/lse.npy: $!";
+    my $run = run('01_tiled', '--load', $load{2}, '--variant', 'mma', '--iters', 1, '--save', $save);
+    is($run->{code}, 2, 'a file that cannot be written: exit code 2');
+    is($run->{err}, "01_tiled: --save $save: lse.npy: Is a directory\n", 'and one line');
+    unlike($run->{out}, qr/PASS/, 'before the verdict is printed');
+    opendir(my $directory, $save);
+    is(join(' ', grep { !/^\.\.?$/ } readdir $directory), 'lse.npy', 'none of the others is left behind');
+}
+
 done_testing();

@@ -47,6 +47,11 @@ for my $page (@pages) {
     ok(!@typed, "$page: no measured figure is typed") or diag("stands in a result file, use <!-- value: ... -->: @typed");
 }
 
+# A variant with a pre-pass stands in the ladder with it, and the ladder says so.
+my @with = grep { /^\S+\t06_fp8\// } split /\n/, read_text('notes/ladder.tsv');
+is(scalar(grep { /\t06_fp8\/quantise\+\w+\t/ } @with), 2, 'the ladder has 06 with its pre-pass');
+like($with[0], qr/with its pre-pass/, 'and says so');
+
 # ---- links ----
 for my $page (@pages) {
     my $folder = $page =~ s/[^\/]*$//r;
@@ -90,6 +95,7 @@ done_testing();
 # Each of these commands runs, as far as no other page has printed it. The trace needs g++.
 sub runs {
     my ($page, @lines) = @_;
+    s/ && /&&/g for grep { /^cd / } @lines; # these are not taken apart
     @lines = grep { !/make.*trace/ } @lines if `g++ --version 2>&1` !~ /Free Software/;
     for my $line (grep { /^\w|^\.\// && !$run{$_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
         my $asked = $line =~ /^(?:\w+=\S* )*\.\/0/ && !$ENV{TEST_ALL} ? "$line --help" : $line;

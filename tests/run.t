@@ -54,6 +54,19 @@ for my $case (
     ok($run->{code} eq 0 && $run->{out} =~ /\nPASS/, $name) or diag($run->{out}, $run->{err});
 }
 
+# ---- a bound as wide as the result
+$run = run('01_tiled', @small, '--scale', 1e4);
+is($run->{code}, 2, 'scores so large that rounding alone may change the result: exit code 2');
+like($run->{out}, qr/^\Q$_\E .* not checked$/m, "a row that says so: $_") for @variants;
+like($run->{out}, qr/^01_tiled\/mma: not checked: rounding alone may change O by [\d.]+, and it is at most [\d.]+$/m, 'and a line why');
+like($run->{out}, qr/\nNOT CHECKED  3 of 3 results: .*\n\z/, 'the verdict is not PASS');
+my @unchecked = map { decode_json($_) } split /\n/, run('01_tiled', @small, '--scale', 1e4, '--json')->{out};
+ok(!(grep { defined $_->{ok} } @unchecked), 'JSON: ok is null');
+ok($_->{worst_error} < $_->{allowed_error} && $_->{note} =~ /^not checked: rounding alone may change O by /, 'JSON: and the note says why')
+    for @unchecked;
+is(run('01_tiled', @small, '--scale', 1e3)->{code}, 0, 'a tenth of that can be checked');
+is(run('01_tiled', @small, '--scale', 1e4, '--no-validate')->{code}, 0, 'nobody asked for a check');
+
 # ---- JSON and CSV
 my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal latency_ms min_ms tflops gbps
     tensor_bytes workspace_bytes read_gbps copy_gbps rmse worst_fp64_error worst_error allowed_error ok inputs l2 device clock_mhz
