@@ -9,8 +9,9 @@
  * key lengths, the stage's own settings and the kind of input are drawn from the case's number, each on its own, so that any
  * two of them meet. Then a few long and wide cases; the same bits in any order of the threads; and a formula for the traffic.
  * --quick keeps every eighth of the pairs, for sanitizers and mutation tests, and ends at the first case that is wrong;
- * GRID_EVERY=N in the environment keeps every N-th. A GPU takes more pairs. Of wrong cases three are printed, with --verbose
- * all.
+ * GRID_EVERY=N in the environment keeps every N-th, with --quick if N is above 8. From 24 on, which is for what slows a kernel
+ * down a hundred times, the pairs above 130 x 130 are left out. A GPU takes more pairs. Of wrong cases three are printed, with
+ * --verbose all.
  *
  * The fuzz: N random problems for every variant, of the seeds S, S + 1, ... A wrong one is printed as the command that repeats
  * it.
@@ -249,7 +250,7 @@ static int run_pairs(Point *point, Tally *sum) {
                     int every = grid.every * (d == 0 ? 1 : d == 1 ? 3 : 16);
                     if (is_cpu)
                         every *= (large ? 4 : 1) * (dtype == DTYPE_FP16 ? 1 : 4) * (stage.forward ? 2 : 1);
-                    if (seqlen_q > queries || (index + causal + d) % every)
+                    if (seqlen_q > queries || (large && grid.every >= 24) || (index + causal + d) % every)
                         continue;
                     const int *h = heads[pick(number, HEADS, large ? 2 : small ? 5 : 3)]; /* few where they cost time */
                     Problem p = {.batch = small && pick(number, BATCH, 3) == 0 ? 3 : 1,
@@ -481,7 +482,7 @@ static void read_options(int argc, char **argv) {
         grid.every = (int)number_option("GRID_EVERY", every);
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
-        case 'q': grid.quick = 1, grid.every = 8; break;
+        case 'q': grid.quick = 1, grid.every = grid.every < 8 ? 8 : grid.every; break;
         case 'v': only = optarg; break;
         case 'w': grid.verbose = 1; break;
         case 'f': grid.fuzz = number_option("fuzz", optarg); break;

@@ -164,6 +164,8 @@ my @mutations = (
     ['08_fa3', 'overlapped', $fa3_overlapped, 'i = gridDim.x + taken;', 'i = gridDim.x + taken + 1;', 'a tile left out'],
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7e ? code : 0x7e', 'code', 'e4m3 does not saturate'],
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7b ? code : 0x7b', 'code', 'e5m2 does not saturate'],
+    # the judge
+    ['tests/verdict', '', 'common/device_cpu.c', 'memset(device, 0xff, bytes);', ';', 'device_poison does nothing'],
 );
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';

@@ -7,8 +7,9 @@
 #
 # The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, a condition is fixed, a statement goes, an
 # index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs
-# them. The tests run in order of cheapness and end at the first failure. A mutant that does not compile does not count, one that
-# hangs is caught. Those that change nothing a test could see stand in mutations_host.txt, each with its reason; they are not run.
+# them. The tests run in order of cheapness and end at the first failure. A mutant that does not compile does not count, nor one
+# from which the compiler makes the same code; one that hangs is caught. Those that change nothing a test could see stand in
+# mutations_host.txt, each with its reason; they are not run.
 use strict;
 use warnings;
 use Digest::MD5 qw(md5_hex);
@@ -28,6 +29,7 @@ my $patience = 10;    # seconds of a core: tests that take longer are left out, 
 my %why = equivalents('tests/mutations_host.txt');
 my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/*.c';
 @sites = grep { !defined $only || index("$_->{file}:$_->{line} ", $only =~ /:/ ? "$only " : $only) == 0 } @sites;
+@sites or BAIL_OUT("MUTANT=$only: nothing there can be changed");
 my $slots = defined $only ? @sites : $ENV{MUTANTS} // 200;
 my ($compile, $links, @tests) = what_make_knows();
 
@@ -39,7 +41,7 @@ from_copies($build, sub { join '', `$limits prove --timer --exec '' --jobs @{[$E
     @tests = grep { ($seconds{$_} // $patience) < $patience } @tests;
 }, 'control');
 
-# A slot takes the first of its sites that compiles. So the choice depends on nothing but the seed.
+# A slot takes the first of its sites that compiles to something else. So the choice depends on nothing but the seed.
 my (%count, %catcher, %caught_by);
 from_copies($build, \&try_slot, sub {
     my ($site, $verdict, $test) = @_ or return;
@@ -142,18 +144,20 @@ sub try_slot {
     return;
 }
 
-# Returns the verdict, and what caught it; nothing if it does not compile.
+# Returns the verdict, and what caught it; nothing if it does not count.
 sub try {
     my ($site) = @_;
     return ('equivalent', '') if $why{$site->{id}} && !defined $only;
     my ($file, $object) = ($site->{file}, $compile->{$site->{file}} =~ / -o (\S+)/);
     my $text = read_file($file);
     my @changed = ($file, $object);
+    my ($command, $same) = ("$compile->{$file} -O1 -g0 -w 2>/dev/null", "$object.same"); # the unchanged file, compiled likewise
+    system("cp -p $object $object.kept && $command && mv $object $same && mv $object.kept $object") == 0 or die "$file: $!" if !-e $same;
     rename $_, "$_.kept" or die "$_: $!" for @changed;
     substr($text, $site->{offset}, $site->{length}) = $site->{new};
     write_file($file, $text);
     my @result;
-    if (system("$compile->{$file} -O1 -g0 -w 2>/dev/null") == 0) {
+    if (system($command) == 0 && system("cmp -s $object $same") != 0) {
         # A test that has caught a mistake in this file is likely to catch more.
         my %worth = map { $_ => (1 + ($caught_by{$file}{$_} // 0)) / (0.05 + ($seconds{$_})) } @tests;
         @result = ('survives', '');

@@ -18,7 +18,7 @@ like($refused, qr/^kernel .*: \d+ bytes of shared memory a block; the device has
 
 # Those that ask how much there is. 65536 bytes are sm_75's, 101376 those of sm_86 and sm_89.
 my @stages = sort glob '0?_*';
-my %chooses = map { $_ => scalar grep { /device_properties\(\)->shared_bytes/ } source($_) } @stages;
+my %chooses = map { $_ => scalar grep { /device_properties\(\)->shared_bytes/ } source(glob "$_/*.{c,h,cu,cuh}") } @stages;
 ok(2 <= grep({ $_ } values %chooses), 'stages that choose by it: ' . join ' ', grep { $chooses{$_} } @stages);
 for my $stage (grep { $chooses{$_} } @stages) {
     for my $bytes (65536, 101376) {
@@ -27,17 +27,20 @@ for my $stage (grep { $chooses{$_} } @stages) {
     }
 }
 
-# All others must fit into what every chip from sm_80 on has; wgmma, which is Hopper's, says that it does not run there.
+# All others must fit into what every chip from sm_80 on has; what is made for Hopper says that it does not run there, and a
+# stage that has nothing else ends with 2.
 for my $stage (grep { !$chooses{$_} } @stages) {
+    my $table = source("$stage/main.c");
+    my ($variants, $for_hopper) = map { scalar(() = $table =~ /$_/g) } '\.launch = ', '\.needs_hopper = 1';
     for my $dim (64, 128) {
         my $output = `CPU_DEVICE_SHARED=101376 $build/$stage/$stage --seqlen 20 --head-dim $dim --no-validate --iters 1 2>&1`;
-        is($?, 0, "$stage, head dim $dim, with 101376 bytes") or diag($output);
+        is($? >> 8, $variants && $variants == $for_hopper ? 2 : 0, "$stage, head dim $dim, with 101376 bytes") or diag($output);
+        is(() = $output =~ /not run: needs a Hopper GPU/g, $for_hopper, "of which $for_hopper variants are Hopper's");
     }
 }
 done_testing;
 
 sub source {
-    my ($stage) = @_;
-    local @ARGV = glob "$stage/*.{c,h,cu,cuh}";
-    return <>;
+    local @ARGV = @_;
+    return join '', <>;
 }
