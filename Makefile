@@ -122,17 +122,17 @@ endef
 $(foreach s,$(filter-out 00_naive,$(STAGES)) 00_naive,$(eval $(call stage_rules,$s)))
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
-# tests/*.c and tests/*.cu are programs that speak TAP; tests/grid.c is linked once a stage, against that stage's table of
+# tests/*.c and tests/*.cu are programs that speak TAP; tests/grid*.c are linked once a stage, against that stage's table of
 # variants; tests/*.t are Perl. Files named simt* examine the CPU device itself; simt_errors is run by its .t.
-.PHONY: test test-device test-quick tests mutations
+.PHONY: test test-all test-device test-quick tests fuzz mutations mutations-kernels mutations-host
 # A test that calls make starts afresh, with the same device and compilers. A GPU takes one test at a time.
 PROVE       := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL DEVICE=$(DEVICE) CC='$(CC)' CXX='$(CXX)' \
                prove --exec '' --jobs $(if $(filter cuda,$(DEVICE)),1,$(JOBS))
-UNIT_C      := $(filter-out tests/grid%,$(wildcard tests/*.c))
+UNIT_C      := $(filter-out tests/grid% tests/figures.c,$(wildcard tests/*.c))
 UNIT_CU     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) $(if $(TRACE),,tests/trace%),$(wildcard tests/*.cu))
-UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)))
+UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU))) $(STAGES:%=$(OUT)/tests/figures_%)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
-SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations.t tests/trace%,$(wildcard tests/*.t))
+SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations% tests/trace%,$(wildcard tests/*.t))
 
 .SECONDARY: $(call objects,$(UNIT_C) $(UNIT_CU)) # keep them; of all targets it would keep report.c.o from following the commit
 $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
@@ -140,22 +140,38 @@ $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
 $(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 
+$(OUT)/tests/measuring: $(call objects,tests/measuring.c $(NAIVE) $(COMMON))
+	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
+
 $(OUT)/%/main_as_table.o: %/main.c
 	@mkdir -p $(@D)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) $(SAN) -Dmain=stage_main -MMD -MP -c $< -o $@
+grid_sources = tests/grid.c tests/grid_case.c tests/grid_$(if $(FORWARD_$1),backward,forward).c
 define grid_rule
-$(OUT)/tests/grid_$1: $(OUT)/tests/grid$(if $(FORWARD_$1),_backward).c.o $(OUT)/$1/main_as_table.o \
-		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
+$(OUT)/tests/grid_$1: $(OUT)/$1/main_as_table.o $(call objects,$(call grid_sources,$1) $(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
 	$$(call quiet,link    $$@)$$(LINK) $$^ -o $$@ -lm
+$(OUT)/tests/figures_$1: $(OUT)/tests/figures.c.o $(OUT)/$1/main_as_table.o \
+		$(call objects,$(sort $(filter-out %/main.c,$(wildcard $1/*.c $1/*.cu)) $(FORWARD_$1) $(NAIVE)) $(COMMON))
+	$$(call quiet,link    $$@)$$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $$^ -o $$@ -lm
 endef
+# What of the device tests/figures.c has of its own: the clock, above all.
+WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
+
+$(OUT)/tests/fp8_options: $(OUT)/06_fp8/main_as_table.o $(call objects,$(filter-out %/main.c,$(wildcard 06_fp8/*.c 06_fp8/*.cu)) \
+		$(NAIVE) $(wildcard common/harness*.c) common/quantised.c)
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
-test: ## all tests: on the CPU device, then on the GPU where there is one
+# `make test` takes a third of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
+test mutations: export GRID_EVERY ?= 3
+test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) --no-print-directory test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) --no-print-directory test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(and $(NVCC),$(GPU_CC)),$(MAKE) --no-print-directory test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
+
+test-all: ## and all the rest: every point of the grids, every command of the notes as it stands there
+	@$(MAKE) --no-print-directory test GRID_EVERY=1 TEST_ALL=1
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
 	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) \
@@ -170,8 +186,16 @@ test-trace: ## the trace alone: textbook values; the kernels' bytes against the 
 test-trace-built: $(OUT)/tests/trace $(foreach s,$(STAGES),$(OUT)/$s/$s)
 	TEST_BUILD=$(OUT) $(PROVE) $(OUT)/tests/trace tests/trace.t
 
-mutations: ## break each kernel on purpose, one line at a time, and see the tests catch it
-	@$(MAKE) --no-print-directory test-device DEVICE=cpu GRIDS= SCRIPTS=tests/mutations.t UNITS=
+fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1000 SEED=1 SECONDS=0: as long as it takes)
+	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
+
+mutations: ## plant mistakes in the kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
+	@$(MAKE) --no-print-directory mutations-kernels DEVICE=cpu
+	@$(MAKE) --no-print-directory mutations-host DEVICE=cpu
+mutations-kernels: $(STAGES)
+	TEST_BUILD=$(OUT) $(PROVE) tests/mutations.t
+mutations-host: tests $(STAGES)
+	TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) $(PROVE) tests/mutations_host.t
 
 trace-defects: ## the same for the trace: remove each barrier, spoil each layout, and see where it says it is
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-defects-built
@@ -212,12 +236,15 @@ endif
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 .PHONY: help clean sanitize format tables
+# compute-sanitizer slows a kernel down a hundred times, so it gets a third of the quick grid's points: about 50 a variant, in
+# every dtype, head dim and mask, one to five tiles long.
 sanitize: ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
 ifeq ($(DEVICE),cuda)
 	@$(MAKE) --no-print-directory DEVICE=cuda $(GRIDS)
 	@for stage in $(STAGES); do for tool in memcheck racecheck synccheck initcheck; do \
-		echo "$$tool $$stage"; compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $(OUT)/tests/$$tool.log $(OUT)/tests/grid_$$stage --quick >/dev/null \
-		  && tail -n 1 $(OUT)/tests/$$tool.log || { cat $(OUT)/tests/$$tool.log; exit 1; }; done; done
+		start=$$(date +%s); log=$(OUT)/tests/$$tool.log; printf '%-9s %-18s ' $$tool $$stage; \
+		GRID_EVERY=$(or $(GRID_EVERY),24) compute-sanitizer --tool $$tool --error-exitcode 1 --log-file $$log $(OUT)/tests/grid_$$stage --quick >/dev/null \
+		  && echo "$$(tail -n 1 $$log), $$(($$(date +%s) - start)) s" || { cat $$log; exit 1; }; done; done
 else
 	@$(MAKE) --no-print-directory DEVICE=cpu SANITIZE=address,undefined KERNEL_OPTIMISE=-O1 test-quick # -O1: compiles in a third of the time
 endif
@@ -280,7 +307,7 @@ $(call objects,$(SCRATCH)): KERNEL_CC += -I$(EXERCISE_STAGE)
 $(OUT)/exercises/$(EXERCISE)/$(EXERCISE_STAGE): $(sort $(call with_scratch,$(wildcard $(EXERCISE_STAGE)/*.c $(EXERCISE_STAGE)/*.cu)))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 $(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/main_as_table.o $(sort $(call with_scratch, \
-		tests/grid$(if $(FORWARD_$(EXERCISE_STAGE)),_backward).c \
+		$(call grid_sources,$(EXERCISE_STAGE)) \
 		$(filter-out %/main.c,$(wildcard $(EXERCISE_STAGE)/*.c $(EXERCISE_STAGE)/*.cu))))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 endif

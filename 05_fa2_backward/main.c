@@ -45,7 +45,8 @@ const Stage stage = {
              .predict = backward_atomic_traffic,
              .dtypes = FP16 | BF16,
              .head_dims = {64, 128},
-             .min_bf16_capability = 80},
+             .min_bf16_capability = 80,
+             .unordered = 1},
         },
 };
 

@@ -6,9 +6,7 @@
  *     scale = amax / largest        amax: the largest |x| that shares the scale; largest: 448 for e4m3, 57344 for e5m2
  *     x ~ scale * stored            amax lands on the largest number that the format has; where amax is 0, scale is 1
  *
- * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice. With --format
- * fp16 nothing is quantised: scales are 1, an element has 2 bytes. But V is transposed all the same, and the rest is laid
- * out as for fp8.
+ * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice.
  *
  * Read by C and by both C++ compilers.
  */
@@ -19,14 +17,14 @@
 
 /* Problem.settings, in the order of the table in main.c, and what the settings with names can be. */
 enum { FORMAT, SCALING, HADAMARD, SMOOTH_K };
-enum { FORMAT_E4M3, FORMAT_E5M2, FORMAT_FP16 };
+enum { FORMAT_E4M3, FORMAT_E5M2 };
 enum { SCALING_TENSOR, SCALING_BLOCK };
 
-/* The workspace, in this order. `element` is a byte, or 2 with --format fp16. */
+/* The workspace, in this order. A code is a byte. */
 enum {
-    Q8,        /* element [batch, heads, seqlen_q, D] */
-    K8,        /* element [batch, kv_heads, seqlen_k, D]; keys past the entry's length are 0 */
-    VT8,       /* element [batch, kv_heads, D, key_pitch], V transposed; keys past the entry's length are 0 */
+    Q8,        /* code [batch, heads, seqlen_q, D] */
+    K8,        /* code [batch, kv_heads, seqlen_k, D]; keys past the entry's length are 0 */
+    VT8,       /* code [batch, kv_heads, D, key_pitch], V transposed; keys past the entry's length are 0 */
     Q_SCALES,  /* fp32 [batch, heads, q_scale_count] */
     K_SCALES,  /* fp32 [batch, kv_heads, k_scale_count] */
     V_SCALES,  /* the same shape */
@@ -50,16 +48,16 @@ HOST_DEVICE static inline size_t k_scale_offset(const Problem *p, int batch, int
     return ((size_t)batch * p->kv_heads + kv_head) * k_scale_count(p);
 }
 
-/* V transposed: row d of a head holds that component of all keys, key_pitch elements, whole key tiles. */
+/* V transposed: row d of a head holds that component of all keys, key_pitch bytes, whole key tiles. */
 HOST_DEVICE static inline int key_pitch(const Problem *p) { return k_scale_count(p) * BLOCK_K; }
 HOST_DEVICE static inline size_t vt_head_offset(const Problem *p, int batch, int kv_head) {
     return ((size_t)batch * p->kv_heads + kv_head) * p->head_dim * key_pitch(p);
 }
 
-/* The order of keys in a row of VT8, 8-bit formats only (fp16 keeps the natural one). P leaves the tensor cores as the
- * accumulator of Q K^T and comes back as the A operand of P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c,
- * 2c + 1 and 8 + 2c, 8 + 2c + 1; of the operand it must bring places 4c .. 4c + 3. A sum does not care for the order of its
- * terms: V's keys are put into the order in which P has them, and P never moves between lanes.
+/* The order of keys in a row of VT8. P leaves the tensor cores as the accumulator of Q K^T and comes back as the A operand of
+ * P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c, 2c + 1 and 8 + 2c, 8 + 2c + 1; of the operand it must
+ * bring places 4c .. 4c + 3. A sum does not care for the order of its terms: V's keys are put into the order in which P has
+ * them, and P never moves between lanes.
  *
  *     place     0  1  2  3 | 4  5  6  7 | 8  9 10 11 |12 13 14 15
  *     key       0  1  8  9 | 2  3 10 11 | 4  5 12 13 | 6  7 14 15       and so on in each group of 16

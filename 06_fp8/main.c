@@ -4,22 +4,18 @@
 extern Launcher fp8_mma, fp8_wgmma;
 extern Predictor fp8_mma_traffic, fp8_wgmma_traffic;
 
-static const char *mma_refuses(const Problem *p) {
-    return p->settings[FORMAT] == FORMAT_FP16 ? "takes --format e4m3 and e5m2, not fp16" : NULL;
-}
-
 const Stage stage = {
     .name = "06_fp8",
     .idea = "8-bit floating point: half the bytes, twice the products",
     .settings = {
-        [FORMAT] = {.name = "format", .choices = "e4m3|e5m2|fp16", .help = "of Q, K, V and P; fp16 is for wgmma only"},
+        [FORMAT] = {.name = "format", .choices = "e4m3|e5m2", .help = "of Q, K, V and P"},
         [SCALING] = {.name = "scaling", .choices = "tensor|block", .help = "a scale a head, or for 64 queries or 128 keys"},
         [HADAMARD] = {.name = "hadamard", .help = "rotate Q and K, so that no component stands out"},
         [SMOOTH_K] = {.name = "smooth-k", .help = "subtract the mean of the keys from each key"},
     },
     .variants = {
         {.name = "mma", .idea = "split_q in 8 bits, on every chip", .launch = fp8_mma, .plan = fp8_plan,
-         .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .refuses = mma_refuses,
+         .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
          .prepare_name = "quantise", .prepare = fp8_quantise, .dequantise = fp8_mma_dequantise},
         {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
          .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1,

@@ -87,35 +87,13 @@ __device__ static void load_8(float (&x)[8], const float *from) {
     x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-/* N elements of F, an 8-bit format or fp16, that are stored together. */
-template <typename F, int N> struct alignas(N * sizeof(F)) Packed {
-    uint32_t word[N * sizeof(F) / 4];
-};
-template <typename F, int N> __device__ static Packed<F, N> pack(const float (&x)[N]) {
-    Packed<F, N> packed;
-    if constexpr (sizeof(F) == 1) {
-#pragma unroll
-        for (int i = 0; i < N / 4; i++)
-            packed.word[i] = pack_4<F>(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
-    } else { /* fp16 saturates as the others do, for bf16 inputs beyond its range */
-#pragma unroll
-        for (int i = 0; i < N / 2; i++)
-            packed.word[i] = pack_pair<F>(fmaxf(fminf(x[2 * i], 65504), -65504), fmaxf(fminf(x[2 * i + 1], 65504), -65504));
-    }
-    return packed;
+/* Eight elements of F that are stored together. */
+template <typename F> __device__ static uint2 pack_8(const float (&x)[8]) {
+    return make_uint2(pack_4<F>(x[0], x[1], x[2], x[3]), pack_4<F>(x[4], x[5], x[6], x[7]));
 }
-template <typename F> __device__ static void unpack(float (&x)[8], const Packed<F, 8> &packed) {
-    if constexpr (sizeof(F) == 1) {
-        const float4 low = unpack_4<F>(packed.word[0]), high = unpack_4<F>(packed.word[1]);
-        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 pair = unpack_pair<F>(packed.word[i]);
-            x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
-        }
-    }
+template <typename F> __device__ static void unpack_8(float (&x)[8], uint2 packed) {
+    const float4 low = unpack_4<F>(packed.x), high = unpack_4<F>(packed.y);
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
 /* ---- rotation, maximum, scale ---- */
@@ -146,10 +124,7 @@ template <int D> __device__ static void rotate(float (&x)[8], int chunk) {
 /* What a scale must be for `amax` to land on the format's largest number. The lower bound keeps its inverse finite: bf16 has
  * numbers so small that it would not be. */
 template <typename F> __device__ static float scale_of(float amax) {
-    if constexpr (sizeof(F) == 1)
-        return amax > 0 ? fmaxf(amax / F::largest, 0x1p-100f) : 1;
-    else
-        return 1;
+    return amax > 0 ? fmaxf(amax / F::largest, 0x1p-100f) : 1;
 }
 
 /* The largest of what the block's threads bring. */
@@ -242,7 +217,7 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
     const float *mean = k_mean ? k_mean + (size_t)(index.batch * p.kv_heads + kv_head) * D : nullptr;
     tile.load((const T *)x.from + head_offset(x, index, D), index, lse_shift ? nullptr : mean, p.settings[HADAMARD]);
 
-    const bool scale_is_known = sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR;
+    const bool scale_is_known = p.settings[SCALING] == SCALING_TENSOR;
     const float scale = scale_is_known ? x.scales[index.flat] : scale_of<F>(block_max(shared, tile.amax()));
     if (!scale_is_known && threadIdx.x == 0)
         x.scales[index.flat] = scale;
@@ -262,13 +237,13 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
 #pragma unroll
         for (int i = 0; i < 8; i++)
             tile.x[r][i] *= inverse;
-        const Packed<F, 8> packed = pack<F, 8>(tile.x[r]);
+        const uint2 packed = pack_8<F>(tile.x[r]);
         if (row < x.seqlen)
-            *reinterpret_cast<Packed<F, 8> *>(to + (size_t)r * tile.down * D) = packed;
+            *reinterpret_cast<uint2 *>(to + (size_t)r * tile.down * D) = packed;
         float shift = 0;
         if (lse_shift && mean) { /* with q as it was rounded, since that is the q that the scores are made of */
             float rounded[8];
-            unpack<F>(rounded, packed);
+            unpack_8<F>(rounded, packed);
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 shift += p.scale * scale * rounded[i] * turned_mean[i];
@@ -286,20 +261,17 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
 /* A key tile of V on its way: row d holds that component of 128 keys. Four keys are stored together. A warp's lanes store
  * eight chunks of components (d / 8) of four neighbouring groups; rows start at the same bank, so the 16-byte chunks of a
  * row are permuted by d / 8, and the eight do not meet. */
-template <typename F, int D> struct TransposedTile {
-    static constexpr int row_bytes = BLOCK_K * sizeof(F);
+template <int D> struct TransposedTile {
     Warps warps;
-    alignas(128) unsigned char byte[D * row_bytes];
-    __device__ void *chunk(int d, int chunk) { return byte + d * row_bytes + 16 * (chunk ^ (d / 8 % 8)); }
-    __device__ Packed<F, 4> *four(int d, int group) {
-        constexpr int bytes = 4 * sizeof(F);
-        return reinterpret_cast<Packed<F, 4> *>((unsigned char *)chunk(d, group * bytes / 16) + group * bytes % 16);
+    alignas(128) unsigned char byte[D * BLOCK_K];
+    __device__ void *chunk(int d, int chunk) { return byte + d * BLOCK_K + 16 * (chunk ^ (d / 8 % 8)); }
+    __device__ uint32_t *four(int d, int group) {
+        return reinterpret_cast<uint32_t *>((unsigned char *)chunk(d, 4 * group / 16) + 4 * group % 16);
     }
 };
 
 template <typename T, typename F, int D> __global__ void quantise_v(Problem p, Operand v) {
-    using Shared = TransposedTile<F, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(TransposedTile<D>, shared);
     const TileIndex index = tile_index(v);
     const T *from = (const T *)v.from + head_offset(v, index, D);
 
@@ -311,14 +283,14 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
     for (int pass = 0; pass < passes; pass++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int place = 4 * group + i, key = index.first_row + (sizeof(F) == 1 ? key_at_place(place) : place);
+            const int key = index.first_row + key_at_place(4 * group + i);
             load_8(x[pass][i], from + (size_t)key * D + 64 * pass + 8 * chunk, key < index.row_end);
 #pragma unroll
             for (int j = 0; j < 8; j++)
                 amax = fmaxf(amax, fabsf(x[pass][i][j]));
         }
 
-    const bool scale_is_known = sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR;
+    const bool scale_is_known = p.settings[SCALING] == SCALING_TENSOR;
     const float scale = scale_is_known ? v.scales[index.flat] : scale_of<F>(block_max(shared.warps, amax));
     if (!scale_is_known && threadIdx.x == 0)
         v.scales[index.flat] = scale;
@@ -327,17 +299,15 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
 #pragma unroll
     for (int pass = 0; pass < passes; pass++)
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float four[4] = {x[pass][0][j] * inverse, x[pass][1][j] * inverse, //
-                                   x[pass][2][j] * inverse, x[pass][3][j] * inverse};
-            *shared.four(64 * pass + 8 * chunk + j, group) = pack<F, 4>(four);
-        }
+        for (int j = 0; j < 8; j++)
+            *shared.four(64 * pass + 8 * chunk + j, group) = pack_4<F>(x[pass][0][j] * inverse, x[pass][1][j] * inverse, //
+                                                                       x[pass][2][j] * inverse, x[pass][3][j] * inverse);
     __syncthreads();
     F *to = (F *)v.to + vt_head_offset(&p, index.batch, index.head) + index.first_row;
-    constexpr int chunks = Shared::row_bytes / 16, chunk_elements = 16 / sizeof(F);
+    constexpr int chunks = BLOCK_K / 16;
 #pragma unroll
     for (int i = threadIdx.x; i < D * chunks; i += THREADS)
-        store_16(to + (size_t)(i / chunks) * key_pitch(&p) + i % chunks * chunk_elements,
+        store_16(to + (size_t)(i / chunks) * key_pitch(&p) + i % chunks * 16,
                  load_16(shared.chunk(i / chunks, i % chunks)));
 }
 
@@ -403,7 +373,7 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
         LAUNCH((key_mean<D>), k_heads, D, 0, p, sums, t.key_lengths, k_mean);
         mean = k_mean;
     }
-    if (sizeof(F) == 1 && p.settings[SCALING] == SCALING_TENSOR) {
+    if (p.settings[SCALING] == SCALING_TENSOR) {
         LAUNCH((tile_amax<T, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), q, none, rotated);
         LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), k, mean, rotated);
         LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), v, none, 0);
@@ -414,7 +384,7 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
     float *lse_shift = floats(LSE_SHIFT), *no_shift = nullptr;
     LAUNCH((quantise_rows<T, F, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), p, q, mean, lse_shift);
     LAUNCH((quantise_rows<T, F, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), p, k, mean, no_shift);
-    LAUNCH((quantise_v<T, F, D>), k_tiles, THREADS, sizeof(TransposedTile<F, D>), p, v);
+    LAUNCH((quantise_v<T, F, D>), k_tiles, THREADS, sizeof(TransposedTile<D>), p, v);
 }
 
 template <typename T, typename F> static void launch_format(const Problem &p, const Tensors &t, const Buffer *workspace) {
@@ -423,10 +393,9 @@ template <typename T, typename F> static void launch_format(const Problem &p, co
 
 extern "C" void fp8_quantise(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HALF_TYPE(p->dtype, T, {
-        switch (p->settings[FORMAT]) {
-        case FORMAT_E4M3: launch_format<T, E4m3>(*p, *t, workspace); break;
-        case FORMAT_E5M2: launch_format<T, E5m2>(*p, *t, workspace); break;
-        case FORMAT_FP16: launch_format<T, __half>(*p, *t, workspace); break;
-        }
+        if (p->settings[FORMAT] == FORMAT_E4M3)
+            launch_format<T, E4m3>(*p, *t, workspace);
+        else
+            launch_format<T, E5m2>(*p, *t, workspace);
     });
 }

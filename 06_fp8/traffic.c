@@ -2,8 +2,6 @@
 #include "../common/traffic.h"
 #include "fp8.h"
 
-static double element_bytes(const Problem *p) { return p->settings[FORMAT] == FORMAT_FP16 ? 2 : 1; }
-
 /* Key tiles that hold a key, and keys that exist, summed over the key heads. */
 static double k_heads(const Problem *p) { return (double)p->batch * p->kv_heads; }
 static double used_tiles(const Problem *p, const int *key_lengths) {
@@ -22,10 +20,10 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
 /* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a
  * block its tile's scale. */
 static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    const double D = p->head_dim, e = element_bytes(p), threads = 256; /* quantise.cu: THREADS */
+    const double D = p->head_dim, threads = 256; /* quantise.cu: THREADS */
     const double q_tiles = (double)q_scale_offset(p, p->batch, 0), k_tiles = (double)k_scale_offset(p, p->batch, 0);
     const double q_bytes = query_bytes(p), k_bytes = stored_keys(p, key_lengths) * D * (double)dtype_bytes(p->dtype);
-    const int found_first = p->settings[FORMAT] != FORMAT_FP16 && p->settings[SCALING] == SCALING_TENSOR;
+    const int found_first = p->settings[SCALING] == SCALING_TENSOR;
     const double mean_read = p->settings[SMOOTH_K] ? 4.0 * 8 * threads : 0; /* a block: each thread its eight components */
     int i = 0;
     if (p->settings[SMOOTH_K]) {
@@ -53,20 +51,20 @@ static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *t
     traffic[i++] = (Traffic){"quantise_rows", "K", k_bytes, 0};
     if (p->settings[SMOOTH_K])
         traffic[i++] = (Traffic){"quantise_rows", "K mean", mean_read * (q_tiles + k_tiles), 0};
-    traffic[i++] = (Traffic){"quantise_rows", "Q8", 0, (double)query_elements(p) * e};
-    traffic[i++] = (Traffic){"quantise_rows", "K8", 0, (double)key_elements(p) * e};
+    traffic[i++] = (Traffic){"quantise_rows", "Q8", 0, (double)query_elements(p)};
+    traffic[i++] = (Traffic){"quantise_rows", "K8", 0, (double)key_elements(p)};
     traffic[i++] = (Traffic){"quantise_rows", "Q scales", scale_read * q_tiles, scale_written * q_tiles};
     traffic[i++] = (Traffic){"quantise_rows", "K scales", scale_read * k_tiles, scale_written * k_tiles};
     traffic[i++] = (Traffic){"quantise_rows", "LSE shift", 0, row_bytes(p)};
     traffic[i++] = (Traffic){"quantise_v", "V", k_bytes, 0};
-    traffic[i++] = (Traffic){"quantise_v", "VT8", 0, (double)vt_head_offset(p, p->batch, 0) * e};
+    traffic[i++] = (Traffic){"quantise_v", "VT8", 0, (double)vt_head_offset(p, p->batch, 0)};
     traffic[i++] = (Traffic){"quantise_v", "V scales", scale_read * k_tiles, scale_written * k_tiles};
     return i;
 }
 
-/* Both variants walk like split_q, with Br = 64, in tiles of Bc keys of `e` bytes an element: VT8 whole tiles, K8 as far as
- * keys exist; wgmma's TMA knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads
- * reads a scale of Q once, and those of K and V once a tile; LSE's shift is read for rows that see a key. */
+/* Both variants walk like split_q, with Br = 64, in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; wgmma's TMA
+ * knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads reads a scale of Q once,
+ * and those of K and V once a tile; LSE's shift is read for rows that see a key. */
 static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int is_wgmma,
                              Traffic *traffic) {
     const int Br = 64, threads = 128;
@@ -84,11 +82,11 @@ static int attention_traffic(const Problem *p, const int *key_lengths, const cha
             for (int row = first_row; row < end; row++)
                 rows += p->heads * (visible_keys(p, keys, row) > 0);
         }
-    const double row_bytes_8 = p->head_dim * element_bytes(p);
+    const double D = p->head_dim;
     int i = quantise_traffic(p, key_lengths, traffic);
-    traffic[i++] = (Traffic){kernel, "Q8", queries * row_bytes_8, 0};
-    traffic[i++] = (Traffic){kernel, "K8", keys_loaded * row_bytes_8, 0};
-    traffic[i++] = (Traffic){kernel, "VT8", tiles * Bc * row_bytes_8, 0};
+    traffic[i++] = (Traffic){kernel, "Q8", queries * D, 0};
+    traffic[i++] = (Traffic){kernel, "K8", keys_loaded * D, 0};
+    traffic[i++] = (Traffic){kernel, "VT8", tiles * Bc * D, 0};
     traffic[i++] = (Traffic){kernel, "Q scales", 4.0 * threads * blocks, 0};
     traffic[i++] = (Traffic){kernel, "K scales", 4.0 * threads * tiles, 0};
     traffic[i++] = (Traffic){kernel, "V scales", 4.0 * threads * tiles, 0};
@@ -102,6 +100,5 @@ int fp8_mma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) 
     return attention_traffic(p, key_lengths, "fp8_mma_kernel", 64, 0, traffic);
 }
 int fp8_wgmma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    const int Bc = 128 / (int)element_bytes(p); /* wgmma.cu */
-    return attention_traffic(p, key_lengths, "wgmma_attention", Bc, 1, traffic);
+    return attention_traffic(p, key_lengths, "wgmma_attention", 128, 1, traffic);
 }

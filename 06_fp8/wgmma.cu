@@ -7,7 +7,7 @@
  * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
  * the last one first.
  *
- *                 keys ->                           shared memory                       registers a thread, fp8, D = 128
+ *                 keys ->                           shared memory                       registers a thread, D = 128
  *            +--------+--------+--------+           Q    64 x D     from the start       O        D / 2 = 64
  *     warp 0 | 16 x Bc|        |        |           K    Bc x D     one tile             S       Bc / 2 = 64, then
  *     warp 1 | 16 x Bc|        |        | queries   V^T  D x Bc     one tile             P       Bc / 8 = 16 and P V 64
@@ -23,8 +23,8 @@
  * on the special-function units (512 clocks), some 500 instructions a warp (500 clocks of its scheduler). 2 Bc D bytes come
  * from L2: at 900 TFLOP/s some 7 TB/s, which is why heads take turns (HEADS_TOGETHER). What was tried is in notes/06_fp8.md.
  *
- * The workspace is what quantise.cu left: fp8.h. The same kernel takes fp16 there (--format fp16), to tell what the
- * instruction brings from what the 8 bits bring. Its Bc is 64, so that tiles have as many bytes.
+ * The workspace is what quantise.cu left: fp8.h. 08_fa3/wgmma does the same in 16 bits, which tells what the instruction
+ * brings from what the 8 bits bring.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
@@ -38,13 +38,7 @@ constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
 [[maybe_unused]] constexpr unsigned WHOLE_WARP = 0xffffffff;
 [[maybe_unused]] constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-/* Keys a tile: 128 bytes of them, so that a row of V^T's tile is one row of a panel. */
-template <typename E> constexpr int Bc = 128 / sizeof(E);
-
-/* P, at most 1, is scaled by 2^P_SHIFT, up to the format's largest power of two: it then has numbers down to 2^-17 (e4m3) or
- * 2^-31 (e5m2), not 2^-9 and 2^-16. l is scaled with it, so that O / l is as ever. fp16 has room enough. */
-template <typename E> constexpr int P_SHIFT = E::largest_exponent;
-template <> constexpr int P_SHIFT<__half> = 0;
+constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row of a panel of V^T's tile, 128 bytes */
 
 /* What registers leave room for: 65536 / 128 / 3 = 170 a thread; with half of O, 128. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
@@ -54,32 +48,10 @@ constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
  * under a causal mask they see the most keys, and a long block that starts late keeps the whole chip waiting. */
 [[maybe_unused]] constexpr int HEADS_TOGETHER = 8;
 
-/* A matrix in shared memory as TMA leaves it and wgmma takes it: panels of Rows rows of 128 bytes (64 if it is no wider). */
-template <typename E, int Rows, int Columns> struct Panels {
-    static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
-    static constexpr int bytes = Rows * Columns * sizeof(E);
-    alignas(1024) unsigned char byte[bytes];
-
-    /* Asks for the tile that begins at this row and column of the map's matrix number `matrix`. By one thread. */
-    __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
-#pragma unroll
-        for (int i = 0; i < bytes; i += Rows * row_bytes)
-            tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
-    }
-
-    /* As wgmma takes it: its first 32 bytes of each row. */
-    __device__ uint64_t descriptor() const { return wgmma_descriptor<row_bytes>(byte); }
-
-    /* How far from the first 32 bytes of each row the next ones are, those of step 1, 2, ... along k. */
-    __device__ static constexpr int offset(int step) {
-        return 32 * step / row_bytes * (Rows * row_bytes) + 32 * step % row_bytes;
-    }
-};
-
 template <typename E, int D> struct WgmmaShared {
     Panels<E, Br, D> q;
-    Panels<E, Bc<E>, D> k; /* O on its way out */
-    Panels<E, D, Bc<E>> v;
+    Panels<E, Bc, D> k; /* O on its way out */
+    Panels<E, D, Bc> v;
     Mbarrier k_full, v_full; /* the tile is there; the first k_full: Q, too */
 };
 
@@ -94,7 +66,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 #ifdef HOPPER
     using Shared = WgmmaShared<E, D>;
     SHARED_MEMORY(Shared, shared);
-    constexpr int Bc = ::Bc<E>, step_elements = 32 / sizeof(E); /* of k, in one wgmma */
+    constexpr int step_elements = 32; /* of k, in one wgmma */
     const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
     const int warp_row = 16 * warp;                                /* the warp's first row in the tile */
@@ -138,12 +110,12 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         const int parity = (key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
-        const float scale_log2 = q_scale_log2 * k_scales[tile * Bc / BLOCK_K], v_scale = v_scales[tile * Bc / BLOCK_K];
+        const float scale_log2 = q_scale_log2 * k_scales[tile], v_scale = v_scales[tile];
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
         float s[Bc / 2];
-        wgmma_fence();
+        wgmma_fence(s);
 #pragma unroll
         for (int step = 0; step < D / step_elements; step++)
             wgmma<E>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)),
@@ -183,12 +155,13 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             l[h] *= factor;
             rescale[h] = factor * (o_scale / v_scale);
             m[h] = m_new;
-            exponent[h] = P_SHIFT<E> - m_new;
+            exponent[h] = E::largest_exponent - m_new;
         }
         o_scale = v_scale;
 
-        /* P = 2^(scale_log2 S - m + P_SHIFT), rounded to E, as the A operand: register j has rows lane / 4 + 8 (j % 2) and
-         * 16 bytes of keys of a step's 32, the left ones or the right. l is summed before rounding, each thread its own. */
+        /* P = 2^(scale_log2 S - m), scaled up to E's largest power of two: it then has numbers down to 2^-17 (e4m3) or 2^-31
+         * (e5m2), not 2^-9 and 2^-16. l is summed of the same P before it is rounded, so that O / l is as ever. Rounded, it is
+         * the A operand: register j has rows lane / 4 + 8 (j % 2) and four of a step's 32 keys, of the left 16 or the right. */
         uint32_t a[Bc / step_elements][4];
 #pragma unroll
         for (int i = 0; i < Bc / 2; i++) {
@@ -199,17 +172,14 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         for (int step = 0; step < Bc / step_elements; step++)
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                const float *x = s + 8 / sizeof(E) * (2 * step + j / 2) + 2 * (j % 2);
-                if constexpr (sizeof(E) == 1)
-                    a[step][j] = pack_4<E>(x[0], x[1], x[4], x[5]); /* two accumulator atoms: V's keys are in this order */
-                else
-                    a[step][j] = pack_pair<E>(x[0], x[1]);
+                const float *x = s + 8 * (2 * step + j / 2) + 2 * (j % 2);
+                a[step][j] = pack_4<E>(x[0], x[1], x[4], x[5]); /* two accumulator atoms: V's keys are in this order */
             }
 
         /* P V, into registers of its own: wgmma adds 8-bit products with fewer bits than fp32 has. O is summed in fp32. */
         mbarrier_wait(&shared.v_full, parity);
         float product[D / 2];
-        wgmma_fence();
+        wgmma_fence(product, a);
 #pragma unroll
         for (int step = 0; step < Bc / step_elements; step++)
             wgmma<E>(product, a[step], wgmma_advance(v_tile, shared.v.offset(step)), step > 0);
@@ -241,7 +211,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
         if (lane % 4 == 0 && row < p.seqlen_q)
-            t.lse[flat_row] = sum > 0 ? (m[h] - P_SHIFT<E>) * LN_2 + logf(sum) + scales.lse_shift[flat_row] : -INFINITY;
+            t.lse[flat_row] = sum > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(sum) + scales.lse_shift[flat_row] : -INFINITY;
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
             const float low = o[4 * d + 2 * h] * factor, high = o[4 * d + 2 * h + 1] * factor;
@@ -267,7 +237,7 @@ template <typename E, int D> static void launch_wgmma(const Problem &p, const Te
     const Scales scales = {(const float *)workspace[Q_SCALES].pointer, (const float *)workspace[K_SCALES].pointer,
                            (const float *)workspace[V_SCALES].pointer, (const float *)workspace[LSE_SHIFT].pointer};
     const TensorMap q_map = tensor_map<E, q_row>(workspace[Q8].pointer, D, p.seqlen_q, p.batch * p.heads, Br);
-    const TensorMap k_map = tensor_map<E, k_row>(workspace[K8].pointer, D, p.seqlen_k, p.batch * p.kv_heads, Bc<E>);
+    const TensorMap k_map = tensor_map<E, k_row>(workspace[K8].pointer, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
     const TensorMap v_map = tensor_map<E, v_row>(workspace[VT8].pointer, key_pitch(&p), D, p.batch * p.kv_heads, D);
     const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
     LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), p, t, scales, q_map, k_map, v_map);
@@ -275,10 +245,9 @@ template <typename E, int D> static void launch_wgmma(const Problem &p, const Te
 
 extern "C" void fp8_wgmma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        switch (p->settings[FORMAT]) {
-        case FORMAT_E4M3: launch_wgmma<E4m3, D>(*p, *t, workspace); break;
-        case FORMAT_E5M2: launch_wgmma<E5m2, D>(*p, *t, workspace); break;
-        case FORMAT_FP16: launch_wgmma<__half, D>(*p, *t, workspace); break;
-        }
+        if (p->settings[FORMAT] == FORMAT_E4M3)
+            launch_wgmma<E4m3, D>(*p, *t, workspace);
+        else
+            launch_wgmma<E5m2, D>(*p, *t, workspace);
     });
 }

@@ -10,15 +10,14 @@
 #include <stdlib.h>
 
 int fp8_plan(const Problem *p, Buffer *workspace) {
-    size_t element = p->settings[FORMAT] == FORMAT_FP16 ? 2 : 1, k_heads = (size_t)p->batch * p->kv_heads;
-    workspace[Q8] = (Buffer){.purpose = "Q8", .bytes = query_elements(p) * element};
-    workspace[K8] = (Buffer){.purpose = "K8", .bytes = key_elements(p) * element};
-    workspace[VT8] = (Buffer){.purpose = "VT8", .bytes = vt_head_offset(p, p->batch, 0) * element};
+    workspace[Q8] = (Buffer){.purpose = "Q8", .bytes = query_elements(p)};
+    workspace[K8] = (Buffer){.purpose = "K8", .bytes = key_elements(p)};
+    workspace[VT8] = (Buffer){.purpose = "VT8", .bytes = vt_head_offset(p, p->batch, 0)};
     workspace[Q_SCALES] = (Buffer){.purpose = "Q scales", .bytes = q_scale_offset(p, p->batch, 0) * sizeof(float)};
     workspace[K_SCALES] = (Buffer){.purpose = "K scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
     workspace[V_SCALES] = (Buffer){.purpose = "V scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
     workspace[LSE_SHIFT] = (Buffer){.purpose = "LSE shift", .bytes = row_count(p) * sizeof(float)};
-    workspace[K_MEAN] = (Buffer){.purpose = "K mean", .bytes = k_heads * p->head_dim * sizeof(float)};
+    workspace[K_MEAN] = (Buffer){.purpose = "K mean", .bytes = (size_t)p->batch * p->kv_heads * p->head_dim * sizeof(float)};
     return FP8_BUFFERS;
 }
 
@@ -29,13 +28,7 @@ static void *read_buffer(const Buffer *buffer) {
     return copy;
 }
 
-static float stored(int format, const void *codes, size_t i) {
-    switch (format) {
-    case FORMAT_E4M3: return e4m3_to_float(((const uint8_t *)codes)[i]);
-    case FORMAT_E5M2: return e5m2_to_float(((const uint8_t *)codes)[i]);
-    default: return fp16_to_float(((const uint16_t *)codes)[i]);
-    }
-}
+static float stored(int format, uint8_t code) { return format == FORMAT_E4M3 ? e4m3_to_float(code) : e5m2_to_float(code); }
 
 /* row := row R^T, R as in quantise.cu: H is its own transpose, and the signs come last. */
 static void rotate_back(float *row, int columns) {
@@ -54,13 +47,13 @@ static void rotate_back(float *row, int columns) {
 static void dequantise_rows(const Problem *p, const Buffer *codes, const Buffer *scales, int matrices, int seqlen, int block,
                             const float *mean, float *rows) {
     const int columns = p->head_dim, tiles = (seqlen + block - 1) / block;
-    void *code = read_buffer(codes);
+    uint8_t *code = read_buffer(codes);
     float *scale = read_buffer(scales);
     for (int matrix = 0; matrix < matrices; matrix++)
         for (int i = 0; i < seqlen; i++) {
             size_t first = ((size_t)matrix * seqlen + i) * columns;
             for (int d = 0; d < columns; d++)
-                rows[first + d] = scale[(size_t)matrix * tiles + i / block] * stored(p->settings[FORMAT], code, first + d);
+                rows[first + d] = scale[(size_t)matrix * tiles + i / block] * stored(p->settings[FORMAT], code[first + d]);
             if (p->settings[HADAMARD])
                 rotate_back(rows + first, columns);
             for (int d = 0; mean && d < columns; d++)
@@ -71,16 +64,16 @@ static void dequantise_rows(const Problem *p, const Buffer *codes, const Buffer 
 }
 
 static void dequantise_v(const Problem *p, const Buffer *workspace, float *v) {
-    const int format = p->settings[FORMAT], columns = p->head_dim, pitch = key_pitch(p);
-    void *code = read_buffer(&workspace[VT8]);
+    const int columns = p->head_dim, pitch = key_pitch(p);
+    uint8_t *code = read_buffer(&workspace[VT8]);
     float *scale = read_buffer(&workspace[V_SCALES]);
     for (int matrix = 0; matrix < p->batch * p->kv_heads; matrix++)
         for (int place = 0; place < pitch; place++) {
-            int key = format == FORMAT_FP16 ? place : key_at_place(place);
+            int key = key_at_place(place);
             for (int d = 0; key < p->seqlen_k && d < columns; d++)
                 v[((size_t)matrix * p->seqlen_k + key) * columns + d] =
                     scale[(size_t)matrix * k_scale_count(p) + key / BLOCK_K] *
-                    stored(format, code, ((size_t)matrix * columns + d) * pitch + place);
+                    stored(p->settings[FORMAT], code[((size_t)matrix * columns + d) * pitch + place]);
         }
     free(code);
     free(scale);
@@ -94,14 +87,11 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
     free(mean);
 }
 
-/* The formats: u; half the smallest step, over what the scale maps the largest number to (fp16 has no scale: over 1). P is
- * at most 2^8, 2^15 and 1 when it is rounded. */
+/* The formats: u; half the smallest step, over what the scale maps the largest number to. P is at most 2^8 and 2^15 when it is
+ * rounded. */
 static Rounding rounding_of(int format, double sum_roundoff) {
-    switch (format) {
-    case FORMAT_E4M3: return (Rounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff};
-    case FORMAT_E5M2: return (Rounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
-    default: return (Rounding){0x1p-11, 0x1p-25, 0x1p-11, 0x1p-25, sum_roundoff};
-    }
+    return format == FORMAT_E4M3 ? (Rounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff}
+                                 : (Rounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
 }
 
 /* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2,
@@ -115,7 +105,6 @@ Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q,
 }
 
 Rounding fp8_wgmma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
-    int format = p->settings[FORMAT];
     dequantise(p, workspace, q, k, v);
-    return rounding_of(format, format == FORMAT_FP16 || device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
+    return rounding_of(p->settings[FORMAT], device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
 }

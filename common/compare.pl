@@ -117,7 +117,7 @@ sub print_row {
     my $ratio = $naive_ms{$problem} ? three_digits($naive_ms{$problem} / $row->{latency_ms}) . '×' : '-';
     my $error = is_unchecked($row) ? 'not checked' : defined $row->{worst_error} ? sprintf '%.1e / %.1e', @$row{qw(worst_error allowed_error)} : '-';
     print_cells($row->{variant}, $row->{direction}, time_text($row->{latency_ms}),
-                $row->{tflops} ? three_digits($row->{tflops}) : '-', three_digits($row->{gbps}),
+                (map { $row->{$_} ? three_digits($row->{$_}) : '-' } 'tflops', 'gbps'),
                 bytes_text($row->{tensor_bytes}) . ' + ' . bytes_text($row->{workspace_bytes}),
                 $ratio, $error);
 }

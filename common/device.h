@@ -64,6 +64,10 @@ typedef struct {
 } Bandwidth;
 Bandwidth device_bandwidth(void);
 
+/* The CPU device: from now on the threads that could run go forward (0), in reverse (1) or shuffled (2), as by CPU_DEVICE_ORDER.
+ * Returns how many such orders there are; a GPU has 0, as it has its own. */
+int device_order(int order);
+
 /* The queue that LAUNCH puts kernels into (a cudaStream_t). */
 void *device_stream(void);
 

@@ -16,8 +16,10 @@
 enum {
     ALIGNMENT = 256, /* what cudaMalloc gives */
     GUARD_BYTES = 256,
-    GUARD_VALUE = 0xa5,
 };
+
+/* NaN in fp32, fp16, bf16 and e5m2, so that what reads past the end shows it, and not the NaN that fills fresh memory. */
+static unsigned char guard_byte(int i) { return i % 2 ? 0xff : 0xfd; }
 
 typedef struct Allocation {
     struct Allocation *next;
@@ -47,18 +49,6 @@ static void find_name(char *name, size_t size) {
     fclose(file);
 }
 
-/* CPU_DEVICE_SHARED, see cpu/simt.h. */
-static size_t shared_bytes(void) {
-    const char *text = getenv("CPU_DEVICE_SHARED");
-    char *end = NULL;
-    unsigned long bytes = text ? strtoul(text, &end, 10) : SIMT_SHARED_LIMIT;
-    if (text && (end == text || *end || bytes < 48 * 1024 || bytes > SIMT_SHARED_LIMIT)) {
-        fprintf(stderr, "CPU_DEVICE_SHARED=%s: choose 49152 to %d bytes\n", text, SIMT_SHARED_LIMIT);
-        exit(2);
-    }
-    return bytes;
-}
-
 const DeviceProperties *device_properties(void) {
     static DeviceProperties properties;
     if (properties.sm_count == 0) {
@@ -66,8 +56,8 @@ const DeviceProperties *device_properties(void) {
         properties.is_cpu = 1;
         properties.capability = 80; /* what instructions_cpu.h has twins for */
         properties.sm_count = simt_workers();
-        properties.has_hopper = 1; /* of wgmma and TMA, too: hopper_cpu.h */
-        properties.shared_bytes = shared_bytes();
+        properties.shared_bytes = simt_shared_bytes();
+        properties.has_hopper = properties.shared_bytes == SIMT_SHARED_LIMIT; /* of wgmma and TMA, too: hopper_cpu.h */
         snprintf(properties.platform, sizeof properties.platform, "CPU device · %d core%s", properties.sm_count,
                  properties.sm_count == 1 ? "" : "s");
     }
@@ -90,7 +80,8 @@ void *device_alloc(size_t bytes, const char *purpose) {
     *a = (Allocation){allocations, pointer, bytes, ""};
     snprintf(a->purpose, sizeof a->purpose, "%s", purpose);
     memset(a->pointer, 0xff, bytes);
-    memset(a->pointer + bytes, GUARD_VALUE, GUARD_BYTES);
+    for (int i = 0; i < GUARD_BYTES; i++)
+        a->pointer[bytes + i] = guard_byte(i);
     simt_forbid(a->pointer + bytes, GUARD_BYTES);
     allocations = a;
     allocated += bytes;
@@ -123,11 +114,13 @@ void device_each_allocation(void (*visit)(const char *purpose, void *pointer, si
 __attribute__((no_sanitize("address"))) const char *device_damaged(void) {
     for (const Allocation *a = allocations; a; a = a->next) {
         int damaged = 0;
-        for (volatile unsigned char *byte = a->pointer + a->bytes; byte < a->pointer + a->bytes + GUARD_BYTES; byte++)
-            if (*byte != GUARD_VALUE) {
+        for (int i = 0; i < GUARD_BYTES; i++) {
+            volatile unsigned char *byte = a->pointer + a->bytes + i;
+            if (*byte != guard_byte(i)) {
                 damaged = 1;
-                *byte = GUARD_VALUE;
+                *byte = guard_byte(i);
             }
+        }
         if (damaged)
             return a->purpose;
     }
@@ -162,6 +155,8 @@ double device_time_replay_ms(void (*work)(void *), void *const *contexts, int co
     return (now_ms() - begin) / count;
 }
 void device_replay_end(void) {}
+
+int device_order(int order) { return simt_choose_order(order); }
 
 void *device_stream(void) { return NULL; }
 

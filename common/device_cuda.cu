@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -112,9 +113,10 @@ struct Allocation {
 };
 static std::vector<Allocation> allocations;
 
-/* Behind each allocation lies a strip of known bytes; a kernel that writes past the end changes them. */
+/* Behind each allocation lies a strip of known bytes; a kernel that writes past the end changes them. They are NaN in fp32,
+ * fp16, bf16 and e5m2, so that what reads past the end shows it, and not the NaN that fills fresh memory. */
 static const size_t GUARD_BYTES = 256;
-static const int GUARD = 0xa5;
+static const std::vector<uint16_t> GUARD(GUARD_BYTES / 2, 0xfffd);
 
 /* Left free for the flush buffer, and for what the driver takes for kernels' stacks when they are first launched. */
 static const size_t DRIVER_BYTES = (size_t)64 << 20;
@@ -132,7 +134,7 @@ void *device_alloc(size_t bytes, const char *purpose) {
     }
     CHECK(error);
     CHECK(cudaMemset(pointer, 0xff, bytes));
-    CHECK(cudaMemset(pointer + bytes, GUARD, GUARD_BYTES));
+    CHECK(cudaMemcpy(pointer + bytes, GUARD.data(), GUARD_BYTES, cudaMemcpyHostToDevice));
     allocations.push_back({pointer, bytes, purpose});
     return pointer;
 }
@@ -157,8 +159,8 @@ const char *device_damaged(void) {
     for (const Allocation &a : allocations) {
         unsigned char strip[GUARD_BYTES];
         CHECK(cudaMemcpy(strip, a.pointer + a.bytes, GUARD_BYTES, cudaMemcpyDeviceToHost));
-        if (std::any_of(strip, strip + GUARD_BYTES, [](unsigned char byte) { return byte != GUARD; })) {
-            CHECK(cudaMemset(a.pointer + a.bytes, GUARD, GUARD_BYTES));
+        if (memcmp(strip, GUARD.data(), GUARD_BYTES) != 0) {
+            CHECK(cudaMemcpy(a.pointer + a.bytes, GUARD.data(), GUARD_BYTES, cudaMemcpyHostToDevice));
             return a.purpose;
         }
     }
@@ -177,6 +179,8 @@ void device_poison(void *device, size_t bytes) { CHECK(cudaMemset(device, 0xff, 
 
 /* All kernels go into one queue of our own, since what goes into CUDA's default one cannot be recorded as a graph. It is a
  * blocking stream: it waits for the default one, where copies and memsets go, and the default one for it. */
+int device_order(int) { return 0; }
+
 void *device_stream(void) {
     static cudaStream_t stream;
     if (!stream)

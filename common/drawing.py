@@ -41,6 +41,9 @@ LOOKS = {
     "06_fp8/wgmma": ("#7a4fb5", "*", "-"),
     "07_flash_decoding/one_block": ("#5f6f00", "X", "--"),
     "07_flash_decoding/split_k": ("#5f6f00", "p", "-"),
+    "08_fa3/wgmma": ("#a32020", "1", ":"),
+    "08_fa3/specialised": ("#a32020", "2", "--"),
+    "08_fa3/overlapped": ("#a32020", "3", "-"),
 }
 
 

@@ -165,9 +165,7 @@ static struct option OPTIONS[END] = {
 static int is_flag(const Setting *setting) { return !setting->choices && !setting->max; }
 
 static void add_settings(const Stage *stage) {
-    int end = 0;
-    while (OPTIONS[end].name)
-        end++;
+    int end = SETTING - 1; /* the first place behind those that every stage has */
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++)
         OPTIONS[end++] = (struct option){stage->settings[i].name,
                                          is_flag(&stage->settings[i]) ? no_argument : required_argument, NULL, SETTING + i};
@@ -268,7 +266,8 @@ static void print_help(const Stage *stage) {
            "  --roofline C   of this chip, with --trace: " CHIP_NAMES "; default h200\n"
            "  --help\n\n"
            "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
-           "cuts off. GB/s (csv and json) counts Q, K and V read once, O and LSE written once.\n");
+           "cuts off. GB/s %s read once, O and LSE written once.\n",
+           stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
@@ -398,9 +397,8 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
     if ((long)p->batch * p->heads > 65535)
         cannot_run(stage, "--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
 
-    /* 2^58 elements of any tensor, S included, keep every size in bytes inside 64 bits. */
-    double rows = (double)p->batch * p->heads * p->seqlen_q, keys = (double)p->batch * p->kv_heads * p->seqlen_k;
-    if (rows * p->head_dim > 0x1p58 || keys * p->head_dim > 0x1p58 || rows * p->seqlen_k > 0x1p58)
+    /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
+    if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
         cannot_run(stage, "--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
                    p->batch, p->heads, p->seqlen_q, p->seqlen_k);
 

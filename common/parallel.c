@@ -18,8 +18,12 @@ typedef struct {
     void *context;
 } Loop;
 
+/* Whether this thread is in a body at present. */
+static _Thread_local int inside;
+
 static void *take_pieces(void *argument) {
     Loop *loop = argument;
+    inside = 1;
     for (;;) {
         size_t begin = atomic_fetch_add(&loop->next, loop->piece);
         if (begin >= loop->count)
@@ -45,6 +49,11 @@ int host_threads(void) {
 }
 
 void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *context), void *context) {
+    if (inside) {
+        if (count)
+            body(0, count, context);
+        return;
+    }
     int threads = host_threads();
     Loop loop = {.count = count, .body = body, .context = context};
     loop.piece = count / ((size_t)threads * PIECES_PER_THREAD) + 1;
@@ -57,6 +66,7 @@ void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *con
            pthread_create(&helpers[started], NULL, take_pieces, &loop) == 0)
         started++;
     take_pieces(&loop);
+    inside = 0;
     for (int i = 0; i < started; i++)
         pthread_join(helpers[i], NULL);
 }

@@ -151,8 +151,71 @@ def swizzle():
     save(figure, "swizzle.svg", FOLDER)
 
 
+QK, SOFTMAX, PV, COPY = WARPS[0], WARPS[1], WARPS[2], FAINT
+
+
+def lane(axis, row, name, steps):
+    """A row of a time line: `steps` are (start, length, colour, text)."""
+    axis.text(-0.2, row + 0.4, name, ha="right", va="center", fontsize=7.5)
+    for start, length, colour, text in steps:
+        cell(axis, start, row, length, 0.8, colour, text, 6)
+
+
+def roles():
+    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's clocks, D = 128, in hundreds:
+    a warpgroup's Q K^T and P V 5 each if it has the tensor cores alone, its softmax 8."""
+    figure, panels = plt.subplots(3, 1, figsize=(9.2, 5.6))
+    titles = ("wgmma: three blocks, each at another step by chance", "specialised: two consumers in step",
+              "overlapped: turns, and the next S before this P V")
+    for axis, title in zip(panels, titles):
+        axis.axis("off")
+        frame(axis, -5.5, 57, -0.2, 3.2)
+        axis.set_title(title, loc="left")
+    one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"), (start + 13, 5, PV, f"P V{i}")]
+    for block in range(3):
+        lane(panels[0], block, f"block {block}", [s for i in range(3 if block == 0 else 2) for s in one(6 * block + 18 * i, i)])
+    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 8, SOFTMAX, f"softmax {i}"), (start + 18, 10, PV, f"P V{i}")]
+    lane(panels[1], 0, "producer", [(0, 6, COPY, "K1, V1"), (28, 6, COPY, "K2, V2")])
+    for consumer in range(2):
+        lane(panels[1], 1 + consumer, f"consumer {consumer}", both(0, 0) + both(28, 1))
+    lane(panels[2], 0, "producer", [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3")])
+    for consumer in range(2):
+        steps = []
+        for turn in range(3):
+            start = 20 * turn + 10 * consumer
+            steps += [(start, 0, 5, QK, f"Q K{turn + 1}"), (start + 5, 0, 5, PV, f"P V{turn}"),
+                      (start + 5, 0.42, 8, SOFTMAX, f"softmax {turn + 1}")]
+        for start, down, length, colour, text in steps:
+            if start + length <= 57:
+                cell(panels[2], start, 1 + consumer + down, length, 0.38, colour, text, 6)
+        panels[2].text(-0.2, 1.4 + consumer, f"consumer {consumer}", ha="right", va="center", fontsize=7.5)
+    save(figure, "roles.svg", FOLDER)
+
+
+def ring():
+    """The ring of 08_fa3: two places, two mbarriers each, and who waits where."""
+    figure, (axis,) = canvas(8.2, 3.4)
+    frame(axis, -0.3, 16.3, -1.2, 5.4)
+    cell(axis, 0, 1.3, 3, 1.6, COPY, "producer warp\nasks TMA for tiles", 7)
+    for i in range(2):
+        top = 0.2 + 2.4 * i
+        cell(axis, 6.5, top, 3, 1.4, WARPS[i], f"place {i}\ntiles {i}, {i + 2}, {i + 4}, …", 7)
+        cell(axis, 13, top, 3, 1.4, WARPS[2], f"consumer {i}\n4 warps", 7)
+        arrow(axis, (3.1, 2.1 - 0.35 + 0.7 * i), (6.4, top + 0.7))
+        for j in range(2):
+            arrow(axis, (9.6, top + 0.4), (12.9, 0.6 + 2.4 * j))
+            arrow(axis, (12.9, 1.2 + 2.4 * j), (9.6, top + 1.0), "#b04a00")
+    axis.text(4.7, 0.3, "TMA", ha="center", va="center", fontsize=7.5)
+    axis.text(11.2, -0.6, "full: TMA has written all bytes; consumers wait", ha="center", va="center", fontsize=7.5)
+    axis.text(11.2, 4.9, "empty: all eight warps are done; the producer waits", ha="center", va="center", fontsize=7.5,
+              color="#b04a00")
+    save(figure, "ring.svg", FOLDER)
+
+
 if __name__ == "__main__":
     loop_orders()
     warp_ownership()
     fragments()
     swizzle()
+    roles()
+    ring()

@@ -37,13 +37,17 @@ static void setting_text(const Setting *setting, int value, char *text, size_t s
     snprintf(text, size, "%.*s", (int)strcspn(choice, "|"), choice);
 }
 
+/* NaN of a pre-pass alone: what is counted is attention's. 00_naive knows none of the stage's own options, the 8-bit cache among
+ * them: its bytes are those without. */
 static double tflops(const Report *r, const Row *row) {
-    return counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9);
+    return row->direction == PREPARE ? NAN : counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9);
 }
 static double gbps(const Report *r, const Row *row) {
-    ByteCount *bytes = r->stage->bytes;
-    double moved = bytes ? bytes(r->problem, r->key_lengths) : compulsory_bytes(r->problem, row->direction);
-    return moved / (row->latency_ms * 1e6);
+    Problem p = *r->problem;
+    if (strcmp(row->name, NAIVE) == 0)
+        memset(p.settings, 0, sizeof p.settings);
+    double moved = r->stage->bytes ? r->stage->bytes(&p, r->key_lengths) : compulsory_bytes(&p, row->direction);
+    return row->direction == PREPARE ? NAN : moved / (row->latency_ms * 1e6);
 }
 
 const char *direction_name(Direction direction) {
@@ -111,9 +115,10 @@ static void print_time(Cell cell, double ms) {
         print_number(cell, ms, " ms");
 }
 
-static void print_share(Cell cell, double value, double whole) {
-    if (whole > 0)
-        print_number(cell, 100 * value / whole, "%");
+/* "-" for what is not known */
+static void print_known(Cell cell, double value, const char *unit) {
+    if (isfinite(value))
+        print_number(cell, value, unit);
     else
         strcpy(cell, "-");
 }
@@ -235,13 +240,10 @@ static void table_row(const Report *r, const Row *row) {
     snprintf(cells[DIRECTION], sizeof(Cell), "%s", direction_name(row->direction));
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
-    if (row->direction == PREPARE)
-        strcpy(cells[TFLOPS], "-");
-    else
-        print_number(cells[TFLOPS], tflops(r, row), "");
-    print_number(cells[GBPS], gbps(r, row), "");
-    print_share(cells[OF_READ], gbps(r, row), r->bandwidth.read_gbps);
-    print_share(cells[OF_COPY], gbps(r, row), r->bandwidth.copy_gbps);
+    print_known(cells[TFLOPS], tflops(r, row), "");
+    print_known(cells[GBPS], gbps(r, row), "");
+    print_known(cells[OF_READ], 100 * gbps(r, row) / r->bandwidth.read_gbps, "%");
+    print_known(cells[OF_COPY], 100 * gbps(r, row) / r->bandwidth.copy_gbps, "%");
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, row->workspace_bytes ? workspace : "0");

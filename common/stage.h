@@ -89,6 +89,7 @@ typedef struct {
     int min_bf16_capability; /* the same, for bf16: tensor cores take it from sm_80 on */
     int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
     int max_seqlen_q;        /* 0: any */
+    int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
     Refusal *refuses;        /* NULL: any settings go together */
     int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 

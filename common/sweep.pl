@@ -114,7 +114,7 @@ sub is_decoding { return stage_of($_[0]) =~ /decoding/ }
 
 sub attention_points {
     my ($program, $head_dim, $mask) = @_;
-    my $is_forward = stage_of($program) lt '05';
+    my $is_forward = stage_of($program) !~ /backward|fp8/;
     my $heads = int($o{hidden} / $head_dim) || 1;
     my @lengths = sort { $a <=> $b } split /,/, $o{lengths};
     @lengths = grep { $_ <= $o{tokens} || $is_cpu || ($is_forward && $mask eq 'full') } @lengths;

@@ -57,12 +57,13 @@ typedef struct {
     TraceCollective collectives[16]; /* ends at the first without a name */
 } TraceKernel;
 
-/* Two accesses to one byte by two threads, at least one a write, with nothing that orders them. */
+/* Two accesses to one byte by two threads, at least one a write, with nothing that orders them. Or a thread's write that wgmma
+ * or TMA meets, in order but without a proxy_fence: `unpublished`. */
 typedef struct {
     const char *kernel;
     char tensor[64];
     char line[2][TRACE_LINE]; /* source lines: the earlier access here, then the one that found it */
-    int writes[2];
+    int writes[2], unpublished;
     unsigned block[2], thread[2]; /* of the first example; `thread` in its block */
     uint64_t offset;              /* the byte of the tensor or of shared memory */
     uint64_t count;               /* bytes between this pair of lines */
@@ -84,6 +85,9 @@ const Trace *trace_end(void);
 
 /* The row of a kernel and a tensor; all zeros if there was no such access. */
 const TraceRow *trace_find(const Trace *trace, const char *kernel, const char *tensor);
+
+/* Prints the races, three lines each. */
+void trace_print_races(const Trace *trace, FILE *to);
 
 /* Prints the result for people, or as JSON, one object a line. `flops`: of the problem, as everybody counts them.
  * `predicted`: what formulas say (Variant.predict). `chip`: a name from roofline.h. */

@@ -1,12 +1,14 @@
 # Program.pm - runs a stage's program and keeps what it said. The tests run from the repository's root.
 #
 #     my $run = run('01_tiled', '--seqlen', 64);     $run->{code}, $run->{out}, $run->{err}
+#     of_the_host();                                  skips a script whose every question the host alone answers
 package Program;
 use strict;
 use warnings;
 use Exporter qw(import);
 use File::Temp qw(tempdir);
-our @EXPORT = qw(run);
+use Test::More;
+our @EXPORT = qw(run of_the_host);
 
 my $scratch = tempdir(CLEANUP => 1);
 
@@ -25,6 +27,11 @@ sub run {
         $run{$stream} = <$file> // '';
     }
     return \%run;
+}
+
+# On a GPU each start of a program takes half a second, and the host's code is the same: there `make test-all` alone asks again.
+sub of_the_host {
+    plan skip_all => 'the CPU device has answered for the host' if ($ENV{TEST_DEVICE} // '') eq 'cuda' && !$ENV{TEST_ALL};
 }
 
 1;

@@ -13,13 +13,25 @@ use Exporter qw(import);
 use File::Temp qw(tempdir);
 use Storable qw(fd_retrieve store_fd);
 use Test::More;
-our @EXPORT = qw(in_copies with_file read_file built);
+our @EXPORT = qw(in_copies from_copies with_file read_file write_file built);
 
 my ($root, $build);
 
 # Calls $try->($item) in a copy of the tree, for each item. It returns what shall be reported, lists of [name, good, diagnosis].
 sub in_copies {
-    ($build, my ($try, @items)) = @_;
+    my ($build, $try, @items) = @_;
+    from_copies($build, $try, sub {
+        for (@_) {
+            my ($name, $good, $why) = @$_;
+            ok($good, $name) or $why && diag($why);
+        }
+    }, @items);
+    done_testing;
+}
+
+# The same, but hands what $try returns to $report, item by item.
+sub from_copies {
+    ($build, my ($try, $report, @items)) = @_;
     $root = getcwd;
     my $copies = $ENV{JOBS} || `getconf _NPROCESSORS_ONLN` + 0 || 1;
     my @from;
@@ -32,7 +44,7 @@ sub in_copies {
         }
         my $directory = tempdir(CLEANUP => 1);
         # Headers and objects travel with their times, so that make compiles only what a change touched.
-        system("cp -a Makefile common tests 0?_* '$directory' && mkdir -p '$directory/build' && cp -a '$build' '$directory/build/'")
+        system("cp -a \$(ls | grep -vx build) '$directory' && mkdir -p '$directory/build' && cp -a '$build' '$directory/build/'")
             == 0 or die "cannot copy the tree to $directory";
         chdir $directory or die "$directory: $!";
         for (my $i = $copy; $i < @items; $i += $copies) {
@@ -44,13 +56,9 @@ sub in_copies {
     }
     for my $i (0 .. $#items) {
         my $results = eval { fd_retrieve($from[$i % $copies]) } or BAIL_OUT("copy " . $i % $copies . " of the tree has died");
-        for (@$results) {
-            my ($name, $good, $why) = @$_;
-            ok($good, $name) or $why && diag($why);
-        }
+        $report->(@$results);
     }
     wait for @from;
-    done_testing;
 }
 
 # Writes $text to the file, calls $look, and puts file and build back as they were, times included: what was compiled from the

@@ -1,289 +1,513 @@
 /* grid.c - every variant of one stage against the fp64 oracle, over shapes, masks, head groups, key lengths and inputs.
  *
- * Linked once a stage against that stage's table (its main.c with main renamed). How it is run: grid.h. The stage's own
- * settings rotate with the rest.
+ *     build/cpu/tests/grid_01_tiled [--quick] [--variant NAME] [--verbose]
+ *     build/cpu/tests/grid_01_tiled --fuzz N [--seed S] [--seconds T] [--variant NAME]
  *
- * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
- * 00_naive's in the same dtype; if LSE agrees on its own; and if no guard strip behind a tensor was written to. A variant that
- * prepares its inputs is held against the oracle of those (quantised.h).
+ * Linked once a stage against that stage's table (its main.c with main renamed); grid.h has the parts.
+ *
+ * The grid: a test point is one variant in one dtype, head dim and mask. Inside are pairs of the lengths below; heads, batch,
+ * key lengths, the stage's own settings and the kind of input are drawn from the case's number, each on its own, so that any
+ * two of them meet. Then a few long and wide cases; the same bits in any order of the threads; and a formula for the traffic.
+ * --quick keeps every eighth of the pairs, for sanitizers and mutation tests, and ends at the first case that is wrong;
+ * GRID_EVERY=N in the environment keeps every N-th. A GPU takes more pairs. Of wrong cases three are printed, with --verbose
+ * all.
+ *
+ * The fuzz: N random problems for every variant, of the seeds S, S + 1, ... A wrong one is printed as the command that repeats
+ * it.
+ *
+ * Wherever no key exists K and V hold NaN on the device, and so does the strip behind every allocation (device.h).
  */
-#include "../common/check.h"
-#include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/quantised.h"
-#include "../common/random.h"
+#define _POSIX_C_SOURCE 200809L
 #include "grid.h"
+#include "../common/parallel.h"
 
-/* Inputs that break something plain N(0,1) leaves whole. */
-typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_MEAN, INPUT_COUNT } InputKind;
-static const char *INPUT_NAMES[] = {
-    "normal", "peaked", "outlier", "equal", "very negative", "one-hot", "V mean 0.5, growing"};
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-/* One case: the problem, its inputs on host and device, and what is right. */
+static struct {
+    int quick, verbose;
+    int every; /* pairs of lengths: one in so many */
+    long fuzz; /* problems for each variant; 0: the grid */
+    long seconds;
+    uint64_t seed;
+    const Variant *variants[MAX_VARIANTS + 1]; /* those asked for, behind what they are measured by */
+    int first, count;                          /* those from `first` on are examined */
+} grid = {.every = 1};
+
+/* What became of one variant in the cases of one test point. */
 typedef struct {
-    Problem p;
-    InputKind kind;
-    int *lengths;       /* host; NULL: all keys exist */
-    Tensors t;          /* device */
-    HostTensors inputs; /* the same on the host */
-    void *host_o;
-    float *host_lse;
-    double *o, *lse;    /* the oracle's */
-    double score_size;  /* see check.h */
-    double naive_error; /* 00_naive's worst error of O on this case */
-} Case;
+    int cases, wrong, refused;
+    char reason[128]; /* of the first refusal */
+} Tally;
 
-/* Draws q, k, v of the case's kind, rounds them to the dtype, and hands back what was rounded, as doubles. */
-static void draw(Case *c, unsigned seed, double *q, double *k, double *v, void *device[3]) {
-    const Problem *p = &c->p;
-    size_t counts[3] = {query_elements(p), key_elements(p), key_elements(p)};
-    double *values[3] = {q, k, v};
-    const char *names[3] = {"Q", "K", "V"};
-    void *host[3]; /* free_case frees them */
-    for (int tensor = 0; tensor < 3; tensor++) {
-        host[tensor] = host_alloc(counts[tensor], dtype_bytes(p->dtype));
-        double mean = tensor == 2 ? (c->kind == V_MEAN ? 0.5 : 0) : c->kind == VERY_NEGATIVE ? (tensor == 0 ? 4 : -4) : 0;
-        double std = c->kind == VERY_NEGATIVE && tensor < 2 ? 0.25 : 1;
-        random_normal(p->dtype, host[tensor], counts[tensor], seed, tensor, mean, std);
-        for (size_t i = 0; i < counts[tensor]; i++) {
-            size_t row = i / p->head_dim;
-            int d = i % p->head_dim;
-            if (c->kind == EQUAL && tensor == 0)
-                dtype_store(p->dtype, host[tensor], i, 0);
-            if (c->kind == V_MEAN && tensor == 2) /* and 10 times as large at the end: tiles of keys differ */
-                dtype_store(p->dtype, host[tensor], i,
-                            dtype_to_double(p->dtype, host[tensor], i) * exp2(row % p->seqlen_k * 3.3 / p->seqlen_k));
-            if (c->kind == OUTLIER && tensor < 2 && d == (int)(row * 7 % p->head_dim))
-                dtype_store(p->dtype, host[tensor], i, 100);
-            if (c->kind == ONE_HOT && tensor < 2) /* scores 0 and, where row and column hit the same d, +-100 */
-                dtype_store(p->dtype, host[tensor], i,
-                            d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim)));
-            values[tensor][i] = dtype_to_double(p->dtype, host[tensor], i);
-        }
-        device[tensor] = device_allocate(counts[tensor] * dtype_bytes(p->dtype), names[tensor]);
-        device_write(device[tensor], host[tensor], counts[tensor] * dtype_bytes(p->dtype));
-    }
-    c->score_size = score_size(p, host[0], host[1]);
-    c->inputs = (HostTensors){host[0], host[1], host[2], NULL};
+/* ---- choosing ---- */
+
+/* What is chosen for a case. Each has its own random numbers. */
+enum { HEADS, BATCH, WITH_LENGTHS, INPUTS, GIVEN, NUMBER, SHAPE, SHIFT, SCALE, SETTING_0 = 20, LENGTH_0 = 1000 };
+
+/* A number from 0 to count - 1, by the case and what it is for: bits mixed as in random.c. */
+static unsigned pick(uint64_t number, int purpose, unsigned count) {
+    uint64_t z = number * 0x9e3779b97f4a7c15 + (uint64_t)(purpose + 1) * 0xd1342543de82ef95;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return (unsigned)((z ^ (z >> 31)) >> 32) % count;
 }
 
-static Case make_case(Problem p, InputKind kind, int with_lengths, unsigned seed) {
-    Case c = {.p = p, .kind = kind};
-    if (with_lengths)
-        c.lengths = draw_lengths(&p, seed, &c.t.key_lengths);
-    size_t queries = query_elements(&p), keys = key_elements(&p), rows = row_count(&p);
-    double *q = host_alloc(queries, sizeof *q), *k = host_alloc(keys, sizeof *k), *v = host_alloc(keys, sizeof *v);
-    void *device[3];
-    draw(&c, seed, q, k, v, device);
-    c.t.q = device[0], c.t.k = device[1], c.t.v = device[2];
-    c.t.o = device_allocate(queries * dtype_bytes(p.dtype), "O");
-    c.t.lse = device_allocate(rows * sizeof(float), "LSE");
-    c.host_o = host_alloc(queries, dtype_bytes(p.dtype));
-    c.host_lse = host_alloc(rows, sizeof(float));
-    c.o = host_alloc(queries, sizeof(double));
-    c.lse = host_alloc(rows, sizeof(double));
-    oracle_forward(&p, c.lengths, q, k, v, c.o, c.lse);
-    free(q), free(k), free(v);
+/* Of the stage's settings that are numbers at most one is given, because they exclude each other; it is one of few: what
+ * matters is none, one, some, and more than there are tiles. */
+static void pick_settings(Problem *p, uint64_t number) {
+    static const int numbers[] = {1, 2, 3, 7, 64, 200};
+    int given = pick(number, GIVEN, 3);
+    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
+        const Setting *s = &stage.settings[i];
+        int choices = 1, value = numbers[pick(number, NUMBER, 6)];
+        for (const char *c = s->choices ? s->choices : "flag|"; *c; c++)
+            choices += *c == '|';
+        if (s->max)
+            p->settings[i] = given-- ? 0 : value < s->max ? value : s->max;
+        else
+            p->settings[i] = pick(number, SETTING_0 + i, choices);
+    }
+}
+
+/* Whether one of the settings is a number, so that pairs of lengths should meet several of them. */
+static int has_numbers(void) {
+    int has = 0;
+    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++)
+        has |= stage.settings[i].max > 0;
+    return has;
+}
+
+/* The stage's variants, those not asked for, too. 00_naive has none but what others are measured by. */
+static int variant_count(void) {
+    int count = 0;
+    while (count < MAX_VARIANTS && stage.variants[count].name)
+        count++;
+    return count ? count : 1;
+}
+static const Variant *variant_at(int i) { return stage.variants[0].name ? &stage.variants[i] : reference(); }
+
+/* The most queries that some variant takes. */
+static int most_queries(void) {
+    int most = 1;
+    for (int i = 0; i < variant_count(); i++) {
+        int takes = variant_at(i)->max_seqlen_q ? variant_at(i)->max_seqlen_q : MAX_SEQLEN;
+        most = takes > most ? takes : most;
+    }
+    return most;
+}
+
+/* Inputs, key lengths (with them one time in two) and settings of a case whose shape is chosen. */
+static Case case_of(Problem p, uint64_t number, int with_lengths) {
+    Case c = {.p = p, .seed = number, .inputs = direction.inputs[pick(number, INPUTS, direction.input_count)]};
+    pick_settings(&c.p, number);
+    if (c.inputs == PEAKED)
+        c.p.scale *= direction.peak;
+    if (!with_lengths)
+        return c;
+    c.key_lengths = host_alloc(p.batch, sizeof *c.key_lengths);
+    for (int b = 0; b < p.batch; b++) {
+        int random = pick(number, LENGTH_0 + p.batch + b, p.seqlen_k + 1);
+        int choices[] = {p.seqlen_k, 0, 1, (p.seqlen_k / 2) | 1, p.seqlen_k - 1, random};
+        int length = choices[pick(number, LENGTH_0 + b, 6)];
+        c.key_lengths[b] = length < p.seqlen_k ? length : p.seqlen_k;
+    }
     return c;
 }
 
-static void free_case(Case *c) {
-    void *device[] = {(void *)c->t.q, (void *)c->t.k, (void *)c->t.v, c->t.o, c->t.lse, (void *)c->t.key_lengths};
-    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
-        device_free(device[i]);
-    void *host[] = {c->inputs.q, c->inputs.k, c->inputs.v, c->host_o, c->host_lse, c->o, c->lse, c->lengths};
-    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
-        free(host[i]);
+/* ---- many cases ---- */
+
+/* Why a variant cannot run the problem, or NULL: with what comes before it in a backward stage. */
+static const char *refuses(const Variant *variant, const Problem *p) {
+    const char *reason = stage.forward ? variant_refuses(stage.forward, p) : NULL;
+    return reason ? reason : variant_refuses(variant, p);
 }
 
-static void print_case(const Case *c) { print_problem(&c->p, c->lengths, INPUT_NAMES[c->kind]); }
-
-static int all_zero(const Buffer *buffer) {
-    unsigned char *bytes = host_alloc(buffer->bytes, 1);
-    size_t i = 0;
-    device_read(bytes, buffer->pointer, buffer->bytes);
-    while (i < buffer->bytes && bytes[i] == 0)
-        i++;
-    free(bytes);
-    return i == buffer->bytes;
+/* Whether anybody takes a problem who has not had `most` of them, known before it has cost anything. Notes refusals. */
+static int is_taken(const Problem *p, Tally *tally, long most) {
+    int takers = 0;
+    for (int i = grid.first; i < grid.count; i++) {
+        const char *reason = refuses(grid.variants[i], p);
+        if (reason && !tally[i].refused++)
+            snprintf(tally[i].reason, sizeof tally[i].reason, "%s", reason);
+        takers += !reason && tally[i].cases < most;
+    }
+    return takers;
 }
 
-/* Runs one variant on poisoned outputs and workspace, and reads O and LSE back into the case. Returns what it wrote past the end
- * of or left in disorder, or NULL. If it prepares its inputs and `comparisons` is not NULL, they are filled in. */
-static const char *launch_variant(const Variant *variant, Case *c, Comparison *comparisons) {
-    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
-    int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0, prepares = variant_prepares(variant, &c->p);
-    for (int i = 0; i < buffers; i++) {
-        workspace[i].pointer = device_allocate(workspace[i].bytes, workspace[i].purpose); /* arrives poisoned */
-        if (workspace[i].zeroed) {
-            void *zeros = calloc(workspace[i].bytes, 1);
-            device_write(workspace[i].pointer, zeros, workspace[i].bytes);
-            free(zeros);
+/* Every variant that takes it on one case. What they are measured by runs every time, though nobody may be counting it. */
+static void run_case(Case *c, Tally *tally, long most) {
+    open_case(c);
+    for (int i = 0; i < grid.count; i++) {
+        if (refuses(grid.variants[i], &c->p) || (i && tally[i].cases >= most))
+            continue;
+        tally[i].cases++;
+        if (tally[i].wrong < 3 || grid.verbose) /* three examples are enough */
+            tally[i].wrong += !try_variant(grid.variants[i], c);
+    }
+}
+
+typedef struct {
+    Case *cases;
+    size_t count;
+    Tally *tally;
+    long most;
+} Batch;
+static void run_batch(size_t begin, size_t end, void *context) {
+    Batch *b = context;
+    (void)begin, (void)end;
+    for (size_t i = 0; i < b->count; i++) {
+        run_case(&b->cases[i], b->tally, b->most);
+        close_case(&b->cases[i]);
+    }
+}
+
+/* Runs and frees cases, the host's part of all of them in parallel. The device's part has one thread: a case is too small to
+ * be compared by several. */
+static void run_cases(Case *cases, size_t count, Tally *tally, long most) {
+    parallel_for(count, prepare_cases, cases);
+    parallel_for(1, run_batch, &(Batch){cases, count, tally, most});
+}
+
+enum { BATCH_SIZE = 64, ALL = 1 << 30 };
+typedef struct {
+    Case cases[BATCH_SIZE];
+    size_t count;
+    Tally tally[MAX_VARIANTS + 1];
+} Point;
+
+static int wrong_total(const Tally *tally) {
+    int wrong = 0;
+    for (int i = 0; i < grid.count; i++)
+        wrong += tally[i].wrong;
+    return wrong;
+}
+
+static void flush(Point *point) {
+    if (!(grid.quick && !grid.verbose && wrong_total(point->tally)))
+        run_cases(point->cases, point->count, point->tally, ALL);
+    else
+        for (size_t i = 0; i < point->count; i++)
+            close_case(&point->cases[i]);
+    point->count = 0;
+}
+
+static void add_case(Point *point, Case c) {
+    if (!is_taken(&c.p, point->tally, ALL)) {
+        free(c.key_lengths);
+        return;
+    }
+    point->cases[point->count++] = c;
+    if (point->count == BATCH_SIZE)
+        flush(point);
+}
+
+/* Prints the test points; of what others are measured by only if it is wrong. Returns 0 if there is nothing more to do. */
+static int finish(Point *point, Tally *sum, const char *name) {
+    flush(point);
+    for (int i = 0; i < grid.count; i++) {
+        const Tally *t = &point->tally[i];
+        const Variant *v = grid.variants[i];
+        if (i < grid.first && !t->wrong)
+            continue;
+        if (!t->cases && t->refused)
+            ok(1, "%s/%s %s # SKIP %s", stage.name, v->name, name, t->reason);
+        else if (t->cases)
+            ok(!t->wrong, "%s/%s %s: %d cases%s%s", stage.name, v->name, name, t->cases,
+               t->refused ? ", and some it refuses: " : "", t->reason);
+        sum[i].cases += t->cases, sum[i].wrong += t->wrong;
+        if (t->refused && !sum[i].refused++)
+            memcpy(sum[i].reason, t->reason, sizeof t->reason);
+    }
+    int go_on = !(grid.quick && !grid.verbose && wrong_total(point->tally));
+    memset(point, 0, sizeof *point);
+    return go_on;
+}
+
+/* ---- the grid ---- */
+
+/* All pairs of these, for D = 64 and fp16; fewer of the others. */
+static int run_pairs(Point *point, Tally *sum) {
+    static const int lengths[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 509};
+    static const int head_dims[] = {64, 128, 8, 32, 40, 96, 256}, heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {4, 1}, {2, 2}};
+    enum { LENGTHS = sizeof lengths / sizeof *lengths, HEAD_DIMS = sizeof head_dims / sizeof *head_dims };
+    const int is_cpu = device_properties()->is_cpu, rounds = has_numbers() ? 4 : 1, queries = most_queries();
+    uint64_t number = 0;
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        for (int d = 0; d < HEAD_DIMS; d++)
+            for (int causal = 0; causal < 2; causal++) {
+                for (int index = 0; index < rounds * LENGTHS * LENGTHS; index++) {
+                    const int seqlen_q = lengths[index / LENGTHS % LENGTHS], seqlen_k = lengths[index % LENGTHS];
+                    const int pairs = seqlen_q * seqlen_k, large = pairs > 130 * 130, small = pairs <= 65 * 65;
+                    number++;
+                    /* D = 128 a third for each mask, the others a sixteenth. On the CPU a quarter of the large ones, and a
+                     * quarter of the dtypes other than fp16, whose code differs in a conversion */
+                    int every = grid.every * (d == 0 ? 1 : d == 1 ? 3 : 16);
+                    if (is_cpu)
+                        every *= (large ? 4 : 1) * (dtype == DTYPE_FP16 ? 1 : 4) * (stage.forward ? 2 : 1);
+                    if (seqlen_q > queries || (index + causal + d) % every)
+                        continue;
+                    const int *h = heads[pick(number, HEADS, large ? 2 : small ? 5 : 3)]; /* few where they cost time */
+                    Problem p = {.batch = small && pick(number, BATCH, 3) == 0 ? 3 : 1,
+                                 .heads = h[0],
+                                 .kv_heads = h[1],
+                                 .seqlen_q = seqlen_q,
+                                 .seqlen_k = seqlen_k,
+                                 .head_dim = head_dims[d],
+                                 .dtype = dtype,
+                                 .causal = causal,
+                                 .scale = (float)(1 / sqrt(head_dims[d]))};
+                    add_case(point, case_of(p, number, pick(number, WITH_LENGTHS, 2)));
+                }
+                char name[64];
+                snprintf(name, sizeof name, "%s D%d %s", dtype_name(dtype), head_dims[d], causal ? "causal" : "full");
+                if (!finish(point, sum, name))
+                    return 0;
+            }
+    return 1;
+}
+
+/* Decoding's long contexts and large batches, with key lengths; many heads, groups of them, in larger shapes. */
+static void run_wide(Point *point, Tally *sum) {
+    static const struct {
+        int batch, heads, kv_heads, seqlen_q, seqlen_k, head_dim, causal;
+    } shapes[] = {
+        {1, 3, 3, 1, 5000, 64, 0},  {1, 2, 1, 2, 12000, 64, 1}, {1, 8, 4, 3, 700, 128, 1}, {90, 1, 1, 1, 40, 64, 1},
+        {41, 2, 1, 16, 33, 128, 1}, {1, 6, 3, 65, 130, 64, 1},  {1, 8, 4, 70, 60, 128, 0}, {2, 4, 4, 129, 65, 64, 1},
+        {1, 4, 1, 129, 200, 64, 0}, {1, 1, 1, 40, 1500, 96, 1}, {1, 1, 1, 700, 65, 32, 1}, {1, 2, 1, 100, 130, 256, 1},
+    };
+    const int rounds = has_numbers() ? 4 : 1;
+    for (size_t i = 0; i < rounds * sizeof shapes / sizeof *shapes; i++) {
+        const int shape = i / rounds;
+        Problem p = {.batch = shapes[shape].batch,
+                     .heads = shapes[shape].heads,
+                     .kv_heads = shapes[shape].kv_heads,
+                     .seqlen_q = shapes[shape].seqlen_q,
+                     .seqlen_k = shapes[shape].seqlen_k,
+                     .head_dim = shapes[shape].head_dim,
+                     .causal = shapes[shape].causal,
+                     .scale = (float)(1 / sqrt(shapes[shape].head_dim))};
+        if (p.seqlen_q <= most_queries() && (!stage.forward || p.seqlen_k < 5000)) /* dK and dV make long ones dear */
+            add_case(point, case_of(p, (uint64_t)1e6 + i, p.batch > 1 || i % 2));
+    }
+    finish(point, sum, "long and wide");
+}
+
+/* Nothing but what is declared so may depend on the order of threads and blocks. A GPU has an order of its own in every run. */
+static void test_bits(const Variant *v) {
+    Problem p = {.batch = 1,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .seqlen_q = v->max_seqlen_q ? v->max_seqlen_q : 70,
+                 .seqlen_k = 520, /* several key tiles: the order of two terms of a sum would not show */
+                 .head_dim = v->head_dims[0] ? v->head_dims[0] : 64,
+                 .causal = 1};
+    p.scale = (float)(1 / sqrt(p.head_dim));
+    while (p.dtype < DTYPE_COUNT && refuses(v, &p))
+        p.dtype++;
+    if (p.dtype == DTYPE_COUNT || v->unordered)
+        return;
+    Case c = {.p = p, .seed = 7};
+    prepare_cases(0, 1, &c);
+    open_case(&c);
+    void *first[MAX_OUTPUTS] = {0};
+    int orders = device_order(0), runs = orders ? orders : 20, equal = 1, right = 1;
+    try_variant(reference(), &c);
+    for (int run = 0; run < runs; run++) {
+        device_order(run);
+        right &= try_variant(v, &c);
+        for (int i = 0; i < MAX_OUTPUTS && c.outputs[i].pointer; i++) {
+            if (run == 0)
+                first[i] = memcpy(host_alloc(c.outputs[i].bytes, 1), c.got[i], c.outputs[i].bytes);
+            equal &= memcmp(first[i], c.got[i], c.outputs[i].bytes) == 0;
         }
     }
-    size_t o_bytes = query_elements(&c->p) * dtype_bytes(c->p.dtype), lse_bytes = row_count(&c->p) * sizeof(float);
-    device_poison(c->t.o, o_bytes);
-    device_poison(c->t.lse, lse_bytes);
-    if (prepares)
-        variant->prepare(&c->p, &c->t, workspace);
-    variant->launch(&c->p, &c->t, workspace);
-    device_synchronize();
-    const char *damaged = device_damaged();
-    device_read(c->host_o, c->t.o, o_bytes);
-    device_read(c->host_lse, c->t.lse, lse_bytes);
-    if (prepares && comparisons)
-        compare_quantised(&c->p, variant, c->lengths, c->t.key_lengths, &c->inputs, workspace, c->host_o, c->host_lse,
-                          REFERENCE_ORACLE, comparisons);
-    for (int i = 0; i < buffers; i++) {
-        if (workspace[i].zeroed && !all_zero(&workspace[i]))
-            damaged = damaged ? damaged : workspace[i].purpose;
-        device_free(workspace[i].pointer);
+    ok(equal && right, "%s/%s: the same bits %s", stage.name, v->name,
+       orders ? "with threads forward, in reverse and shuffled" : "in 20 runs");
+    for (int i = 0; i < MAX_OUTPUTS; i++)
+        free(first[i]);
+    close_case(&c);
+}
+
+/* A variant that nobody could test is an error, unless this device lacks what it is made for. */
+static void test_variant(const Variant *v, const Tally *sum) {
+    const DeviceProperties *device = device_properties();
+    if (!sum->cases && (v->min_capability > device->capability || (v->needs_hopper && !device->has_hopper)))
+        ok(1, "%s/%s # SKIP %s", stage.name, v->name, sum->reason);
+    else
+        ok(sum->cases > 0, "%s/%s takes some of the problems%s%s", stage.name, v->name, sum->cases ? "" : ": ",
+           sum->cases ? "" : sum->reason);
+    if (v != stage.reference) /* the naive gradients have no formula */
+        ok(v->predict != NULL, "%s/%s has a formula for its traffic", stage.name, v->name);
+}
+
+static void run_grid(void) {
+    static Point point;
+    Tally sum[MAX_VARIANTS + 1] = {0};
+    if (run_pairs(&point, sum) && !grid.quick) {
+        run_wide(&point, sum);
+        for (int i = grid.first; i < grid.count; i++)
+            test_bits(grid.variants[i]);
     }
-    return damaged;
+    for (int i = grid.first; i < grid.count; i++)
+        test_variant(grid.variants[i], &sum[i]);
 }
 
-/* The same for a variant that prepares its inputs: all five comparisons count. */
-static int run_prepared_variant(const Variant *variant, Case *c) {
-    Comparison comparisons[QUANTISED_COMPARISONS];
-    const char *damaged = launch_variant(variant, c, comparisons);
-    int good = !damaged;
-    for (int i = 0; i < QUANTISED_COMPARISONS; i++)
-        good = good && comparisons[i].ok;
-    if (good)
-        return 1;
-    print_case(c);
-    if (damaged)
-        diag("wrote past the end of %s, or left no zeros there", damaged);
-    for (int i = 0; i < QUANTISED_COMPARISONS; i++)
-        if (!comparisons[i].ok)
-            comparison_print(stderr, &comparisons[i]);
-    return 0;
+/* ---- the fuzz ---- */
+
+/* From 1 to `most`, small ones as often as large ones; half of the time one of those where tiles end. */
+static int pick_length(uint64_t number, int purpose, int most) {
+    static const int tiles[] = {16, 32, 64, 128};
+    int length = (int)exp2(pick(number, purpose, 1 << 20) * 0x1p-20 * log2(most + 1.0));
+    if (pick(number, purpose + 1, 2)) {
+        int tile = tiles[pick(number, purpose + 2, 4)];
+        length = (length + tile / 2) / tile * tile + (int)pick(number, purpose + 3, 3) - 1;
+    }
+    return length < 1 ? 1 : length > most ? most : length;
 }
 
-/* Runs one variant on one case. Returns whether all of it is right; explains on stderr if not. */
-static int run_variant(const Variant *variant, Case *c) {
-    if (variant_prepares(variant, &c->p))
-        return run_prepared_variant(variant, c);
-    const char *damaged = launch_variant(variant, c, NULL);
-    Comparison o = compare_output_double(&c->p, c->host_o, c->o, c->lse, c->score_size);
-    Comparison lse = compare_lse_double(&c->p, c->host_lse, c->lse, c->score_size);
-    int good = o.ok && lse.ok && !damaged;
-    if (variant == &naive_variant)
-        c->naive_error = o.max_error;
-    double want = 0;
-    for (size_t i = 0; i < query_elements(&c->p); i++)
-        want = fmax(want, fabs(c->o[i]));
-    /* the floor: one rounding of the largest output */
-    double allowed = 2 * c->naive_error + dtype_epsilon(c->p.dtype) * want;
-    int as_good_as_naive = o.max_error <= allowed;
-    if (good && as_good_as_naive)
-        return 1;
-    print_case(c);
-    if (damaged)
-        diag("wrote past the end of %s, or left no zeros there", damaged);
-    if (!as_good_as_naive)
-        diag("worst error %g, but 00_naive's is %g", o.max_error, c->naive_error);
-    if (!o.ok)
-        comparison_print(stderr, &o);
-    if (!lse.ok)
-        comparison_print(stderr, &lse);
-    return 0;
+/* A random problem: it depends on the stage's table and the seed, and on no device or option.
+ *
+ * Where the domain ends, here and nowhere else:
+ *     0 < scale           the programs take no other
+ *     scale sqrt(D) from 2^-12 to 2^3 (with peaked inputs 6 times that)
+ *                         below about 1e-38 it underflows once it is folded with others, and kernels give NaN; far above,
+ *                         what rounding may do to a score is larger than the score that decides, and no result is wrong
+ *     Q, K times 2^+-53 (bf16, fp32), 2^+-4 (fp16)
+ *                         the one up, the other down, so that scores stay what they are: below -1e30 they are taken for
+ *                         nothing by kernels that start from that maximum. A scale of 8 bits needs amax / 448 and its
+ *                         inverse, so no K near 1e-38. With inputs that a variant prepares 2^+-4 in every dtype: one of
+ *                         its formats may be fp16 without a scale
+ *     V times 2^+-6       O and its gradients stay in fp16
+ *     fp32 up to 64 keys  the bound on O (check.c) has no term for the length of a sum, which shows in fp32 alone */
+static Case fuzz_case(uint64_t seed) {
+    enum { DTYPE = 100, HEAD_DIM = 101, WORK = 102, QUERIES = 110, KEYS = 120, BATCHES = 130, V_SHIFT = 140 };
+    const Variant *v = variant_at(pick(seed, SHAPE, variant_count()));
+    Problem p = {.causal = pick(seed, GIVEN + 200, 2)};
+    int dims = 0, most = most_queries(), prepares = 0;
+    while (dims < 8 && v->head_dims[dims])
+        dims++;
+    p.head_dim = dims ? v->head_dims[pick(seed, HEAD_DIM, dims)] : 8 * (1 + (int)pick(seed, HEAD_DIM, 32));
+    for (int skip = 0; !(v->dtypes >> (p.dtype = pick(seed, DTYPE + 300 + skip, DTYPE_COUNT)) & 1); skip++)
+        ;
+    int cap = (pick(seed, WORK, 16) ? 1 << 18 : 1 << 21) / p.head_dim; /* pairs of a query and a key */
+    p.seqlen_q = pick_length(seed, QUERIES, most < 600 ? most : 600);
+    int most_keys = p.dtype == DTYPE_FP32 ? 64 : 4096;
+    p.seqlen_k = pick_length(seed, KEYS, cap / p.seqlen_q < most_keys ? cap / p.seqlen_q + 1 : most_keys);
+    cap /= p.seqlen_q * p.seqlen_k;
+    p.kv_heads = 1 + pick(seed, HEADS, cap < 4 ? cap + 1 : 4);
+    cap /= p.kv_heads;
+    int group = 1 + pick(seed, HEADS + 400, cap < 8 ? cap + 1 : 8);
+    p.heads = group * p.kv_heads;
+    p.batch = pick_length(seed, BATCHES, cap / group < 1 ? 1 : cap / group < 90 ? cap / group : 90);
+    p.scale = (float)(1 / sqrt(p.head_dim));
+    if (pick(seed, SCALE, 2))
+        p.scale *= (float)exp2((int)pick(seed, SCALE + 500, 16) - 12);
+    Case c = case_of(p, seed, pick(seed, WITH_LENGTHS, 2));
+    for (int other = 1; v->refuses && v->refuses(&c.p) && other < 20; other++)
+        pick_settings(&c.p, seed + ((uint64_t)other << 48));
+    for (int i = 0; i < variant_count(); i++)
+        prepares |= variant_at(i)->prepare != NULL;
+    int most_shift = prepares || p.dtype == DTYPE_FP16 ? 4 : 53;
+    if (pick(seed, SHIFT, 4) == 0) {
+        c.qk_shift = (int)pick(seed, SHIFT + 600, 2 * most_shift + 1) - most_shift;
+        c.v_shift = (int)pick(seed, V_SHIFT, 13) - 6;
+    }
+    return c;
 }
 
-/* Settings take their values in turn, no two of them in step. Of those that are numbers at most one is given, because they
- * exclude each other; it is one of few: what matters is none, one, some, and more than there are tiles. */
-static void rotate_settings(Problem *p, int index) {
-    static const int numbers[] = {1, 2, 3, 7, 64, 200};
-    int given = index / 3 % 3; /* which of the numbers, if any */
-    index += index / 13;       /* out of step with batch, heads and inputs */
-    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
-        const Setting *s = &stage.settings[i];
-        int choices = 1;
-        for (const char *c = s->choices ? s->choices : "flag|"; *c; c++)
-            choices += *c == '|';
-        if (s->max) {
-            int number = numbers[index % 6];
-            p->settings[i] = given-- ? 0 : number < s->max ? number : s->max;
-        } else {
-            p->settings[i] = index % choices;
-            index /= choices;
+static void run_fuzz(void) {
+    static Point point;
+    Tally *tally = point.tally;
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    uint64_t seed = grid.seed;
+    long fewest = 0, limit = 100 * grid.fuzz + 1000; /* for those who refuse all of them */
+    for (long tried = 0; fewest < grid.fuzz && tried < limit;) {
+        for (; point.count < BATCH_SIZE && tried < limit && (grid.fuzz > 1 || tried < 1); tried++) {
+            Case c = fuzz_case(seed++);
+            if (is_taken(&c.p, tally, grid.fuzz))
+                point.cases[point.count++] = c;
+            else
+                free(c.key_lengths);
+        }
+        run_cases(point.cases, point.count, tally, grid.fuzz);
+        point.count = 0;
+        fewest = grid.fuzz;
+        for (int i = grid.first; i < grid.count; i++)
+            fewest = tally[i].cases < fewest ? tally[i].cases : fewest;
+        if (isatty(2))
+            fprintf(stderr, "\r%s: %ld of %ld problems ", stage.name, fewest, grid.fuzz);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((grid.seconds && now.tv_sec - start.tv_sec >= grid.seconds) || grid.fuzz == 1)
+            break;
+    }
+    if (isatty(2))
+        fprintf(stderr, "\r%70s\r", "");
+    for (int i = 0; i < grid.count; i++) {
+        const Variant *v = grid.variants[i];
+        if (i < grid.first && !tally[i].wrong)
+            continue;
+        if (!tally[i].cases)
+            test_variant(v, &tally[i]);
+        else
+            ok(!tally[i].wrong, "%s/%s: %d random problems, of the seeds %llu to %llu", stage.name, v->name, tally[i].cases,
+               (unsigned long long)grid.seed, (unsigned long long)seed - 1);
+    }
+}
+
+/* ---- the command line ---- */
+
+static long number_option(const char *name, const char *text) {
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || value < 0) {
+        fprintf(stderr, "grid: %s=%s: choose a whole number\n", name, text);
+        exit(2);
+    }
+    return value;
+}
+
+static void read_options(int argc, char **argv) {
+    static const struct option options[] = {{"quick", 0, 0, 'q'}, {"variant", 1, 0, 'v'}, {"verbose", 0, 0, 'w'},
+                                            {"fuzz", 1, 0, 'f'},  {"seed", 1, 0, 's'},    {"seconds", 1, 0, 't'},
+                                            {0, 0, 0, 0}};
+    const char *only = NULL, *every = getenv("GRID_EVERY");
+    if (every && *every)
+        grid.every = (int)number_option("GRID_EVERY", every);
+    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (option) {
+        case 'q': grid.quick = 1, grid.every = 8; break;
+        case 'v': only = optarg; break;
+        case 'w': grid.verbose = 1; break;
+        case 'f': grid.fuzz = number_option("fuzz", optarg); break;
+        case 's': grid.seed = number_option("seed", optarg); break;
+        case 't': grid.seconds = number_option("seconds", optarg); break;
+        default: exit(2);
         }
     }
-}
-
-static int has_numbers(void) {
-    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++)
-        if (stage.settings[i].max)
-            return 1;
-    return 0;
-}
-
-/* Without atomics nothing may depend on the order of threads and blocks: 100 runs, the same bits. (A race would show, too.) */
-static void test_repeats(const Variant *variant) {
-    Problem p = problem_of_shape(0, variant->max_seqlen_q ? variant->max_seqlen_q : 129, 257, 64, DTYPE_FP16, 1);
-    p.batch = 1, p.heads = 4, p.kv_heads = 2;
-    Case c = make_case(p, NORMAL, 0, 1);
-    size_t o_bytes = query_elements(&p) * dtype_bytes(p.dtype), lse_bytes = row_count(&p) * sizeof(float);
-    void *o = host_alloc(o_bytes, 1), *lse = host_alloc(lse_bytes, 1);
-    int different = 0;
-    for (int run = 0; run < 100; run++) {
-        launch_variant(variant, &c, NULL);
-        if (run == 0)
-            memcpy(o, c.host_o, o_bytes), memcpy(lse, c.host_lse, lse_bytes);
-        different += memcmp(o, c.host_o, o_bytes) != 0 || memcmp(lse, c.host_lse, lse_bytes) != 0;
+    grid.variants[grid.count++] = reference();
+    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++)
+        if (!only || strcmp(only, stage.variants[i].name) == 0)
+            grid.variants[grid.count++] = &stage.variants[i];
+    /* What others are measured by is examined in its own stage only: 00_naive, or the backward stage */
+    grid.first = stage.forward || !stage.variants[0].name ? 0 : 1;
+    if (only && grid.count == 1 && strcmp(only, reference()->name) != 0) {
+        fprintf(stderr, "grid: --variant %s: %s has no such variant\n", only, stage.name);
+        exit(2);
     }
-    ok(!different, "%s/%s gives the same bits 100 times", stage.name, variant->name);
-    free(o), free(lse);
-    free_case(&c);
 }
 
 int main(int argc, char **argv) {
-    const Grid grid = grid_options(argc, argv, &naive_variant);
-    int first = strcmp(stage.name, "00_naive") == 0 ? 0 : 1; /* the naive kernel is examined in its own stage only */
-
-    int rounds = has_numbers() ? 4 : 1; /* so that every pair meets several numbers */
-    static const int head_dims[] = {64, 128, 8, 32, 40, 96, 256};
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        for (size_t d = 0; d < sizeof head_dims / sizeof *head_dims; d++)
-            for (int causal = 0; causal < 2; causal++) {
-                int cases[MAX_VARIANTS + 1] = {0}, wrong[MAX_VARIANTS + 1] = {0};
-                for (int index = 0; index < rounds * LENGTH_COUNT * LENGTH_COUNT; index++) {
-                    /* In fp16, D = 64 takes all pairs, D = 128 a third of them for each mask, the others fewer, and on the CPU
-                     * so do the other dtypes, whose code differs in a conversion; quick an eighth of that */
-                    int every = grid.quick ? 8 : 1;
-                    if (d > 0)
-                        every *= d == 1 ? 3 : 16;
-                    if (dtype != DTYPE_FP16 && device_properties()->is_cpu)
-                        every *= 4;
-                    if ((index + causal + (int)d) % every)
-                        continue;
-                    int number = index + 3 * causal + 5 * (int)d, pair = index % (LENGTH_COUNT * LENGTH_COUNT);
-                    InputKind kind = number % INPUT_COUNT;
-                    Problem p = problem_of_shape(number, LENGTHS[pair / LENGTH_COUNT], LENGTHS[pair % LENGTH_COUNT],
-                                                 head_dims[d], dtype, causal);
-                    rotate_settings(&p, number);
-                    if (kind == PEAKED)
-                        p.scale *= 6;
-                    int takers = 0;
-                    for (int i = first; i < grid.count; i++)
-                        takers += !variant_refuses(grid.variants[i], &p);
-                    if (!takers)
-                        continue;
-                    Case c = make_case(p, kind, number % 4 < 2, number);
-                    for (int i = 0; i < grid.count; i++)
-                        if (!variant_refuses(grid.variants[i], &p)) {
-                            cases[i]++;
-                            if (wrong[i] < 3 || grid.verbose) /* three examples are enough */
-                                wrong[i] += !run_variant(grid.variants[i], &c);
-                        }
-                    free_case(&c);
-                }
-                for (int i = first; i < grid.count; i++)
-                    if (cases[i])
-                        ok(!wrong[i], "%s/%s %s D%d %s: %d cases", stage.name, grid.variants[i]->name, dtype_name(dtype),
-                           head_dims[d], causal ? "causal" : "full", cases[i]);
-            }
-    for (int i = first; i < grid.count && !grid.quick; i++)
-        test_repeats(grid.variants[i]);
+    read_options(argc, argv);
+    fuzz_program = grid.fuzz ? argv[0] : NULL;
+    if (grid.fuzz)
+        run_fuzz();
+    else
+        run_grid();
     return tap_done();
 }

@@ -1,103 +1,83 @@
-/* grid.h - what the grids of forward and backward stages share: the shapes they go through, and their options.
+/* grid.h - what a grid program is made of.
  *
- *     build/cpu/tests/grid_01_tiled [--quick] [--variant NAME] [--verbose]
+ *     grid.c             chooses the cases, runs every variant of the stage on each, counts
+ *     grid_case.c        draws the inputs of a case, runs one variant on it
+ *     grid_forward.c     or
+ *     grid_backward.c    knows what is right, and judges
  *
- * A test point is one variant in one dtype, head dim and mask; inside, pairs of the lengths below, while heads, batch, key
- * lengths and the kind of input rotate. --quick keeps every eighth of those pairs, for sanitizers and mutation tests; a GPU
- * takes more of them. Of wrong cases three are printed, with --verbose all.
+ * They know nothing of a stage but its table.
  */
 #ifndef FA_GRID_H
 #define FA_GRID_H
 
-#include <getopt.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include "../common/device.h"
-#include "../common/parallel.h"
 #include "../common/stage.h"
+#include "../common/tensors.h"
 #include "tap.h"
 
 extern const Stage stage;
 
-static const int LENGTHS[] = {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257, 509};
-enum { LENGTH_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
+/* Inputs that break something plain N(0,1) leaves whole. */
+typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN } Inputs;
 
+enum { MAX_OUTPUTS = 3 };
+
+/* A problem, its inputs on host and device, and what is right. */
 typedef struct {
-    int quick, verbose;
-    const Variant *variants[MAX_VARIANTS + 1]; /* those asked for, behind what they are measured by */
-    int count;
-} Grid;
+    Problem p;
+    Inputs inputs;
+    uint64_t seed;
+    int qk_shift, v_shift; /* Q is multiplied by 2^qk_shift and K divided by it; V is multiplied by 2^v_shift */
+    int *key_lengths;      /* host; NULL: all keys exist */
 
-/* Ends the program, exit code 2, if there is an option it does not know. */
-static inline Grid grid_options(int argc, char **argv, const Variant *reference) {
-    static const struct option options[] = {
-        {"quick", 0, 0, 'q'}, {"variant", 1, 0, 'v'}, {"verbose", 0, 0, 'w'}, {0, 0, 0, 0}};
-    Grid grid = {.variants = {reference}, .count = 1};
-    const char *only = NULL;
-    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
-        switch (option) {
-        case 'q': grid.quick = 1; break;
-        case 'v': only = optarg; break;
-        case 'w': grid.verbose = 1; break;
-        default: exit(2);
-        }
-    }
-    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++)
-        if (!only || strcmp(only, stage.variants[i].name) == 0)
-            grid.variants[grid.count++] = &stage.variants[i];
-    return grid;
-}
+    /* by direction.solve, on the host */
+    HostTensors host; /* what the variants are given, but for keys that do not exist: these are NaN on the device */
+    void *o;          /* backward only: the forward pass's O and LSE, */
+    float *lse;       /* the oracle's, so that no other kernel has a part in the result */
+    double *want[MAX_OUTPUTS];
+    double size[MAX_OUTPUTS]; /* what rounding errors are measured by: see there */
 
-/* Ends the program if there is no memory. */
-static inline void *device_allocate(size_t bytes, const char *purpose) {
-    void *memory = device_alloc(bytes, purpose);
-    if (!memory) {
-        fprintf(stderr, "grid: no device memory for %s\n", purpose);
-        exit(2);
-    }
-    return memory;
-}
+    /* on the device */
+    Tensors t;
+    Buffer outputs[MAX_OUTPUTS];
+    void *got[MAX_OUTPUTS];          /* the outputs, read back */
+    double naive_error[MAX_OUTPUTS]; /* of the reference on this case */
+} Case;
 
-/* The `index`-th problem of a dtype, head dim and mask: which heads and batch go with this pair of lengths. */
-static inline Problem problem_of_shape(int index, int seqlen_q, int seqlen_k, int head_dim, Dtype dtype, int causal) {
-    static const int heads[][2] = {{1, 1}, {2, 1}, {4, 2}, {4, 1}, {2, 2}};
-    int large = (long)seqlen_q * seqlen_k > 130 * 130; /* large ones keep to one head or a pair, for time */
-    const int *h = heads[large ? index % 2 : index % 5];
-    return (Problem){.batch = !large && index % 3 == 0 ? 3 : 1,
-                     .heads = h[0],
-                     .kv_heads = h[1],
-                     .seqlen_q = seqlen_q,
-                     .seqlen_k = seqlen_k,
-                     .head_dim = head_dim,
-                     .dtype = dtype,
-                     .causal = causal,
-                     .scale = (float)(1 / sqrt(head_dim))};
-}
+/* A forward or a backward stage. */
+typedef struct {
+    const Inputs *inputs; /* NORMAL first; those it can judge */
+    int input_count;
+    float peak; /* PEAKED: the scale is this much larger */
 
-/* Key lengths of each batch entry: full, 0, 1, odd, ... from the seed-th on. On the host, and on the device. */
-static inline int *draw_lengths(const Problem *p, unsigned seed, const int **device) {
-    int choices[] = {p->seqlen_k, 0, 1, (p->seqlen_k / 2) | 1, p->seqlen_k - 1};
-    int *lengths = host_alloc(p->batch, sizeof *lengths), *copy = device_allocate(p->batch * sizeof *copy, "key lengths");
-    for (int b = 0; b < p->batch; b++) {
-        lengths[b] = choices[(seed + b) % 5];
-        if (lengths[b] > p->seqlen_k)
-            lengths[b] = p->seqlen_k;
-    }
-    device_write(copy, lengths, p->batch * sizeof *copy);
-    *device = copy;
-    return lengths;
-}
+    /* From c->host to c->want and c->size. Called for several cases at a time. */
+    void (*solve)(Case *c);
+    /* Fills in c->outputs (not the pointers) and returns how many there are. */
+    int (*outputs)(const Case *c, Buffer *outputs);
+    /* Whether c->got is right; says on stderr what is not, after `about`. */
+    int (*judge)(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *));
+} Direction;
+extern const Direction direction;
 
-/* Says which case it was. */
-static inline void print_problem(const Problem *p, const int *lengths, const char *inputs) {
-    diag("batch %d, heads %d/%d, seqlen %d x %d, head_dim %d, %s, %s, %s inputs%s", p->batch, p->heads, p->kv_heads,
-         p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full", inputs,
-         lengths ? ", key lengths:" : "");
-    for (int b = 0; lengths && b < p->batch; b++)
-        diag("  %d", lengths[b]);
-    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++)
-        diag("  --%s: %d", stage.settings[i].name, p->settings[i]);
-}
+/* What the variants are measured by; it runs first. */
+static inline const Variant *reference(void) { return stage.reference ? stage.reference : &naive_variant; }
+
+/* ---- grid_case.c ---- */
+
+/* Inputs and what is right for [begin, end) of an array of cases: the host's part, for parallel_for. */
+void prepare_cases(size_t begin, size_t end, void *cases);
+/* Puts a case on the device; frees all of it. */
+void open_case(Case *c);
+void close_case(Case *c);
+
+/* Runs one variant on poisoned outputs and workspace, and reads the outputs back. Returns whether all is right; if not, it says
+ * on stderr what is not, and the command that repeats it. */
+int try_variant(const Variant *variant, Case *c);
+
+/* This program, if it is the fuzz that can repeat a case; else NULL. */
+extern const char *fuzz_program;
+
+/* A host tensor as doubles. */
+double *to_doubles(Dtype dtype, const void *tensor, size_t count);
 
 #endif

@@ -1,6 +1,7 @@
 /* hopper.cu - do the wrappers of gpu/hopper.cuh and their CPU twins do what the PTX ISA says? TMA: where each byte of a tile
  * lands, and zeros past every edge. mbarrier: phases. wgmma: exact products of small integers, in all shapes, from both
- * places, compared with the host's. Runs on the CPU device, and on GPUs that have these instructions. */
+ * places and in both orders, compared with the host's. Named barriers: who goes when. And a small pipeline of all of them,
+ * with roles. Runs on the CPU device, and on GPUs that have these instructions. */
 #include "../common/gpu/hopper.cuh"
 #include "../common/numeric.h"
 #include "device_array.cuh"
@@ -11,6 +12,13 @@ template <> struct Format<__half> {
     static const char *name() { return "fp16"; }
     static void store(unsigned char *to, float value) {
         uint16_t code = float_to_fp16(value);
+        memcpy(to, &code, 2);
+    }
+};
+template <> struct Format<__nv_bfloat16> {
+    static const char *name() { return "bf16"; }
+    static void store(unsigned char *to, float value) {
+        uint16_t code = float_to_bf16(value);
         memcpy(to, &code, 2);
     }
 };
@@ -78,6 +86,38 @@ template <typename E, int RowBytes> static void test_tma() {
     }
     ok(wrong == 0, "tma_load, %zu-byte elements, rows of %d bytes: every byte, swizzled, and zeros outside", sizeof(E),
        RowBytes);
+}
+
+/* A tile row by row: each is a load of its own, to a multiple of 128 bytes. The swizzle goes by the address, so that
+ * together they are what one load would have brought. */
+template <int RowBytes> __global__ void run_tma_rows(const __grid_constant__ TensorMap map, unsigned char *bytes) {
+#ifdef HOPPER
+    using Shared = TmaShared<RowBytes>;
+    SHARED_MEMORY(Shared, shared);
+    constexpr int rows = 128 / RowBytes;
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared.full, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect(&shared.full, TILE_ROWS * RowBytes);
+        for (int row = 0; row < TILE_ROWS; row += rows)
+            tma_load(shared.tile + row * RowBytes, map, 0, row, 0, &shared.full);
+    }
+    __syncthreads();
+    mbarrier_wait(&shared.full, 0);
+    for (int i = threadIdx.x; i < TILE_ROWS * RowBytes; i += blockDim.x)
+        bytes[i] = shared.tile[i];
+#endif
+}
+template <int RowBytes> static void test_tma_rows() {
+    std::vector<unsigned char> tensor(TILE_ROWS * RowBytes);
+    for (auto &byte : tensor)
+        byte = (unsigned char)random_bits();
+    DeviceArray<unsigned char> device(tensor), whole(tensor.size()), by_rows(tensor.size());
+    LAUNCH((run_tma<RowBytes>), 1, 64, sizeof(TmaShared<RowBytes>),
+           tensor_map<E4m3, RowBytes>(device.pointer, RowBytes, TILE_ROWS, 1, TILE_ROWS), 0, 0, 0, whole.pointer);
+    LAUNCH((run_tma_rows<RowBytes>), 1, 64, sizeof(TmaShared<RowBytes>),
+           tensor_map<E4m3, RowBytes>(device.pointer, RowBytes, TILE_ROWS, 1, 128 / RowBytes), by_rows.pointer);
+    ok(whole.read() == by_rows.read(), "tma_load, rows of %d bytes: 128 bytes at a time, and all at once", RowBytes);
 }
 
 /* ---- mbarrier ---- */
@@ -190,14 +230,19 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
 #endif
 }
 
+/* `count` small integers as floats, and in `bytes` as E. Every format has these, and every sum of theirs here is exact. */
+template <typename E> static std::vector<float> small_integers(size_t count, std::vector<unsigned char> &bytes) {
+    std::vector<float> value(count);
+    bytes.resize(count * sizeof(E));
+    for (size_t i = 0; i < count; i++)
+        Format<E>::store(&bytes[i * sizeof(E)], value[i] = (float)(random_bits() % 7) - 3);
+    return value;
+}
+
 template <typename E, int N, int RowBytes, bool from_registers> static void test_wgmma() {
     constexpr int K = RowBytes / sizeof(E), step = 32 / sizeof(E);
-    std::vector<float> a(64 * K), b(N * K);
-    std::vector<unsigned char> a_bytes(64 * RowBytes), b_bytes(N * RowBytes);
-    for (int i = 0; i < 64 * K; i++) /* every format has these, and every sum is exact */
-        Format<E>::store(&a_bytes[i * sizeof(E)], a[i] = (float)(random_bits() % 7) - 3);
-    for (int i = 0; i < N * K; i++)
-        Format<E>::store(&b_bytes[i * sizeof(E)], b[i] = (float)(random_bits() % 7) - 3);
+    std::vector<unsigned char> a_bytes, b_bytes;
+    const std::vector<float> a = small_integers<E>(64 * K, a_bytes), b = small_integers<E>(N * K, b_bytes);
     DeviceArray<unsigned char> device_a(a_bytes), device_b(b_bytes);
     DeviceArray<float> d(64 * N);
     LAUNCH((run_wgmma<E, N, RowBytes, from_registers>), 1, 128, sizeof(WgmmaShared<N, RowBytes>),
@@ -216,15 +261,284 @@ template <typename E, int N, int RowBytes, bool from_registers> static void test
        from_registers ? "registers" : "shared memory", RowBytes);
 }
 
+/* ---- wgmma, B stored [k][n] ---- */
+
+/* A is panels of 64 rows of 64 elements, B panels of K rows of RowBytes bytes. */
+template <int N, int K, int RowBytes> struct MnShared {
+    static constexpr int a_panels = (K + 63) / 64, b_panels = 2 * N / RowBytes;
+    alignas(1024) unsigned char a[a_panels * 64 * 128];
+    alignas(1024) unsigned char b[b_panels * K * RowBytes];
+    Mbarrier full;
+};
+template <typename E, int N, int K, int RowBytes, bool from_registers>
+__global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+                             const uint32_t *a_words, float *d_out) {
+#ifdef HOPPER
+    using Shared = MnShared<N, K, RowBytes>;
+    SHARED_MEMORY(Shared, shared);
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared.full, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect(&shared.full, sizeof shared.a + sizeof shared.b);
+        for (int panel = 0; panel < Shared::a_panels; panel++)
+            tma_load(shared.a + panel * 64 * 128, a_map, 64 * panel, 0, 0, &shared.full);
+        for (int panel = 0; panel < Shared::b_panels; panel++)
+            tma_load(shared.b + panel * K * RowBytes, b_map, RowBytes / 2 * panel, 0, 0, &shared.full);
+    }
+    __syncthreads();
+    mbarrier_wait(&shared.full, 0);
+    const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor_mn<RowBytes>(shared.b, K * RowBytes);
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    uint32_t fragment[K / 16][4];
+#pragma unroll
+    for (int step = 0; step < K / 16; step++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            fragment[step][i] = a_words[(row + 8 * (i % 2)) * (K / 2) + 8 * step + 4 * (i / 2) + threadIdx.x % 4];
+    float d[N / 2];
+    wgmma_fence(d, fragment);
+#pragma unroll
+    for (int step = 0; step < K / 16; step++)
+        if constexpr (from_registers)
+            wgmma<E, MN_MAJOR>(d, fragment[step], wgmma_advance(b, 16 * RowBytes * step), step > 0);
+        else
+            wgmma<E, MN_MAJOR>(d, wgmma_advance(a, step / 4 * (64 * 128) + step % 4 * 32),
+                               wgmma_advance(b, 16 * RowBytes * step), step > 0);
+    wgmma_commit();
+    wgmma_wait<0>(d);
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+#endif
+}
+
+template <typename E, int N, int K, int RowBytes, bool from_registers> static void test_wgmma_mn() {
+    std::vector<unsigned char> a_bytes, b_bytes;
+    const std::vector<float> a = small_integers<E>(64 * K, a_bytes), b = small_integers<E>(K * N, b_bytes);
+    DeviceArray<unsigned char> device_a(a_bytes), device_b(b_bytes);
+    DeviceArray<float> d(64 * N);
+    LAUNCH((run_wgmma_mn<E, N, K, RowBytes, from_registers>), 1, 128, sizeof(MnShared<N, K, RowBytes>),
+           tensor_map<E, 128>(device_a.pointer, K, 64, 1, 64), tensor_map<E, RowBytes>(device_b.pointer, N, K, 1, K),
+           (const uint32_t *)device_a.pointer, d.pointer);
+    auto got = d.read();
+    int wrong = 0;
+    for (int m = 0; m < 64; m++)
+        for (int n = 0; n < N; n++) {
+            float want = 0;
+            for (int k = 0; k < K; k++)
+                want += a[m * K + k] * b[k * N + n];
+            wrong += !(got[m * N + n] == want);
+        }
+    ok(wrong == 0, "wgmma m64n%dk16 %s, %d k, A from %s, B as it lies, panels of %d bytes", N, Format<E>::name(), K,
+       from_registers ? "registers" : "shared memory", RowBytes);
+}
+
+/* ---- wgmma: batches under way, and a tile that threads have written ---- */
+
+/* A and B are written by the threads, swizzled by hand. Two products are under way at once; the older one is read, and begun
+ * anew, while the younger one may still run: D0 = 2 A B, D1 = A B. */
+__global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float *d_out) {
+#ifdef HOPPER
+    using Shared = WgmmaShared<64, 128>;
+    SHARED_MEMORY(Shared, shared);
+    for (int i = threadIdx.x; i < 64 * 8; i += 128) { /* chunk i % 8 of row i / 8 */
+        const int to = 16 * (i ^ i / 8 % 8);
+        store_16(shared.a + to, a_chunks[i]);
+        store_16(shared.b + to, b_chunks[i]);
+    }
+    proxy_fence();
+    __syncthreads();
+    const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor<128>(shared.b);
+    float d0[32], d1[32], first[32];
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        wgmma<__half>(d0, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), step > 0);
+    wgmma_commit();
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        wgmma<__half>(d1, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), step > 0);
+    wgmma_commit();
+    wgmma_wait<1>(d0);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        first[i] = d0[i];
+    wgmma_fence(d0);
+#pragma unroll
+    for (int step = 0; step < 4; step++)
+        wgmma<__half>(d0, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), true);
+    wgmma_commit();
+    wgmma_wait<0>(d0, d1);
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float *to = d_out + (row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
+        to[0] = first[i], to[64 * 64] = d0[i], to[2 * 64 * 64] = d1[i];
+    }
+#endif
+}
+static void test_batches() {
+    std::vector<unsigned char> a_bytes, b_bytes;
+    const std::vector<float> a = small_integers<__half>(64 * 64, a_bytes), b = small_integers<__half>(64 * 64, b_bytes);
+    DeviceArray<unsigned char> device_a(a_bytes), device_b(b_bytes);
+    DeviceArray<float> d(3 * 64 * 64);
+    LAUNCH(run_batches, 1, 128, sizeof(WgmmaShared<64, 128>), (const uint4 *)device_a.pointer,
+           (const uint4 *)device_b.pointer, d.pointer);
+    auto got = d.read();
+    int wrong[3] = {};
+    for (int m = 0; m < 64; m++)
+        for (int n = 0; n < 64; n++) {
+            float want = 0;
+            for (int k = 0; k < 64; k++)
+                want += a[m * 64 + k] * b[n * 64 + k];
+            for (int i = 0; i < 3; i++)
+                wrong[i] += !(got[(i * 64 + m) * 64 + n] == (i == 1 ? 2 : 1) * want);
+        }
+    ok(!wrong[0] && !wrong[1] && !wrong[2],
+       "wgmma: one batch read and begun again while another is under way; tiles written by threads, proxy_fence");
+}
+
+/* ---- named barriers ---- */
+
+enum { TURNS = 5 };
+struct TurnShared {
+    int turns, order[2 * TURNS];
+};
+/* Two warpgroups take turns; a third has nothing to do and leaves. */
+__global__ void run_turns(int *order) {
+#ifdef HOPPER
+    SHARED_MEMORY(TurnShared, shared);
+    if (threadIdx.x == 0)
+        shared.turns = 0;
+    __syncthreads();
+    const int group = threadIdx.x / 128;
+    if (group == 0)
+        return;
+    if (group == 2)
+        named_barrier_arrive(1, 256); /* the first turn is 1's */
+    for (int turn = 0; turn < TURNS; turn++) {
+        named_barrier_sync(group, 256);
+        if (threadIdx.x % 128 == 0)
+            shared.order[shared.turns++] = group;
+        if (group == 1 || turn < TURNS - 1)
+            named_barrier_arrive(3 - group, 256);
+    }
+    named_barrier_sync(15, 256);
+    if (threadIdx.x >= 128 && threadIdx.x < 128 + 2 * TURNS)
+        order[threadIdx.x - 128] = shared.order[threadIdx.x - 128];
+#endif
+}
+static void test_turns() {
+    DeviceArray<int> order(2 * TURNS);
+    LAUNCH(run_turns, 1, 384, sizeof(TurnShared), order.pointer);
+    auto got = order.read();
+    int wrong = 0;
+    for (int i = 0; i < 2 * TURNS; i++)
+        wrong += got[i] != 1 + i % 2;
+    ok(wrong == 0, "named barriers: two warpgroups take turns, a third has left");
+}
+
+/* ---- all together: a producer, two consumer warpgroups, a ring of two stages ---- */
+
+enum { STAGES = 2, TILES = 7 };
+struct RingShared {
+    alignas(1024) unsigned char a[2][64 * 128];
+    alignas(1024) unsigned char b[STAGES][64 * 128];
+    Mbarrier a_full, full[STAGES], empty[STAGES];
+};
+/* Warpgroups 1 and 2 have 64 rows of A each, and add up A times each tile of B. */
+__global__ void __launch_bounds__(384, 1)
+    run_ring(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out) {
+#ifdef HOPPER
+    SHARED_MEMORY(RingShared, shared);
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared.a_full, 1);
+        for (int stage = 0; stage < STAGES; stage++) {
+            mbarrier_init(&shared.full[stage], 1);
+            mbarrier_init(&shared.empty[stage], 8); /* a consumer warp, one arrival */
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        setmaxnreg_decrease<24>();
+        if (threadIdx.x < 32 && elect_one()) {
+            mbarrier_arrive_expect(&shared.a_full, sizeof shared.a);
+            tma_load(shared.a[0], a_map, 0, 0, 0, &shared.a_full);
+            tma_load(shared.a[1], a_map, 0, 64, 0, &shared.a_full);
+            for (int tile = 0; tile < TILES; tile++) {
+                const int stage = tile % STAGES, round = tile / STAGES;
+                mbarrier_wait(&shared.empty[stage], (round + 1) % 2); /* in round 0 it returns at once */
+                mbarrier_arrive_expect(&shared.full[stage], sizeof shared.b[stage]);
+                tma_load(shared.b[stage], b_map, 0, 0, tile, &shared.full[stage]);
+            }
+        }
+    } else {
+        setmaxnreg_increase<240>();
+        const int group = threadIdx.x / 128 - 1;
+        float d[32] = {};
+        mbarrier_wait(&shared.a_full, 0);
+        for (int tile = 0; tile < TILES; tile++) {
+            const int stage = tile % STAGES;
+            const uint64_t a = wgmma_descriptor<128>(shared.a[group]), b = wgmma_descriptor<128>(shared.b[stage]);
+            mbarrier_wait(&shared.full[stage], tile / STAGES % 2);
+            wgmma_fence(d);
+#pragma unroll
+            for (int step = 0; step < 4; step++)
+                wgmma<__nv_bfloat16>(d, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), true);
+            wgmma_commit();
+            wgmma_wait<0>(d);
+            if (threadIdx.x % 32 == 0)
+                mbarrier_arrive(&shared.empty[stage]);
+        }
+        const int row = 64 * group + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            d_out[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+    }
+#endif
+}
+static void test_ring() {
+    std::vector<unsigned char> a_bytes, b_bytes;
+    const std::vector<float> a = small_integers<__nv_bfloat16>(128 * 64, a_bytes),
+                             b = small_integers<__nv_bfloat16>(TILES * 64 * 64, b_bytes);
+    DeviceArray<unsigned char> device_a(a_bytes), device_b(b_bytes);
+    DeviceArray<float> d(128 * 64);
+    LAUNCH(run_ring, 1, 384, sizeof(RingShared), tensor_map<__nv_bfloat16, 128>(device_a.pointer, 64, 128, 1, 64),
+           tensor_map<__nv_bfloat16, 128>(device_b.pointer, 64, 64, TILES, 64), d.pointer);
+    auto got = d.read();
+    int wrong = 0;
+    for (int m = 0; m < 128; m++)
+        for (int n = 0; n < 64; n++) {
+            float want = 0;
+            for (int tile = 0; tile < TILES; tile++)
+                for (int k = 0; k < 64; k++)
+                    want += a[m * 64 + k] * b[(tile * 64 + n) * 64 + k];
+            wrong += !(got[m * 64 + n] == want);
+        }
+    ok(wrong == 0, "a producer and two consumer warpgroups, %d tiles through %d stages, registers moved", TILES, STAGES);
+}
+
+template <typename E, int N> static void test_wgmmas_n() {
+    test_wgmma<E, N, 128, false>();
+    test_wgmma<E, N, 128, true>();
+}
 template <typename E> static void test_wgmmas() {
+    test_wgmmas_n<E, 64>();
+    test_wgmmas_n<E, 128>();
     test_wgmma<E, 64, 64, false>();
-    test_wgmma<E, 64, 128, false>();
     test_wgmma<E, 128, 64, false>();
-    test_wgmma<E, 128, 128, false>();
     test_wgmma<E, 64, 64, true>();
-    test_wgmma<E, 64, 128, true>();
     test_wgmma<E, 128, 64, true>();
-    test_wgmma<E, 128, 128, true>();
+}
+template <typename E> static void test_wgmmas_16() {
+    test_wgmmas<E>();
+    test_wgmmas_n<E, 176>();
+    test_wgmmas_n<E, 192>();
+    test_wgmmas_n<E, 256>();
+    test_wgmma_mn<E, 64, 64, 128, false>(); /* one panel */
+    test_wgmma_mn<E, 128, 176, 128, true>();
+    test_wgmma_mn<E, 128, 128, 128, false>();
 }
 
 int main() {
@@ -237,10 +551,19 @@ int main() {
     test_tma<E4m3, 128>();
     test_tma<__half, 64>();
     test_tma<__half, 128>();
+    test_tma_rows<64>();
+    test_tma_rows<128>();
     test_mbarrier();
     test_wgmmas<E4m3>();
     test_wgmmas<E5m2>();
-    test_wgmmas<__half>();
+    test_wgmmas_16<__half>();
+    test_wgmmas_16<__nv_bfloat16>();
+    test_wgmma_mn<__half, 64, 192, 128, true>();
+    test_wgmma_mn<__half, 64, 64, 64, true>(); /* panels of 64 bytes */
+    test_wgmma_mn<__half, 256, 32, 64, true>();
+    test_batches();
+    test_turns();
+    test_ring();
     ok(!device_damaged(), "nothing was written past the end of an array");
     return tap_done();
 }

@@ -7,6 +7,7 @@ use Test::More;
 use File::Temp qw(tempdir);
 use lib 'tests';
 use Program;
+of_the_host();
 
 my $root = tempdir(CLEANUP => 1);
 my ($B, $H, $G, $SQ, $SK, $D) = (2, 4, 2, 5, 7, 64); # batch, heads, key/value heads, queries, keys, head dim

@@ -3,15 +3,19 @@
 # somewhere, the index knows every note, the code they print is in the tree, and the commands they print run.
 #
 # In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or ./0, and what a kernel's first
-# comment says about running it. The programs are those built
-# last, and `make` is asked only whether it knows the way (make -n): some of its targets take minutes, and this test is part of
-# one of them. A block for a GPU begins with ```sh gpu; one for a GPU whose counters may be read, which is not run, with ```sh ncu.
+# comment says about running it. The programs are those built last; `make test` asks them only whether they know the options
+# (--help), `make test-all` lets them do what the page says. `make` is asked only whether it knows the way (make -n): some of its
+# targets take minutes, and this test is part of one of them. A block for a GPU begins with ```sh gpu; one for a GPU whose counters
+# may be read, which is not run, with ```sh ncu.
 use strict;
 use warnings;
 use utf8;
 use Test::More;
 use File::Find qw(find);
 use File::Temp qw(tempdir);
+use lib 'tests';
+use Program;
+of_the_host();
 
 my @pages = ('README.md', sort glob('notes/*.md notes/results/*/README.md'));
 my %text = map { $_ => read_text($_) } @pages;
@@ -42,6 +46,11 @@ for my $page (@pages) {
     my @typed = grep { $measured{$_} } figures($text{$page} =~ s/<!-- (?:table|value): .*?<!-- end -->//sgr);
     ok(!@typed, "$page: no measured figure is typed") or diag("stands in a result file, use <!-- value: ... -->: @typed");
 }
+
+# A variant with a pre-pass stands in the ladder with it, and the ladder says so.
+my @with = grep { /^\S+\t06_fp8\// } split /\n/, read_text('notes/ladder.tsv');
+is(scalar(grep { /\t06_fp8\/quantise\+\w+\t/ } @with), 2, 'the ladder has 06 with its pre-pass');
+like($with[0], qr/with its pre-pass/, 'and says so');
 
 # ---- links ----
 for my $page (@pages) {
@@ -86,9 +95,11 @@ done_testing();
 # Each of these commands runs, as far as no other page has printed it. The trace needs g++.
 sub runs {
     my ($page, @lines) = @_;
+    s/ && /&&/g for grep { /^cd / } @lines; # these are not taken apart
     @lines = grep { !/make.*trace/ } @lines if `g++ --version 2>&1` !~ /Free Software/;
     for my $line (grep { /^\w|^\.\// && !$run{$_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
-        write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$line\n");
+        my $asked = $line =~ /^(?:\w+=\S* )*\.\/0/ && !$ENV{TEST_ALL} ? "$line --help" : $line;
+        write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$asked\n");
         gives(0, "bash '$copy/line.sh'", "$page: $line");
     }
 }

@@ -7,6 +7,7 @@ use Test::More;
 use File::Temp qw(tempdir);
 use lib 'tests';
 use Program;
+of_the_host();
 
 my $folder = tempdir(CLEANUP => 1);
 
@@ -37,6 +38,7 @@ refused('--variant wgmma: choose fma, mma or 00_naive', '--variant', 'wgmma');
 refused('--variant 02_fa/mma: choose', '--variant', '02_fa/mma');
 refused('--variant 01_tiled/: choose', '--variant', '01_tiled/');
 refused('--variant : choose', '--variant', '');
+refused_by('00_naive', '--variant mma: choose 00_naive$', '--variant', 'mma');
 
 # scale
 refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'nan', 'inf', '1e39', '1e7', '1,5', '0.5x', '', ' 1';
@@ -73,16 +75,17 @@ refused("--lengths $_->[1]: choose key lengths", '--lengths', $_->[0])
     for ['', ''], [',', ','], ['1,', '1,'], [',1', ',1'], ['1,,2', '1,,2'], ['-1', '-1'], ['x', 'x'], ['1;2', '1;2'], ['1, 2', '1, 2'];
 my @huge = ('--seqlen', 1073741824);
 refused('--batch 65535.*sizes would pass 64 bits', '--batch', 65535, '--heads', 1, @huge);
+refused('--batch 1, --heads 1, .*sizes would pass 64 bits', '--batch', 1, '--heads', 1, '--seqlen', 268435457, '--seqlen-k', 1073741824);
 refused('not enough memory: .* GiB', '--batch', 65535, '--heads', 1, '--seqlen', 1048576, '--head-dim', 64);
 refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);
-refused_by('06_fp8', "--format $_: choose e4m3, e5m2, fp16", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', '1', '';
+refused_by('06_fp8', "--format $_: choose e4m3, e5m2\$", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', 'fp16', '1', '';
 refused_by('06_fp8', '--scaling row: choose tensor, block', '--scaling', 'row');
 refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
-refused_by('06_fp8', '--variant mma cannot run here: takes --format e4m3', '--variant', 'mma', '--format', 'fp16');
+refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/split_q takes fp16, bf16, not fp32', '--dtype', 'fp32');
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same, e4m3', '--kv-cache', 'fp8');
@@ -110,5 +113,23 @@ my $help = run('01_tiled', '--help')->{out};
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--causal', '--lengths', '--scale',
     '--variant', '--iters', '--seed', '--inputs', '--warm', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+
+# what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
+my %tells = (
+    '01_tiled' => ['--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
+                   '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
+    '05_fa2_backward' => ['and do\.npy, .*', 'The forward pass is 04_fa2/split_q\. .*'],
+    '06_fp8' => ["this stage's own", '--format: e4m3, e5m2, fp16', '--scaling: tensor, block', '--hadamard'],
+    '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries a head +1, 1',
+                            '--seqlen-k N +keys a head +65536, 2048', '--head-dim N .* 128, 64',
+                            '--splits: auto or a whole number from 1 to 1024', '--kv-cache: same, e4m3', 'cuts off\. GB/s counts K and V as far as keys exist and Q read once, .*'],
+);
+for my $stage (sort keys %tells) {
+    my $help = run($stage, '--help')->{out};
+    like($help, qr/^ *$_$/m, "$stage --help: $_") for @{$tells{$stage}};
+    is(scalar(() = $help =~ /this stage's own/g), $stage =~ /06|07/ ? 1 : 0, "$stage --help: its own options");
+    is(scalar(() = $help =~ /do\.npy/g), $stage =~ /05/ ? 1 : 0, "$stage --help: dO of a backward stage alone");
+    like($help, qr/^variants\n( +\w+ +\S.*\n)+ +00_naive +\S.*\n\z/m, "$stage --help: its variants");
+}
 
 done_testing();

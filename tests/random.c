@@ -116,6 +116,24 @@ static void test_reproducible(void) {
         diag("%.7g %.7g %.7g %.7g %.7g %.7g", wide[0], wide[1], wide[2], wide[3], wide[4], wide[5]);
 }
 
+/* Worked out by hand from the hash that random.c describes. */
+static void test_outliers(void) {
+    static const struct {
+        int at;
+        float by;
+    } known[] = {{1194, -8.66558f}, {1265, -4.89106f}, {1331, -17.87123f}, {1439, 6.94869f}};
+    float x[4000];
+    int next = 0, same = 1;
+    for (int i = 0; i < 4000; i++)
+        x[i] = 1;
+    random_outliers(DTYPE_FP32, x, 4000, 42, 3, 0.001, 10);
+    for (int i = 0; i < 4000; i++) {
+        float by = next < 4 && known[next].at == i ? known[next++].by : 0;
+        same &= fabsf(x[i] - 1 - by) <= 1e-5f;
+    }
+    ok(same, "the known outliers of seed 42, stream 3, and nothing added to the others");
+}
+
 static void count_visits(size_t begin, size_t end, void *context) {
     unsigned char *visits = context;
     for (size_t i = begin; i < end; i++)
@@ -144,6 +162,7 @@ int main(void) {
     test_independence(x);
     free(x);
     test_reproducible();
+    test_outliers();
     test_parallel();
     return tap_done();
 }

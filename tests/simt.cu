@@ -1,6 +1,6 @@
 /* simt.cu - does the CPU device mean by CUDA's words what CUDA means? Grids, barriers, shuffles, votes, atomics, shared
  * memory and asynchronous copies, each under all three orders of threads (CPU_DEVICE_ORDER). CPU device only. */
-#include "../common/gpu/instructions.cuh"
+#include "../common/gpu/hopper.cuh"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -73,7 +73,24 @@ __global__ void vote_in_block(int *out) {
              __syncthreads_and(1) * 2 + __syncthreads_and(i != 7);
 }
 
+/* Warps that have nothing to do leave, before a barrier or while the others wait there already. */
+__global__ void barrier_of_some(int *out) {
+    const int warp = threadIdx.x / 32;
+    if (warp == 0)
+        return;
+    if (warp == 1) { /* in reverse order this is the last thing that happens */
+        named_barrier_sync(1, 64);
+        return;
+    }
+    if (warp == 2)
+        named_barrier_arrive(1, 64);
+    atomicAdd(&out[threadIdx.x], __syncthreads_count(1));
+}
+
 static void test_barrier(void) {
+    clear_counters();
+    LAUNCH(barrier_of_some, 1, 128, 0, counters);
+    ok(wrong_counters(128, [](int i) { return i < 64 ? 0 : 64; }) == 0, "__syncthreads does without warps that have returned");
     const int n = 100, rounds = 30;
     LAUNCH(rotate, 4, n, sizeof(Row), cells, rounds, true);
     int wrong = 0;

@@ -113,6 +113,71 @@ __global__ void hopper(int what) {
     wgmma_wait<0>(d);
 }
 
+/* A producer (warp 0) and consumers (warp 1) hand each other two stages; 2 takes no part. */
+struct Stages {
+    alignas(1024) unsigned char tile[2][8 * 128];
+    Mbarrier full[2], empty[2];
+};
+enum { WRONG_PARITY, NO_COPY };
+__global__ void ring(const __grid_constant__ TensorMap map, int what) {
+    SHARED_MEMORY(Stages, shared);
+    if (threadIdx.x == 0)
+        for (int stage = 0; stage < 2; stage++)
+            mbarrier_init(&shared.full[stage], 1), mbarrier_init(&shared.empty[stage], 32);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int tile = 0; tile < 6; tile++) {
+            const int stage = tile % 2, round = tile / 2;
+            mbarrier_wait(&shared.empty[stage], (round + (what != WRONG_PARITY)) % 2); /* @empty */
+            mbarrier_arrive_expect(&shared.full[stage], 8 * 128);
+            if (what != NO_COPY || tile < 3)
+                tma_load(shared.tile[stage], map, 0, 0, 0, &shared.full[stage]);
+        }
+    else if (threadIdx.x / 32 == 1)
+        for (int tile = 0; tile < 6; tile++) {
+            mbarrier_wait(&shared.full[tile % 2], tile / 2 % 2); /* @full */
+            mbarrier_arrive(&shared.empty[tile % 2]);
+        }
+}
+
+enum { TOO_FEW, DISAGREE, NO_SUCH_BARRIER, HALF_A_WARP };
+__global__ void named(int what) {
+    if (what == TOO_FEW && threadIdx.x / 32 == 1)
+        return;
+    if (what == HALF_A_WARP && threadIdx.x < 16)
+        return;
+    if (threadIdx.x < 32)
+        named_barrier_arrive(3, 96);
+    else
+        named_barrier_sync(what == NO_SUCH_BARRIER ? 16 : 3, what == DISAGREE ? 64 : 96); /* @named */
+}
+
+enum { TOO_MANY_REGISTERS, NO_DECREASE, GROWN_SMALLER, WARPS_APART };
+__global__ void registers(int what) {
+    if (threadIdx.x < 128) {
+        if (what == WARPS_APART && threadIdx.x >= 96)
+            return;
+        if (what != NO_DECREASE)
+            setmaxnreg_decrease<40>(); /* @decrease */
+    } else if (what == TOO_MANY_REGISTERS) {
+        setmaxnreg_increase<240>(); /* @increase */
+    } else if (what == GROWN_SMALLER) {
+        setmaxnreg_increase<160>(); /* @smaller */
+    } else {
+        setmaxnreg_increase<232>(); /* @more */
+    }
+}
+
+__global__ void wgmma_by_some(int) {
+    SHARED_MEMORY(Hopper, shared);
+    float d[32];
+    wgmma_fence();
+    if (threadIdx.x >= 32)
+        wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile), false); /* @by_some */
+    wgmma_commit();
+    wgmma_wait<0>(d);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         tap_skip_all("simt_errors.t runs this, with the name of a mistake");
@@ -143,6 +208,21 @@ int main(int argc, char **argv) {
         {"not_initialised", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NOT_INITIALISED); }},
         {"warp_missing", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), WARP_MISSING); }},
         {"no_fence", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NO_FENCE); }},
+        {"wrong_parity", [](const void *memory) {
+             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), WRONG_PARITY);
+         }},
+        {"no_copy", [](const void *memory) {
+             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), NO_COPY);
+         }},
+        {"named_too_few", [](const void *) { LAUNCH(named, 1, 96, 0, TOO_FEW); }},
+        {"named_disagree", [](const void *) { LAUNCH(named, 1, 64, 0, DISAGREE); }},
+        {"named_none", [](const void *) { LAUNCH(named, 1, 64, 0, NO_SUCH_BARRIER); }},
+        {"named_half_a_warp", [](const void *) { LAUNCH(named, 1, 96, 0, HALF_A_WARP); }},
+        {"too_many_registers", [](const void *) { LAUNCH(registers, 1, 384, 0, TOO_MANY_REGISTERS); }},
+        {"no_decrease", [](const void *) { LAUNCH(registers, 1, 384, 0, NO_DECREASE); }},
+        {"grown_smaller", [](const void *) { LAUNCH(registers, 1, 384, 0, GROWN_SMALLER); }},
+        {"warps_apart", [](const void *) { LAUNCH(registers, 1, 384, 0, WARPS_APART); }},
+        {"wgmma_by_some", [](const void *) { LAUNCH(wgmma_by_some, 1, 128, sizeof(Hopper), 0); }},
         {"nothing", [](const void *) { LAUNCH(empty, 1, 1, 0, 0); }},
     };
     for (auto &mistake : mistakes)

@@ -34,6 +34,7 @@ sub says {
     for my $order (qw(forward reverse shuffle)) {
         my ($code, $text) = run($case, CPU_DEVICE_ORDER => $order);
         (my $expected = $want) =~ s/@(\w+)/$source:$line{$1}/g;
+        $expected =~ s/, block \S+\K: /: no thread can go on; / and $expected =~ s/; /\n    /g;    # a line a group
         $text =~ s/0x[0-9a-f]{9,}/0x.../g;
         is $text, "$expected\n", "$case, $order: the message";
         is $code, 1, "$case, $order: exit code 1";
@@ -62,18 +63,51 @@ says not_shared => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x.
   . 'shared memory (@not_shared)';
 says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not aligned to 16 bytes (\@unaligned)";
 says load      => "kernel bad_address, $bad, thread 9: load_16: address 0x... is not aligned to 16 bytes (\@load)";
-says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait)";
+says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait), byte 4096 of shared memory, for parity 0: "
+  . "1 of 2 arrivals and 0 bytes are missing";
 says not_initialised => "kernel hopper, $bad, thread 0: mbarrier_arrive: the mbarrier was not initialised (\@arrive)";
 says warp_missing => "kernel hopper, $bad: threads 0-63,96-127 wait at wgmma_fence (\@fence); threads 64-95 have returned";
+says wrong_parity => "kernel ring, block (0,0,0): thread 0 waits at mbarrier_wait (\@empty), byte 2064 of shared memory, for "
+  . 'parity 0: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; '
+  . 'threads 32-63 wait at mbarrier_wait (@full), byte 2048 of shared memory, for parity 0: 1 of 1 arrivals and 0 bytes are missing';
+says no_copy => "kernel ring, block (0,0,0): thread 0 waits at mbarrier_wait (\@empty), byte 2072 of shared memory, for "
+  . 'parity 1: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; '
+  . 'threads 32-63 wait at mbarrier_wait (@full), byte 2056 of shared memory, for parity 1: 0 of 1 arrivals and 1024 bytes are missing';
+says named_too_few => 'kernel named, block (0,0,0): threads 0-63 have returned; '
+  . 'threads 64-95 wait at named_barrier_sync (@named), barrier 3: 64 of 96 threads are there';
+says named_half_a_warp => 'kernel named, block (0,0,0): threads 0-31 have returned; '
+  . 'threads 32-95 wait at named_barrier_sync (@named), barrier 3: 80 of 96 threads are there';
+says no_decrease => 'kernel registers, block (0,0,0): threads 0-127 have returned; '
+  . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers a thread: 8192 in all, and 0 are free';
+says warps_apart => 'kernel registers, block (0,0,0): threads 0-95 wait at setmaxnreg_decrease (@decrease); '
+  . 'threads 96-127 have returned; '
+  . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers a thread: 8192 in all, and 0 are free';
 says too_much_used =>
   'kernel too_much_used, block (0,0,0), thread 0: uses 4096 bytes of shared memory, the launch gave 4095 (@used)';
 says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; the device has 232448 (@asked)';
 says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)';
 says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)';
 
+# Whoever comes first decides what is said.
+for ([too_many_registers => "kernel registers, block (0,0,0): no thread can go on\n    threads 0-255 have returned\n    "
+      . "threads 256-383 wait at setmaxnreg_increase ($source:$line{increase}) for 72 more registers a thread: 9216 in all, and "
+      . "7168 are free\n"],
+    [named_disagree => "kernel named, block (0,0,0), thread 32: named_barrier_sync: barrier 3 for 64 threads; the one that came "
+      . "first said 96 ($source:$line{named})\n"]) {
+    my ($case, $want) = @$_;
+    my ($code, $text) = run($case, CPU_DEVICE_ORDER => 'forward');
+    is $text, $want, "$case: the message";
+    is $code, 1, "$case: exit code 1";
+}
+
 # Whichever lane runs first, or last, is the one that complains.
 for ([small_block => 'kernel mma_in_a_small_block, block (0,0,0), thread N: mma_m16n8k16 needs all 32 lanes, this warp has 20 '
       . "($source:$line{small})\n"],
+    [wgmma_by_some => "kernel wgmma_by_some, block (0,0,0), thread N: wgmma_m64n64k32: 96 of the warpgroup's 128 threads have "
+      . "come to it ($source:$line{by_some})\n"],
+    [grown_smaller => "kernel registers, block (0,0,0), thread N: setmaxnreg_increase to 160: the thread has 168 registers "
+      . "($source:$line{smaller})\n"],
+    [named_none => "kernel named, block (0,0,0), thread N: named_barrier_sync: barrier 16; choose 1 to 15 ($source:$line{named})\n"],
     [no_fence => "kernel hopper, $bad, thread N: wgmma without a wgmma_fence since the last wgmma_wait ($source:$line{wgmma})\n"]) {
     my ($case, $want) = @$_;
     for my $order (qw(forward reverse shuffle)) {

@@ -1,17 +1,43 @@
 #!/usr/bin/env perl
-# small_shared.t - the tile shapes that kernels choose on chips with less shared memory than Hopper: the grid once more, with
-# the CPU device said to have as much as sm_75 and as sm_86.
+# small_shared.t - chips with less shared memory than Hopper: CPU_DEVICE_SHARED says how much a block can have, a launch that
+# asks for more is refused as on a GPU, and the stages that choose their tiles by it go through the grid with less.
 use strict;
 use warnings;
 use Test::More;
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 plan skip_all => 'for the CPU device' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
-my @errors = `CPU_DEVICE_SHARED=1000 01_tiled/01_tiled 2>&1`;
+my @errors = `CPU_DEVICE_SHARED=1000 $build/01_tiled/01_tiled 2>&1`;
 is(scalar @errors, 1, 'CPU_DEVICE_SHARED: one line for a value out of range');
 like($errors[0], qr/CPU_DEVICE_SHARED=1000: choose/, 'which names it');
-for my $bytes (65536, 101376) {
-    my $output = `CPU_DEVICE_SHARED=$bytes $build/tests/grid_05_fa2_backward --quick 2>&1`;
-    is($?, 0, "05_fa2_backward with $bytes bytes") or diag($output);
+
+# Tiles of D = 128 need 64 KiB and more; these kernels choose by the compute capability, which is sm_80's here.
+my $refused = `CPU_DEVICE_SHARED=49152 $build/04_fa2/04_fa2 --seqlen 16 --head-dim 128 --variant split_q --no-validate 2>&1`;
+is($? >> 8, 1, 'a launch that asks for more shared memory than the device has is refused');
+like($refused, qr/^kernel .*: \d+ bytes of shared memory a block; the device has 49152 /m, 'and the message has both figures');
+
+# Those that ask how much there is. 65536 bytes are sm_75's, 101376 those of sm_86 and sm_89.
+my @stages = sort glob '0?_*';
+my %chooses = map { $_ => scalar grep { /device_properties\(\)->shared_bytes/ } source($_) } @stages;
+ok(2 <= grep({ $_ } values %chooses), 'stages that choose by it: ' . join ' ', grep { $chooses{$_} } @stages);
+for my $stage (grep { $chooses{$_} } @stages) {
+    for my $bytes (65536, 101376) {
+        my $output = `CPU_DEVICE_SHARED=$bytes GRID_EVERY=16 $build/tests/grid_$stage --quick 2>&1`;
+        is($?, 0, "$stage with $bytes bytes") or diag($output);
+    }
+}
+
+# All others must fit into what every chip from sm_80 on has; wgmma, which is Hopper's, says that it does not run there.
+for my $stage (grep { !$chooses{$_} } @stages) {
+    for my $dim (64, 128) {
+        my $output = `CPU_DEVICE_SHARED=101376 $build/$stage/$stage --seqlen 20 --head-dim $dim --no-validate --iters 1 2>&1`;
+        is($?, 0, "$stage, head dim $dim, with 101376 bytes") or diag($output);
+    }
 }
 done_testing;
+
+sub source {
+    my ($stage) = @_;
+    local @ARGV = glob "$stage/*.{c,h,cu,cuh}";
+    return <>;
+}

@@ -274,6 +274,72 @@ template <bool right> __global__ void tile_given_back(const __grid_constant__ Te
             __syncthreads();
     }
 }
+/* A producer, two consumer warpgroups, a ring of two stages; and A, which the consumers write themselves. */
+enum Defect {
+    RIGHT, NO_FULL, WRONG_FULL, NO_EMPTY, WRONG_EMPTY, EARLY_EMPTY, ONE_FOR_ALL, THREE_OF_FOUR, NO_SYNCWARP, NO_FENCE, LATE_FENCE, NO_NAMED,
+    EARLY_READ
+};
+struct Ring {
+    alignas(1024) unsigned char a[2][64 * 128], b[2][64 * 128];
+    Mbarrier full[2], empty[2];
+};
+template <Defect defect> __global__ void ring(const __grid_constant__ TensorMap map, float *to) {
+    SHARED_MEMORY(Ring, shared);
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < 2; stage++) {
+            mbarrier_init(&shared.full[stage], 1);
+            mbarrier_init(&shared.empty[stage], defect == ONE_FOR_ALL ? 2 : defect == THREE_OF_FOUR ? 7 : 8);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    const int group = threadIdx.x / 128 - 1;
+    if (group < 0) {
+        if (threadIdx.x > 0)
+            return;
+        for (int tile = 0; tile < 5; tile++) {
+            const int stage = tile % 2, round = tile / 2;
+            if (defect != NO_EMPTY)
+                mbarrier_wait(&shared.empty[stage], defect == WRONG_EMPTY ? 1 : (round + 1) % 2);
+            mbarrier_arrive_expect(&shared.full[stage], sizeof shared.b[stage]);
+            tma_load(shared.b[stage], map, 0, 0, 0, &shared.full[stage]); /* ring: copy */
+        }
+        return;
+    }
+    for (int i = threadIdx.x % 128; i < 64 * 8; i += 128)
+        store_16(shared.a[group] + 16 * i, make_uint4(0, 0, 0, 0)); /* ring: write */
+    if (defect != NO_FENCE && defect != LATE_FENCE)
+        proxy_fence();
+    if (defect != NO_NAMED)
+        named_barrier_sync(1 + group, 128);
+    if (defect == LATE_FENCE)
+        proxy_fence();
+    float d[2][32] = {}, sum = 0;
+    for (int tile = 0; tile < 5; tile++) {
+        const int stage = tile % 2, round = tile / 2;
+        if (defect == EARLY_READ)
+            sum += shared.b[stage][threadIdx.x % 128]; /* ring: early read */
+        if (defect != NO_FULL)
+            mbarrier_wait(&shared.full[stage], defect == WRONG_FULL ? (round + 1) % 2 : round % 2);
+        wgmma_fence(d[0], d[1]);
+        const uint64_t a = wgmma_descriptor<128>(shared.a[group]);
+        wgmma<__half>(d[0], a, wgmma_descriptor<128>(shared.b[stage]), true); /* ring: multiply */
+        wgmma_commit();
+        const uint64_t again = wgmma_descriptor_mn<128>(shared.b[stage], 0);
+        wgmma<__half, MN_MAJOR>(d[1], a, again, true); /* ring: again */
+        wgmma_commit();
+        wgmma_wait<1>(d[0]);
+        if (defect != EARLY_EMPTY)
+            wgmma_wait<0>(d[1]);
+        if (defect == NO_SYNCWARP)
+            sum += shared.b[stage][threadIdx.x % 128]; /* ring: read */
+        if (threadIdx.x % (defect == ONE_FOR_ALL ? 128 : 32) == 0 && (defect != THREE_OF_FOUR || threadIdx.x < 352))
+            mbarrier_arrive(&shared.empty[stage]);
+        if (defect == EARLY_EMPTY)
+            wgmma_wait<0>(d[1]);
+    }
+    to[blockIdx.x * 384 + threadIdx.x] = d[0][0] + d[1][0] + sum;
+}
 template <bool right> __global__ void blocks(int *to) {
     to[right ? blockIdx.x * 64 + threadIdx.x : threadIdx.x] = 1; /* blocks: write */
 }
@@ -316,6 +382,52 @@ static void one_race(const Trace *trace, const char *name, const char *a, const 
             diag("%s and %s", trace->races[i].line[0], trace->races[i].line[1]);
 }
 
+template <Defect defect> static const Trace *trace_ring() {
+    return TRACED(ring<defect>, 2, 384, sizeof(Ring), tensor_map<__half, 128>(in, 64, 64, 1, 64), (float *)out);
+}
+/* What is wrong, where that shows, and whether it is only that a proxy_fence is missing. */
+static const struct {
+    const char *name;
+    const Trace *(*run)();
+    const char *a, *b;
+    int unpublished;
+} defects[] = {
+    {"a tile not waited for", trace_ring<NO_FULL>, "ring: copy", "ring: multiply", 0},
+    {"a tile waited for with the wrong parity", trace_ring<WRONG_FULL>, "ring: copy", "ring: multiply", 0},
+    {"a tile read before it is waited for", trace_ring<EARLY_READ>, "ring: copy", "ring: early read", 0},
+    {"a stage filled again without its empty barrier", trace_ring<NO_EMPTY>, "ring: copy", "ring: multiply", 0},
+    {"a stage waited for with the wrong parity", trace_ring<WRONG_EMPTY>, "ring: copy", "ring: multiply", 0},
+    {"a stage given back before wgmma is done", trace_ring<EARLY_EMPTY>, "ring: copy", "ring: again", 0},
+    {"a stage given back by one warp for four", trace_ring<ONE_FOR_ALL>, "ring: copy", "ring: multiply", 0},
+    {"a stage given back by three warps for four", trace_ring<THREE_OF_FOUR>, "ring: copy", "ring: multiply", 0},
+    {"a stage given back by one lane for its warp", trace_ring<NO_SYNCWARP>, "ring: copy", "ring: read", 0},
+    {"a tile written without proxy_fence", trace_ring<NO_FENCE>, "ring: write", "ring: multiply", 1},
+    {"proxy_fence after the barrier", trace_ring<LATE_FENCE>, "ring: write", "ring: multiply", 1},
+    {"a tile written without a barrier", trace_ring<NO_NAMED>, "ring: write", "ring: multiply", 0},
+};
+/* Each defect is run by a child, `trace NUMBER`: some end in a deadlock, and the races are printed all the same. */
+static void test_rings(const char *program) {
+    no_race(trace_ring<RIGHT>(), "a ring with full and empty barriers");
+    for (size_t i = 0; i < sizeof defects / sizeof *defects; i++) {
+        char text[8192], command[256], at[2][64];
+        snprintf(command, sizeof command, "CPU_DEVICE_ORDER=forward %s %zu 2>&1", program, i);
+        FILE *child = popen(command, "r");
+        text[child ? fread(text, 1, sizeof text - 1, child) : 0] = 0;
+        const int status = child ? pclose(child) : -1;
+        snprintf(at[0], sizeof at[0], " at %s", line_of(defects[i].a));
+        snprintf(at[1], sizeof at[1], " at %s", line_of(defects[i].b));
+        int found = 0, others = 0;
+        for (char *race = strtok(text, "R"); race; race = strtok(nullptr, "R")) { /* "RACE in ...", each */
+            if (strncmp(race, "ACE ", 4) != 0)
+                continue;
+            found |= strstr(race, at[0]) && strstr(race, at[1]);
+            others |= !strstr(race, "proxy_fence") != !defects[i].unpublished;
+        }
+        ok(found && !others && status != 0, "%s: %s and %s%s", defects[i].name, at[0], at[1],
+           defects[i].unpublished ? ", no proxy_fence" : "");
+    }
+}
+
 static void test_races() {
     int *to = (int *)out;
     unsigned *counter = (unsigned *)in;
@@ -355,12 +467,18 @@ static void test_races() {
              line_of("last: read"));
 }
 
-int main() {
+int main(int argc, char **argv) {
     in = (unsigned char *)device_alloc(BYTES, "in");
     out = (unsigned char *)device_alloc(BYTES, "out");
     memset(in, 0, BYTES);
+    if (argc == 2) {
+        const Trace *trace = defects[atoi(argv[1])].run();
+        trace_print_races(trace, stdout);
+        return trace->race_count > 0;
+    }
     test_sectors();
     test_wavefronts();
     test_races();
+    test_rings(argv[0]);
     return tap_done();
 }

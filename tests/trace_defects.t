@@ -4,8 +4,9 @@
 #
 #     make trace-defects            all; DEFECT=03_fa1 only those whose name contains that
 #
-# Every barrier of every kernel is removed once: that must be a race, between lines of that kernel. If it is not, the kernel
-# does not need the barrier. Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
+# Every barrier of every kernel, every wait at an mbarrier and every proxy_fence is removed once: that must be a race, between
+# lines of that kernel, or a standstill. If it is not, the kernel does not need the barrier, or the line says so ("not
+# needed"). Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
 use strict;
 use warnings;
 use FindBin;
@@ -14,6 +15,7 @@ use Scratch;
 
 my $build = 'build/cpu-trace';
 my $only  = $ENV{DEFECT};
+my $barrier = qr/(?:__syncthreads|__syncwarp|proxy_fence)\(\)|mbarrier_wait\([^;]*\)(?=;)/;
 
 # ---- layouts: [file, what it says, what it shall say, stage, variant, memory, how the trace names the line that suffers,
 # what that line says] ----
@@ -56,24 +58,31 @@ sub try_layout {
 sub lines_with_barrier {
     my ($file) = @_;
     my @lines = split /^/, read_file($file);
-    return grep { $lines[$_ - 1] =~ /__sync(?:threads|warp)\(\)/ } 1 .. @lines;
+    return grep { $lines[$_ - 1] =~ $barrier && $lines[$_ - 1] !~ /not needed/ } 1 .. @lines;
 }
 
 sub try_barrier {
     my ($name, $file, $number) = @_;
     my ($stage, $base) = $file =~ m{(.*)/(.*)};
     my @lines = split /^/, read_file($file);
-    $lines[$number - 1] =~ s/__sync(?:threads|warp)\(\)//;
+    $lines[$number - 1] =~ s/$barrier//;
     # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the next.
-    my @shapes = $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
+    # A ring must go round, and a block have several query tiles, also short ones.
+    my @shapes = $stage =~ /fa3/ ? ('--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700',
+                                    '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
+                                    '--heads 12 --seqlen 300 --seqlen-k 100')
+        : $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
         : $stage =~ /decoding/ ? ('--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
                                   '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3 --variant split_k')
         : ('--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128');
     my ($rows, $log) = trace_with($file, join('', @lines), $stage, @shapes);
     return ["$name: does not compile", 0, $log] if !$rows;
     my @races = map { [/"earlier": "([^"]*)", "later": "([^"]*)"/] } grep { /"race"/ } @$rows;
+    # Where the kernel comes to a standstill, the races stand behind that.
+    push @races, [$1, $2] while join('', @$rows) =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
     my @here = grep { $base =~ /\.cuh$/ || "@$_[0] " =~ /\b\Q$base\E:/ && "@$_[1] " =~ /\b\Q$base\E:/ } @races;
-    return ["$name: " . (@here ? "$here[0][0] and $here[0][1]" : 'no race'), @here > 0];
+    my $stuck = grep { /no thread can go on/ } @$rows;
+    return ["$name: " . (@here ? "$here[0][0] and $here[0][1]" : $stuck ? 'a standstill' : 'no race'), @here + $stuck > 0];
 }
 
 # Builds the stage with the file changed, and traces it with each list of options. Returns the JSON rows, or undef and the
@@ -82,6 +91,6 @@ sub trace_with {
     my ($file, $text, $stage, @runs) = @_;
     return with_file($file, $text, sub {
         my ($built, $log) = built("$build/$stage/$stage", 'TRACE=1');
-        return $built ? ([map { `$build/$stage/$stage --trace --json $_` } @runs], $log) : (undef, $log);
+        return $built ? ([map { `$build/$stage/$stage --trace --json $_ 2>&1` } @runs], $log) : (undef, $log);
     });
 }

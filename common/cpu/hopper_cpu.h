@@ -2,19 +2,22 @@
  *
  * What is asynchronous on the chip is late here, as late as a program may count on:
  *
- *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier. Where a
- *              wait is missing NaN is read, and so it is by a thread that still reads a tile whose place was given away
- *     wgmma    is computed at wgmma_wait, from what shared memory and the registers of A hold by then. Where a wait is
- *              missing D is as it was
+ *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier, or when
+ *              nobody can run. Where a wait is missing NaN is read, and so it is by a thread that still reads a tile whose
+ *              place was given away
+ *     wgmma    is computed at the wgmma_wait that it must be done at, from what shared memory and the registers of A hold by
+ *              then. Where a wait is missing D is as it was
  *
- * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. Not modelled: proxies
- * (mbarrier_init_fence does nothing), the fewer bits that an 8-bit wgmma keeps when it adds up, warps of a warpgroup that
- * run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way.
+ * Descriptors are decoded, tiles are swizzled by address bits, as the hardware does it. setmaxnreg moves no registers, and
+ * counts them: a block has as many as it was launched with, and an increase waits until there are enough. Whoever waits says
+ * what for, in case nobody can run any more. Not modelled: the fewer bits that an 8-bit wgmma keeps when it adds up, warps of
+ * a warpgroup that run apart (all four are done with a wgmma at the same time), and a block that ends with copies under way.
  *
  * The trace counts what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory. For races it
- * looks at both: each of the four warps reads B, and its 16 rows of A, up to its wgmma_wait. To give the tile to TMA without
- * a __syncthreads after that is a race. So is the use of an mbarrier with none after its initialisation. What an mbarrier
- * orders the trace does not know: without a __syncthreads between asking for a tile and reading it, it sees a race.
+ * looks at both. TMA writes from its issue to the end of its mbarrier's phase, after all that the issuing thread knows of. Each
+ * warp's wgmma reads B, and its own 16 rows of A, from its issue to that warp's wgmma_wait; so a stage must be given back by all
+ * four warps. A thread's arrival hands on what it did and knows, to those who wait for the phase: trace_order.h. What a thread
+ * wrote and wgmma or TMA meets needs its proxy_fence. (mbarrier_init_fence does nothing, and is not missed.)
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
@@ -37,7 +40,7 @@ inline uint32_t swizzled(uint32_t address, int row_bytes) {
 }
 
 /* ---- mbarrier. To the trace initialising it is a write, and using it a read: those do not race with each other. ---- */
-struct Mbarrier {
+struct alignas(8) Mbarrier {
     uint16_t count, pending; /* arrivals a phase, and those still to come */
     int32_t bytes : 31;      /* announced and not yet written */
     uint32_t parity : 1;     /* of the phase at hand */
@@ -60,13 +63,24 @@ NOT_TRACED inline void mbarrier_check(Mbarrier *barrier) {
         return;
     barrier->parity ^= 1;
     barrier->pending = barrier->count;
+    trace_phase(barrier);
     simt_wake(barrier);
 }
+NOT_TRACED inline void mbarrier_describe(const void *of, int parity, char *text, size_t size) {
+    const Mbarrier *barrier = static_cast<const Mbarrier *>(of);
+    snprintf(text, size, ", byte %u of shared memory, for parity %d: %d of %d arrivals and %d bytes are missing",
+             shared_address(of), parity, barrier->pending, barrier->count, barrier->bytes);
+}
+/* On the chip an arrival too many for a phase is undefined; copies that are under way may end the phase before. Here they do:
+ * the thread waits for that, and others can go on. So one who fills a stage again too early meets those who read it. */
 NOT_TRACED inline void mbarrier_arrived(Mbarrier *barrier, int bytes, const char *file, int line) {
-    if (barrier->pending == 0 || barrier->pending > barrier->count || barrier->count > SIMT_MAX_BLOCK)
+    if (barrier->pending > barrier->count || !barrier->count || barrier->count > SIMT_MAX_BLOCK)
         simt_fail(file, line, "mbarrier_arrive: the mbarrier was not initialised");
+    while (!barrier->pending)
+        simt_sleep("mbarrier_arrive", barrier, barrier->parity, mbarrier_describe, file, line);
     barrier->bytes += bytes;
     barrier->pending--;
+    trace_release(barrier);
     mbarrier_check(barrier);
 }
 inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes, CALLER) {
@@ -102,22 +116,33 @@ struct TmaCopy {
 };
 
 /* What this core's block has under way. */
-struct Wgmma {
-    int batch, n;
+struct Wgmma;
+struct WgmmaWords { /* which are the same for all threads */
+    const char *what, *file;
+    int line, batch, n;
     bool add;
     uint64_t a, b; /* descriptors */
-    float *d[128];
-    const uint32_t *a_registers[128];
     void (*compute)(const Wgmma &operation);
+};
+struct Wgmma : WgmmaWords {
+    int threads; /* so many of the warpgroup have come to it */
+    float *d[128];
+    const uint32_t *a_registers[128]; /* or NULL */
 };
 struct HopperState {
     unsigned block;
     std::vector<TmaCopy> copies;
     struct {
         std::vector<Wgmma> queue; /* oldest first */
+        int next[128];            /* in the queue, for each thread */
         int batch;                /* of the next wgmma */
         bool fenced;              /* since the last wait */
+        int registers;            /* a thread, by setmaxnreg; 0: as many as it began with */
     } warpgroup[SIMT_MAX_BLOCK / 128];
+    struct NamedBarrier {
+        int threads, arrived; /* of those that it takes */
+        unsigned round;
+    } named[16];
 };
 inline HopperState &hopper_state() {
     static thread_local HopperState state;
@@ -161,13 +186,20 @@ NOT_TRACED inline void tma_land(Mbarrier *barrier) {
     }
 }
 
+NOT_TRACED inline int tma_land_all() {
+    auto &copies = hopper_state().copies;
+    const size_t count = copies.size();
+    while (!copies.empty())
+        tma_land(copies[0].barrier);
+    return count > 0;
+}
+
 inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier, CALLER) {
     const int bytes = map.tile_rows * map.row_bytes;
     simt_need_shared("tma_load", shared, 16, file, line);
     simt_need_shared("tma_load", static_cast<unsigned char *>(shared) + bytes - 16, 16, file, line);
-    if (shared_address(shared) % (8 * map.row_bytes))
-        simt_fail(file, line, "tma_load: the tile begins at %u, not at a multiple of %d bytes", shared_address(shared),
-                  8 * map.row_bytes);
+    if (shared_address(shared) % 128)
+        simt_fail(file, line, "tma_load: the tile begins at %u, not at a multiple of 128 bytes", shared_address(shared));
     if (column * map.element % 16)
         simt_fail(file, line, "tma_load: column %d is not at a multiple of 16 bytes", column);
     TmaCopy copy = {map, shared_address(shared), column, row, matrix, barrier};
@@ -177,169 +209,290 @@ inline void tma_load(void *shared, const TensorMap &map, int column, int row, in
             inside += 16;
         if (inside)
             trace_read(tma_source(copy, r, 0), inside);
-        trace_write(static_cast<unsigned char *>(shared) + r * map.row_bytes, map.row_bytes);
+        trace_async_write(static_cast<unsigned char *>(shared) + r * map.row_bytes, map.row_bytes, barrier);
     }
     memset(shared, 0xff, bytes);
     hopper_state().copies.push_back(copy);
+    simt_when_stuck(tma_land_all);
     simt_wake(barrier); /* one who waits already lets it arrive */
 }
 
+/* A phase of the other parity is at hand: this one is over, or, of a fresh barrier, the one before the first. */
 NOT_TRACED inline void mbarrier_sleep(Mbarrier *barrier, int parity, const char *file, int line) {
-    for (;;) {
+    while (barrier->parity == (unsigned)parity) {
         tma_land(barrier);
-        if (barrier->parity != (unsigned)parity)
-            return;
-        simt_sleep("mbarrier_wait", barrier, file, line);
+        if (barrier->parity == (unsigned)parity)
+            simt_sleep("mbarrier_wait", barrier, parity, mbarrier_describe, file, line);
     }
 }
 inline void mbarrier_wait(Mbarrier *barrier, int parity, CALLER) {
     simt_need_shared("mbarrier_wait", barrier, 8, file, line);
     trace_beside_read(barrier, 8);
     mbarrier_sleep(barrier, parity, file, line);
+    trace_acquire(barrier);
 }
+
+/* ---- proxies: only the trace looks at them ---- */
+inline void proxy_fence() { trace_proxy_fence(); }
+
+/* ---- named barriers. On the chip a warp arrives as one; here its lanes do, and one that stays away is missing. ---- */
+NOT_TRACED inline HopperState::NamedBarrier &named_arrived(const char *what, int id, int threads, const char *file, int line) {
+    if (id < 1 || id > 15)
+        simt_fail(file, line, "%s: barrier %d; choose 1 to 15", what, id);
+    if (threads < 32 || threads > SIMT_MAX_BLOCK || threads % 32)
+        simt_fail(file, line, "%s: %d threads; it takes whole warps", what, threads);
+    auto &barrier = hopper_state().named[id];
+    if (barrier.arrived && barrier.threads != threads)
+        simt_fail(file, line, "%s: barrier %d for %d threads; the one that came first said %d", what, id, threads,
+                  barrier.threads);
+    barrier.threads = threads;
+    trace_release(&barrier);
+    if (++barrier.arrived == threads) {
+        barrier.arrived = 0;
+        barrier.round++;
+        trace_phase(&barrier);
+        simt_wake(&barrier);
+    }
+    return barrier;
+}
+NOT_TRACED inline void named_describe(const void *of, int id, char *text, size_t size) {
+    const auto *barrier = static_cast<const HopperState::NamedBarrier *>(of);
+    snprintf(text, size, ", barrier %d: %d of %d threads are there", id, barrier->arrived, barrier->threads);
+}
+inline void named_barrier_arrive(int id, int threads, CALLER) {
+    named_arrived("named_barrier_arrive", id, threads, file, line);
+}
+NOT_TRACED inline HopperState::NamedBarrier &named_wait(int id, int threads, const char *file, int line) {
+    const unsigned round = id >= 0 && id < 16 ? hopper_state().named[id].round : 0;
+    auto &barrier = named_arrived("named_barrier_sync", id, threads, file, line);
+    while (barrier.round == round)
+        simt_sleep("named_barrier_sync", &barrier, id, named_describe, file, line);
+    return barrier;
+}
+inline void named_barrier_sync(int id, int threads, CALLER) {
+    [[maybe_unused]] auto &barrier = named_wait(id, threads, file, line);
+    trace_acquire(&barrier);
+}
+
+/* ---- setmaxnreg. A block has what it began with: as many registers a thread as __launch_bounds__(threads, 1) allows. ---- */
+enum { REGISTER_FILE = 65536 };
+inline auto &this_warpgroup() { return hopper_state().warpgroup[threadIdx.x / 128]; }
+inline int registers_at_entry() { return min(REGISTER_FILE / (int)blockDim.x / 8 * 8, 256); }
+/* Those of the whole block that nobody has. */
+NOT_TRACED inline int registers_free() {
+    const int entry = registers_at_entry();
+    int unused = entry * blockDim.x;
+    for (int group = 0; group * 128 < (int)blockDim.x; group++) {
+        const int registers = hopper_state().warpgroup[group].registers;
+        unused -= (registers ? registers : entry) * min(128, (int)blockDim.x - 128 * group);
+    }
+    return unused;
+}
+NOT_TRACED inline int registers_now() { return this_warpgroup().registers ? this_warpgroup().registers : registers_at_entry(); }
+NOT_TRACED inline void registers_describe(const void *, int more, char *text, size_t size) {
+    snprintf(text, size, " for %d more registers a thread: %d in all, and %d are free", more, 128 * more,
+             registers_free());
+}
+template <int N> NOT_TRACED void decrease_registers(void **) {
+    this_warpgroup().registers = N;
+    simt_wake(&hopper_state());
+}
+template <int N> NOT_TRACED void setmaxnreg(bool increase, const char *what, const char *file, int line) {
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "a multiple of 8 from 24 to 256");
+    if (increase ? N < registers_now() : N > registers_now())
+        simt_fail(file, line, "%s to %d: the thread has %d registers", what, N, registers_now());
+    simt_warpgroup(what, nullptr, increase ? nullptr : decrease_registers<N>, file, line);
+    while (registers_now() != N) /* the first thread of the warpgroup that finds enough of them takes them for all */
+        if (128 * (N - registers_now()) <= registers_free())
+            this_warpgroup().registers = N;
+        else
+            simt_sleep(what, &hopper_state(), N - registers_now(), registers_describe, file, line);
+}
+template <int N> void setmaxnreg_decrease(CALLER) { setmaxnreg<N>(false, "setmaxnreg_decrease", file, line); }
+template <int N> void setmaxnreg_increase(CALLER) { setmaxnreg<N>(true, "setmaxnreg_increase", file, line); }
 
 /* ---- wgmma ---- */
 
-template <typename E> NOT_TRACED inline float element_to_float(const unsigned char *code) {
-    if constexpr (std::is_same_v<E, __half>)
-        return fp16_to_float((uint16_t)(code[0] | code[1] << 8));
-    else
-        return code8_to_float<E>(*code);
+/* What a descriptor names, as chunks of 16 bytes: 2 for each row of A or column of B. A K-major matrix has them row by row.
+ * An MN-major one has chunks of 8 columns; of each, the 16 k one below the other. So columns 8 i .. 8 i + 7 are chunks
+ * 16 i .. 16 i + 15 of either. */
+struct Described {
+    uint32_t start, leading, stride;
+    int row_bytes;
+    explicit Described(uint64_t descriptor)
+        : start((descriptor & 0x3fff) << 4), leading((descriptor >> 16 & 0x3fff) << 4),
+          stride((descriptor >> 32 & 0x3fff) << 4), row_bytes(descriptor >> 62 == 1 ? 128 : 64) {}
+    template <Major major> const unsigned char *chunk(int i) const {
+        const int row = major == K_MAJOR ? i / 2 : i % 16, byte = 16 * (major == K_MAJOR ? i % 2 : i / 16);
+        const uint32_t panel = byte / row_bytes * leading;
+        return shared_byte(swizzled(start + panel + row / 8 * stride + row % 8 * row_bytes + byte % row_bytes, row_bytes));
+    }
+};
+
+/* `count` elements as floats. The loop over 16-bit codes becomes vector instructions; 8-bit ones are looked up. */
+template <typename E> using Code = std::conditional_t<sizeof(E) == 2, uint16_t, uint8_t>;
+template <typename E> struct Code8Table {
+    float value[256];
+    Code8Table() {
+        for (int code = 0; code < 256; code++)
+            value[code] = code8_to_float<E>(code);
+    }
+};
+template <typename E> inline const Code8Table<E> code8_table;
+template <typename E> NOT_TRACED void elements_to_floats(const Code<E> *code, float *value, int count) {
+    for (int i = 0; i < count; i++)
+        if constexpr (sizeof(E) == 2)
+            value[i] = code_to_float<E>(code[i]);
+        else
+            value[i] = code8_table<E>.value[code[i]];
+}
+typedef float Float4 __attribute__((vector_size(16), may_alias));
+struct Float8 {
+    Float4 low, high;
+};
+
+/* Eight rows of A, or columns of B: value[k] has element k of all eight. */
+template <typename E, Major major> NOT_TRACED void wgmma_operand(const Described &matrix, int first, Float8 *value) {
+    constexpr int K = 32 / sizeof(E), elements = 16 / sizeof(E);
+    Code<E> code[K][8];
+    for (int i = 0; i < 16; i++) {
+        Code<E> chunk[elements];
+        memcpy(chunk, matrix.chunk<major>(2 * first + i), 16);
+        for (int e = 0; e < elements; e++)
+            (major == K_MAJOR ? code[i % 2 * elements + e][i / 2] : code[i][e % 8]) = chunk[e];
+    }
+    elements_to_floats<E>(code[0], reinterpret_cast<float *>(value), 8 * K);
 }
 
-/* Where byte `byte`, 0..31, of a row lies that a descriptor names. */
-NOT_TRACED inline const unsigned char *described_byte(uint64_t descriptor, int row, int byte) {
-    const int row_bytes = descriptor >> 62 == 1 ? 128 : 64;
-    const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
-    return shared_byte(swizzled(start + row / 8 * stride + row % 8 * row_bytes + byte, row_bytes));
-}
-
-/* The rows that it names, as floats. */
-template <typename E> NOT_TRACED void wgmma_operand(uint64_t descriptor, int rows, float *value) {
-    for (int row = 0; row < rows; row++)
-        for (int byte = 0; byte < 32; byte += sizeof(E))
-            *value++ = element_to_float<E>(described_byte(descriptor, row, byte));
-}
-
-template <typename E, int N> NOT_TRACED void compute_wgmma(const Wgmma &w) {
+template <typename E, Major major> NOT_TRACED void compute_wgmma(const Wgmma &w) {
     constexpr int K = 32 / sizeof(E);
-    float a[64][K], b[N][K], b_transposed[K][N];
+    float a[64][K];
     if (w.a_registers[0]) {
+        Code<E> code[64][K];
         for (int thread = 0; thread < 128; thread++) /* register i: 8 rows down if odd, 16 bytes right from the third on */
             for (int i = 0; i < 4; i++)
-                for (int byte = 0; byte < 4; byte += sizeof(E)) {
-                    unsigned char four[4];
-                    memcpy(four, &w.a_registers[thread][i], 4);
-                    const int row = thread / 32 * 16 + thread % 32 / 4 + 8 * (i % 2),
-                              k_byte = 16 * (i / 2) + 4 * (thread % 4) + byte;
-                    a[row][k_byte / sizeof(E)] = element_to_float<E>(four + byte);
-                }
+                memcpy(&code[thread / 32 * 16 + thread % 32 / 4 + 8 * (i % 2)][(16 * (i / 2) + 4 * (thread % 4)) / sizeof(E)],
+                       &w.a_registers[thread][i], 4);
+        elements_to_floats<E>(code[0], a[0], 64 * K);
     } else {
-        wgmma_operand<E>(w.a, 64, a[0]);
+        for (int row = 0; row < 64; row += 8) {
+            Float8 rows[K];
+            wgmma_operand<E, K_MAJOR>(Described(w.a), row, rows);
+            for (int r = 0; r < 8; r++)
+                for (int k = 0; k < K; k++)
+                    a[row + r][k] = reinterpret_cast<float *>(&rows[k])[r];
+        }
     }
-    wgmma_operand<E>(w.b, N, b[0]);
-    for (int n = 0; n < N; n++)
-        for (int k = 0; k < K; k++)
-            b_transposed[k][n] = b[n][k];
-    for (int row = 0; row < 64; row++) {
-        float sum[N] = {};
-        for (int k = 0; k < K; k++)
-            for (int n = 0; n < N; n++)
-                sum[n] += a[row][k] * b_transposed[k][n];
-        for (int n = 0; n < N; n++) {
-            float *d = w.d[row / 16 * 32 + row % 8 * 4 + n % 8 / 2] + n / 8 * 4 + row % 16 / 8 * 2 + n % 2;
-            *d = w.add ? *d + sum[n] : sum[n];
+    const Described matrix(w.b);
+    for (int column = 0; column < w.n; column += 8) { /* an atom of D: 8 columns */
+        Float8 b[K];
+        wgmma_operand<E, major>(matrix, column, b);
+        for (int row = 0; row < 64; row++) {
+            Float4 low = {}, high = {};
+            for (int k = 0; k < K; k++)
+                low += a[row][k] * b[k].low, high += a[row][k] * b[k].high;
+            const float sum[8] = {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]};
+            for (int pair = 0; pair < 4; pair++) { /* a thread's share */
+                float *d = w.d[row / 16 * 32 + row % 8 * 4 + pair] + column / 2 + row % 16 / 8 * 2;
+                d[0] = w.add ? d[0] + sum[2 * pair] : sum[2 * pair];
+                d[1] = w.add ? d[1] + sum[2 * pair + 1] : sum[2 * pair + 1];
+            }
         }
     }
 }
 
-struct WgmmaOperands {
-    float *d;
-    const uint32_t *a_registers; /* or NULL */
-    uint64_t a, b;
-    bool add;
-    const char *file;
-    int line;
-};
-inline auto &this_warpgroup() { return hopper_state().warpgroup[threadIdx.x / 128]; }
-
-inline void check_descriptor(uint64_t descriptor, int rows, const WgmmaOperands &at) {
-    const int swizzle = (int)(descriptor >> 62), row_bytes = swizzle == 1 ? 128 : 64;
-    const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
+/* `rows` of A, or columns of B: its last chunk lies farthest from its start. */
+template <Major major> void check_descriptor(uint64_t descriptor, int rows, const WgmmaWords &at) {
+    const int swizzle = (int)(descriptor >> 62);
     if (swizzle != 1 && swizzle != 2)
         simt_fail(at.file, at.line, "wgmma: a descriptor with swizzle %d; 1 and 2 (128 and 64 bytes) are there", swizzle);
-    simt_need_shared("wgmma", shared_byte(start + (rows / 8 - 1) * stride + 7 * row_bytes + 16), 16, at.file, at.line);
+    simt_need_shared("wgmma", Described(descriptor).chunk<major>(2 * rows - 1), 16, at.file, at.line);
 }
 
-template <typename E, int N> NOT_TRACED void issue_wgmma(void **operands) {
-    const WgmmaOperands &first = *static_cast<WgmmaOperands *>(operands[0]);
+/* A thread comes to a wgmma. It does not wait for the others: all meet at wgmma_commit. */
+template <Major major> NOT_TRACED void begin_wgmma(const WgmmaWords &w, float *d, const uint32_t *a_registers) {
     auto &group = this_warpgroup();
+    const int thread = threadIdx.x % 128;
     if (!group.fenced)
-        simt_fail(first.file, first.line, "wgmma without a wgmma_fence since the last wgmma_wait");
-    if (!first.a_registers)
-        check_descriptor(first.a, 64, first);
-    check_descriptor(first.b, N, first);
-    Wgmma w = {group.batch, N, first.add, first.a, first.b, {}, {}, compute_wgmma<E, N>};
-    for (int thread = 0; thread < 128; thread++) {
-        const WgmmaOperands &o = *static_cast<WgmmaOperands *>(operands[thread]);
-        if (o.a != first.a || o.b != first.b || o.add != first.add)
-            simt_fail(first.file, first.line, "wgmma: the threads of the warpgroup disagree on a descriptor");
-        w.d[thread] = o.d;
-        w.a_registers[thread] = o.a_registers;
+        simt_fail(w.file, w.line, "wgmma without a wgmma_fence since the last wgmma_wait");
+    if ((size_t)group.next[thread] == group.queue.size()) {
+        if (!a_registers)
+            check_descriptor<K_MAJOR>(w.a, 64, w);
+        check_descriptor<major>(w.b, w.n, w);
+        group.queue.push_back({w, 0, {}, {}});
     }
-    group.queue.push_back(w);
-}
-template <typename E, int Count> void wgmma(const WgmmaOperands &operands) {
-    static_assert(Count == 32 || Count == 64, "N is 64 or 128");
-    constexpr const char *what = sizeof(E) == 2 ? (Count == 32 ? "wgmma_m64n64k16" : "wgmma_m64n128k16")
-                                                : (Count == 32 ? "wgmma_m64n64k32" : "wgmma_m64n128k32");
-    WgmmaOperands own = operands;
-    simt_warpgroup(what, &own, issue_wgmma<E, 2 * Count>, own.file, own.line);
-}
-template <typename E, int Count> void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add, CALLER) {
-    wgmma<E, Count>({d, nullptr, a, b, add, file, line});
-}
-template <typename E, int Count> void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add, CALLER) {
-    wgmma<E, Count>({d, a, 0, b, add, file, line});
+    Wgmma &same = group.queue[group.next[thread]++];
+    if (same.a != w.a || same.b != w.b || same.add != w.add || same.compute != w.compute || same.n != w.n)
+        simt_fail(w.file, w.line, "wgmma: the threads of the warpgroup disagree on a descriptor");
+    same.d[thread] = d;
+    same.a_registers[thread] = a_registers;
+    if (++same.threads == 128)
+        trace_collective(w.what, threadIdx.x / 32, 0);
 }
 
-inline void wgmma_fence(CALLER) {
+template <int N, int K> struct WgmmaName {
+    char text[24];
+    WgmmaName() { snprintf(text, sizeof text, "wgmma_m64n%dk%d", N, K); }
+};
+template <int N, int K> inline const WgmmaName<N, K> wgmma_name;
+
+template <typename E, Major major, int Count>
+void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add, const char *file, int line) {
+    constexpr int N = 2 * Count;
+    static_assert(N % 8 == 0 && N <= 256, "N is a multiple of 8 up to 256");
+    static_assert(major == K_MAJOR || sizeof(E) == 2, "only 16-bit types can be MN-major");
+#ifdef TRACE
+    /* The warp reads B, and its own 16 rows of A, from now to its wgmma_wait; a lane stands for every 32nd chunk. */
+    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+    for (int i = lane; i < 2 * N; i += 32)
+        trace_async_read(Described(b).chunk<major>(i), 16);
+    if (!a_registers)
+        trace_async_read(Described(a).chunk<K_MAJOR>(32 * warp + lane), 16);
+#endif
+    begin_wgmma<major>({wgmma_name<N, 32 / sizeof(E)>.text, file, line, this_warpgroup().batch, N, add, a, b,
+                        compute_wgmma<E, major>},
+                       d, a_registers);
+}
+template <typename E, Major B = K_MAJOR, int Count> void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add, CALLER) {
+    wgmma<E, B, Count>(d, nullptr, a, b, add, file, line);
+}
+template <typename E, Major B = K_MAJOR, int Count>
+void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add, CALLER) {
+    wgmma<E, B, Count>(d, a, 0, b, add, file, line);
+}
+
+/* Any array of registers: here they need not be named. */
+struct Registers {
+    Registers() {}
+    template <typename T, int N> Registers(T (&)[N]) {}
+};
+inline void wgmma_fence(Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {},
+                        Registers = {}, Registers = {}, CALLER) {
     simt_warpgroup("wgmma_fence", nullptr, [](void **) { this_warpgroup().fenced = true; }, file, line);
 }
-inline void wgmma_commit(CALLER) {
-    simt_warpgroup("wgmma_commit", nullptr, [](void **) { this_warpgroup().batch++; }, file, line);
+NOT_TRACED inline void close_batch(void **) {
+    auto &group = this_warpgroup();
+    for (const Wgmma &w : group.queue)
+        if (w.threads != 128)
+            simt_fail(w.file, w.line, "%s: %d of the warpgroup's 128 threads have come to it", w.what, w.threads);
+    group.batch++;
+    trace_batch();
 }
-/* How many of the queue are done when at most `pending` batches are not. */
-NOT_TRACED inline size_t wgmmas_done(int pending) {
-    const auto &group = this_warpgroup();
-    size_t done = 0;
-    while (done < group.queue.size() && group.queue[done].batch < group.batch - pending)
-        done++;
-    return done;
-}
+inline void wgmma_commit(CALLER) { simt_warpgroup("wgmma_commit", nullptr, close_batch, file, line); }
 template <int Pending> NOT_TRACED void finish_wgmmas(void **) {
     auto &group = this_warpgroup();
-    const size_t done = wgmmas_done(Pending);
-    for (size_t i = 0; i < done; i++)
-        group.queue[i].compute(group.queue[i]);
+    int done = 0;
+    for (; done < (int)group.queue.size() && group.queue[done].batch < group.batch - Pending; done++)
+        group.queue[done].compute(group.queue[done]);
     group.queue.erase(group.queue.begin(), group.queue.begin() + done);
+    for (int &next : group.next)
+        next -= done;
     group.fenced = false;
 }
-template <int Pending, int Count> void wgmma_wait(float (&)[Count], CALLER) {
-#ifdef TRACE
-    /* a lane stands for every 32nd row of B, and one of A */
-    const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
-    for (size_t i = 0; i < wgmmas_done(Pending); i++) {
-        const Wgmma w = this_warpgroup().queue[i];
-        for (int byte = 0; byte < 32; byte += 16) {
-            for (int row = lane; row < w.n; row += 32)
-                trace_beside_read(described_byte(w.b, row, byte), 16);
-            if (!w.a_registers[0] && lane < 16)
-                trace_beside_read(described_byte(w.a, 16 * warp + lane, byte), 16);
-        }
-    }
-#endif
+template <int Pending>
+void wgmma_wait(Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, CALLER) {
     simt_warpgroup("wgmma_wait", nullptr, finish_wgmmas<Pending>, file, line);
+    trace_wait(Pending);
 }
 
 #endif

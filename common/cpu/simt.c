@@ -86,6 +86,33 @@ static void clear_ready(Worker *w, const Fiber *fiber) {
         w->warps_ready &= ~(1u << warp);
 }
 
+/* All are there that __syncthreads waits for: all threads but those of warps that have returned. On the chip a thread that
+ * has returned alone is not waited for either; that it left its warp behind is what is reported here. */
+static void barrier_check(Worker *w) {
+    if (w->barrier_arrived == 0 || w->barrier_arrived + w->gone < w->threads)
+        return;
+    trace_barrier();
+    w->barrier_result = w->barrier_predicates;
+    w->barrier_arrived = w->barrier_predicates = 0;
+    for (int warp = 0; warp * SIMT_WARP < w->threads; warp++)
+        if (!w->warps[warp].returned)
+            simt_set_ready(w, warp, w->warps[warp].exists);
+}
+
+/* The current thread's part of that: a warp's last thread takes its warp out of the count. */
+static void thread_returns(Worker *w, Fiber *fiber) {
+    Warp *warp = &w->warps[fiber->number / SIMT_WARP];
+    trace_thread_returns();
+    fiber->returned = 1;
+    w->returned++;
+    clear_ready(w, fiber);
+    warp->returned |= 1u << fiber->number % SIMT_WARP;
+    if (warp->returned == warp->exists) {
+        w->gone += __builtin_popcount(warp->exists);
+        barrier_check(w);
+    }
+}
+
 /* A fiber's whole life: runs one thread of every block. */
 static void fiber_main(void) {
     Worker *w = simt_self;
@@ -98,10 +125,7 @@ static void fiber_main(void) {
     for (;;) {
         switch_to(next_fiber(w)); /* at first: back to simt_make_fiber. Then: until a block starts this thread */
         simt_job->thread(simt_job->arguments);
-        trace_thread_returns();
-        fiber->returned = 1;
-        w->returned++;
-        clear_ready(w, fiber);
+        thread_returns(w, fiber);
     }
 }
 
@@ -144,20 +168,15 @@ void simt_run_ready(Worker *w) {
 int simt_barrier(const char *what, int predicate, const char *file, int line) {
     Worker *w = simt_self;
     Fiber *fiber = w->current;
-    fiber->place = (Place){what, file, line, 0};
+    fiber->place = (Place){.what = what, .file = file, .line = line};
     clear_ready(w, fiber);
 
     if (w->barrier_arrived == 0)
         w->barrier = fiber->place;
     if (simt_same_place(&w->barrier, &fiber->place)) { /* else it never goes on, and simt_report_stuck will say why */
         w->barrier_predicates += predicate != 0;
-        if (++w->barrier_arrived == w->threads) {
-            trace_barrier();
-            w->barrier_result = w->barrier_predicates;
-            w->barrier_arrived = w->barrier_predicates = 0;
-            for (int warp = 0; warp * SIMT_WARP < w->threads; warp++)
-                simt_set_ready(w, warp, w->warps[warp].exists);
-        }
+        w->barrier_arrived++;
+        barrier_check(w);
     }
     switch_to(next_fiber(w));
     return w->barrier_result;
@@ -183,7 +202,7 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
     if (!(mask >> lane & 1))
         simt_fail(file, line, "%s: lane %d is not in its own mask", what, lane);
 
-    fiber->place = (Place){what, file, line, mask};
+    fiber->place = (Place){.what = what, .file = file, .line = line, .mask = mask};
     warp->operands[lane] = operands;
     warp->arrived |= 1u << lane;
     clear_ready(w, fiber);
@@ -205,7 +224,7 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
     if ((number + 1) * WARPGROUP > w->threads)
         simt_fail(file, line, "%s needs a warpgroup, %d threads; this one has %d", what, WARPGROUP, w->threads % WARPGROUP);
 
-    fiber->place = (Place){what, file, line, 0};
+    fiber->place = (Place){.what = what, .file = file, .line = line};
     clear_ready(w, fiber);
     if (group->arrived == 0)
         group->place = fiber->place;
@@ -224,10 +243,10 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
     switch_to(next_fiber(w));
 }
 
-void simt_sleep(const char *what, const void *on, const char *file, int line) {
+void simt_sleep(const char *what, const void *on, int detail, SimtDescribe *describe, const char *file, int line) {
     Worker *w = simt_self;
     Fiber *fiber = w->current;
-    fiber->place = (Place){what, file, line, 0};
+    fiber->place = (Place){what, file, line, 0, on, detail, describe};
     fiber->sleeps_on = on;
     clear_ready(w, fiber);
     switch_to(next_fiber(w));
@@ -241,6 +260,8 @@ void simt_wake(const void *on) {
             simt_set_ready(w, i / SIMT_WARP, 1u << i % SIMT_WARP);
         }
 }
+
+void simt_when_stuck(int (*work)(void)) { simt_self->when_stuck = work; }
 
 unsigned simt_block_count(void) { return simt_self->block_count; }
 

@@ -6,25 +6,25 @@
  * instruction, multiple threads: SIMT). Here each thread is a *fiber*, a stack with a place to go on from, and a worker
  * runs the fibers of its block one after another. A fiber runs until it must wait, and there are few reasons to wait:
  *
- *     a barrier      __syncthreads: until all threads of the block are there
+ *     a barrier      __syncthreads: until all threads of the block are there, but for warps that have returned
  *     a collective   an instruction that a warp's lanes execute together, because each lane's result depends on the
  *                    operands of others: shuffles, votes, ldmatrix, mma. The last lane to arrive computes for all.
  *                    Hopper's wgmma is one of four warps
- *     an mbarrier    of Hopper (hopper_cpu.h): until another thread, or a copy, has done its part
+ *     a condition    until another thread, or a copy, has done its part: mbarriers, named barriers (hopper_cpu.h)
  *
  * What lies between two waits runs for one thread at a time. So a kernel that is right on a GPU gives the same result
  * here, a kernel that needs a barrier it does not have gives results that depend on the order of the threads, and a wait
- * that can never end is seen at once: nobody is left to run. That is reported with kernel, block, threads, file and line,
- * and the program ends with exit code 1. (A thread that spins on memory until another thread writes it would spin forever.)
+ * that can never end is seen at once: nobody is left to run. That is reported with kernel, block, and a line for all threads
+ * that wait for the same thing, file and line of the source, and what is missing; the program ends with exit code 1. (A thread that spins on memory until another thread writes it would spin forever.)
  *
  * Kernels do not call this header. cuda_on_cpu.h and instructions_cpu.h build the CUDA words on it.
  *
  * Environment:
  *     CPU_DEVICE_THREADS   how many cores to use; default all. 1 runs every block on the calling thread, best for gdb
- *     CPU_DEVICE_ORDER     forward (default), reverse or shuffle: which of the threads that could run goes first.
- *                          A correct kernel does not care
- *     CPU_DEVICE_SHARED    the bytes of shared memory a block is said to have, for kernels that choose their tiles by it:
- *                          65536 as on sm_75, 101376 as on sm_86 and sm_89; default SIMT_SHARED_LIMIT
+ *     CPU_DEVICE_ORDER     forward (default), reverse or shuffle: which of the threads that could run goes first;
+ *                          reverse begins with the last block, too. A correct kernel does not care
+ *     CPU_DEVICE_SHARED    the bytes of shared memory a block can have, for kernels that choose their tiles by it: 65536 as
+ *                          on sm_75, 101376 as on sm_86 and sm_89; default SIMT_SHARED_LIMIT, and only then a Hopper's
  */
 #ifndef FA_SIMT_H
 #define FA_SIMT_H
@@ -62,11 +62,17 @@ typedef struct {
 } SimtLaunch;
 
 /* Runs the whole grid and returns. Ends the program (one line, exit code 1) if the launch asks for what no GPU has: a block
- * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond SIMT_SHARED_LIMIT. One at a time. */
+ * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond simt_shared_bytes. One at a time. */
 void simt_launch(const SimtLaunch *launch);
 
 /* How many cores run blocks. */
 int simt_workers(void);
+
+/* CPU_DEVICE_SHARED: what a launch may ask for. */
+size_t simt_shared_bytes(void);
+
+/* From the next launch on: forward, reverse or shuffle, by number, whatever CPU_DEVICE_ORDER says. Returns how many there are. */
+int simt_choose_order(int order);
 
 /* Memory that no kernel may touch, or may touch again. It is the address sanitizer that watches over it; without it these do
  * nothing. */
@@ -75,7 +81,8 @@ void simt_allow(const void *pointer, size_t bytes);
 
 /* ---- for code inside a kernel. `file` and `line` say where in the kernel, for messages. ---- */
 
-/* Waits until every thread of the block has come to this very line. Returns for how many of them `predicate` was true. */
+/* Waits until every thread of the block has come to this very line; those of warps that have returned are not waited for.
+ * Returns for how many threads `predicate` was true. */
 int simt_barrier(const char *what, int predicate, const char *file, int line);
 
 /* Executes a warp's instruction `what` by the lanes whose bits are set in `mask` (those that the block does not have, in a
@@ -89,9 +96,15 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
 void simt_warpgroup(const char *what, void *operands, void (*compute)(void **operands), const char *file, int line);
 
 /* simt_sleep waits until another thread of the block calls simt_wake with the same `on`, an address. Whoever sleeps for a
- * condition looks again when it wakes. */
-void simt_sleep(const char *what, const void *on, const char *file, int line);
+ * condition looks again when it wakes. If nobody can run any more the message says for each `on` and `detail` what is
+ * missing, in the words that `describe` puts into `text`. */
+typedef void SimtDescribe(const void *on, int detail, char *text, size_t size);
+void simt_sleep(const char *what, const void *on, int detail, SimtDescribe *describe, const char *file, int line);
 void simt_wake(const void *on);
+
+/* Hardware that works beside the threads: when nobody can run, work() may change that, and returns 0 if it has nothing to do.
+ * Holds for the block at hand. */
+void simt_when_stuck(int (*work)(void));
 
 /* How many blocks this core has begun: changes when all that belonged to a block is void. */
 unsigned simt_block_count(void);

@@ -36,7 +36,10 @@ enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP, WARPGROUP = 4 * SIMT_WARP };
 typedef struct {
     const char *what, *file;
     int line;
-    unsigned mask; /* of a collective */
+    unsigned mask;          /* of a collective */
+    const void *on;         /* of simt_sleep, and */
+    int detail;             /*   what it waits for there */
+    SimtDescribe *describe; /*   in words */
 } Place;
 
 typedef struct {
@@ -61,9 +64,10 @@ typedef struct {
 } Fiber;
 
 typedef struct {
-    unsigned exists;  /* its lanes: all 32, but for the last warp of an odd block */
-    unsigned ready;   /* those that could run */
-    unsigned arrived; /* those that wait in a collective */
+    unsigned exists;   /* its lanes: all 32, but for the last warp of an odd block */
+    unsigned ready;    /* those that could run */
+    unsigned arrived;  /* those that wait in a collective */
+    unsigned returned; /* from the kernel */
     void *operands[SIMT_WARP];
 } Warp;
 
@@ -83,8 +87,10 @@ typedef struct {
 
     /* the block at hand */
     int threads, returned;
+    int gone; /* threads of warps that have returned as a whole: __syncthreads does without them */
     Warp warps[MAX_WARPS];
     Warpgroup warpgroups[MAX_WARPS / 4];
+    int (*when_stuck)(void);
     unsigned block_count; /* blocks begun so far */
     unsigned warps_ready; /* those with a lane that could run */
     Place barrier;        /* where the first thread to arrive waits */

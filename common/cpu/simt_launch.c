@@ -45,7 +45,8 @@ static void run_block(Worker *w, size_t block) {
     blockIdx.y = block / simt_job->grid.x % simt_job->grid.y;
     blockIdx.z = block / simt_job->grid.x / simt_job->grid.y;
     memset(w->shared, 0xff, simt_job->shared_bytes);
-    w->returned = 0;
+    w->returned = w->gone = 0;
+    w->when_stuck = NULL;
     w->barrier_arrived = w->barrier_predicates = 0;
     w->random = (uint32_t)block * 2654435761u | 1; /* its own order for every block, the same in every run */
 
@@ -60,11 +61,13 @@ static void run_block(Worker *w, size_t block) {
     for (int warp = 0; warp * SIMT_WARP < w->threads; warp++) {
         int lanes = w->threads - warp * SIMT_WARP;
         w->warps[warp].exists = lanes < SIMT_WARP ? (1u << lanes) - 1 : SIMT_FULL_WARP;
-        w->warps[warp].arrived = 0;
+        w->warps[warp].arrived = w->warps[warp].returned = 0;
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
     trace_block_begins(block);
-    simt_run_ready(w);
+    do
+        simt_run_ready(w);
+    while (w->returned < w->threads && w->when_stuck && w->when_stuck());
     if (w->returned < w->threads)
         simt_report_stuck(w);
 }
@@ -81,7 +84,7 @@ static void run_blocks(Worker *w) {
     simt_allow(w->shared, simt_job->shared_bytes);
     simt_forbid(w->shared + simt_job->shared_bytes, SIMT_SHARED_LIMIT + SHARED_TAIL - simt_job->shared_bytes);
     for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;)
-        run_block(w, block);
+        run_block(w, simt_order == REVERSE ? block_count - 1 - block : block);
 }
 
 static Worker *make_worker(int number) {
@@ -155,6 +158,23 @@ int simt_workers(void) {
     return worker_count;
 }
 
+int simt_choose_order(int order) {
+    simt_workers(); /* which reads CPU_DEVICE_ORDER */
+    simt_order = (Order)order;
+    return SHUFFLE + 1;
+}
+
+size_t simt_shared_bytes(void) {
+    static size_t bytes;
+    const char *text = getenv("CPU_DEVICE_SHARED");
+    char *end = NULL;
+    if (!bytes)
+        bytes = text ? strtoul(text, &end, 10) : SIMT_SHARED_LIMIT;
+    if (end && (end == text || *end || bytes < 48 * 1024 || bytes > SIMT_SHARED_LIMIT))
+        simt_give_up(2, "CPU_DEVICE_SHARED=%s: choose 49152 to %d bytes", text, SIMT_SHARED_LIMIT);
+    return bytes;
+}
+
 /* What every GPU refuses, refused here too. */
 static void check_launch(const SimtLaunch *l) {
     const SimtIndex *grid = &l->grid, *block = &l->block;
@@ -165,9 +185,9 @@ static void check_launch(const SimtLaunch *l) {
     if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 0xffff || grid->z > 0xffff)
         simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z (%s:%d)",
                      l->kernel, grid->x, grid->y, grid->z, l->file, l->line);
-    if (l->shared_bytes > SIMT_SHARED_LIMIT)
-        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %d (%s:%d)", l->kernel,
-                     l->shared_bytes, SIMT_SHARED_LIMIT, l->file, l->line);
+    if (l->shared_bytes > simt_shared_bytes())
+        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %zu (%s:%d)", l->kernel,
+                     l->shared_bytes, simt_shared_bytes(), l->file, l->line);
 }
 
 void simt_launch(const SimtLaunch *launch) {

@@ -1,5 +1,6 @@
 /* simt_report.c - what the machine of simt.h says when a kernel is wrong. */
 #include "simt_internal.h"
+#include "trace_hooks.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -28,6 +29,8 @@ static void begin_message(void) {
 
 __attribute__((noreturn)) static void end_message(void) {
     fputc('\n', stderr);
+    trace_kernel_fails();
+    fflush(stderr);
     _exit(1); /* other workers are still in the middle of their blocks: no clean-up */
 }
 
@@ -43,15 +46,16 @@ void simt_fail(const char *file, int line, const char *format, ...) {
 }
 
 int simt_same_place(const Place *a, const Place *b) {
-    return a->line == b->line && a->mask == b->mask && (a->what == b->what || !strcmp(a->what, b->what)) &&
-           (a->file == b->file || !strcmp(a->file, b->file));
+    return a->line == b->line && a->mask == b->mask && a->on == b->on && a->detail == b->detail &&
+           (a->what == b->what || !strcmp(a->what, b->what)) && (a->file == b->file || !strcmp(a->file, b->file));
 }
 
 static int same_state(const Fiber *a, const Fiber *b) {
     return a->returned == b->returned && (a->returned || simt_same_place(&a->place, &b->place));
 }
 
-/* Prints the threads that are in the same state as thread `first` ("threads 0-15,20 wait at ..."), and marks them. */
+/* Prints the threads that are in the same state as thread `first` ("threads 0-15,20 wait at ..."), and marks them. Those
+ * that wait for the same thing are one line. */
 static void print_group(const Worker *w, int first, char *printed) {
     const Fiber *fiber = &w->fibers[first];
     int count = 0;
@@ -78,20 +82,24 @@ static void print_group(const Worker *w, int first, char *printed) {
         fprintf(stderr, " %s at %s (%s:%d)", count > 1 ? "wait" : "waits", place->what, place->file, place->line);
         if (place->mask && place->mask != w->warps[first / SIMT_WARP].exists)
             fprintf(stderr, " for the lanes 0x%08x", place->mask);
+        if (place->describe) {
+            char text[200] = "";
+            place->describe(place->on, place->detail, text, sizeof text);
+            fputs(text, stderr);
+        }
     }
 }
 
 /* Nobody can run and not all have returned: says who waits where. */
 void simt_report_stuck(const Worker *w) {
     static char printed[SIMT_MAX_BLOCK]; /* one worker only comes past begin_message */
-    const char *separator = ": ";
     begin_message();
+    fprintf(stderr, ": no thread can go on");
     for (int i = 0; i < w->threads; i++) {
         if (printed[i])
             continue;
-        fputs(separator, stderr);
+        fputs("\n    ", stderr);
         print_group(w, i, printed);
-        separator = "; ";
     }
     end_message();
 }

@@ -67,7 +67,9 @@ static int find_site(const void *place, int tensor, SiteKind kind) {
     }
 }
 
-static void record(const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
+enum { SELF = -1 }; /* the agent that touches: the thread itself */
+
+static void record_for(int agent, const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
     Recorder *r = trace_self;
     if (!r)
         return;
@@ -83,7 +85,10 @@ static void record(const void *address, size_t bytes, SiteKind kind, const void 
     size_t offset = (size_t)(byte - (tensor == SHARED_TENSOR ? w->shared : trace_tensors[tensor].pointer));
     if (counted)
         warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
-    race_access(r, thread, site, offset, bytes);
+    race_access(r, agent == SELF ? thread->number : agent, site, offset, bytes);
+}
+static void record(const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
+    record_for(SELF, address, bytes, kind, place, counted);
 }
 
 /* ---- what the compiler calls ---- */
@@ -175,6 +180,27 @@ void trace_write(const void *address, size_t bytes) { record(address, bytes, SIT
 void trace_beside_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 0); }
 void trace_beside_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 0); }
 
+void trace_async_read(const void *address, size_t bytes) {
+    if (trace_self)
+        record_for(order_wgmma_agent(&trace_self->order), address, bytes, SITE_READ, PLACE, 0);
+}
+void trace_async_write(const void *address, size_t bytes, const void *barrier) {
+    if (trace_self)
+        record_for(order_copy_agent(&trace_self->order, barrier), address, bytes, SITE_WRITE, PLACE, 1);
+}
+
+#define ORDER(name, parameter, ...)                                                                                         \
+    void trace_##name(parameter) {                                                                                          \
+        if (trace_self)                                                                                                     \
+            order_##name(__VA_ARGS__);                                                                                      \
+    }
+ORDER(release, const void *barrier, &trace_self->order, barrier)
+ORDER(phase, const void *barrier, &trace_self->order, barrier)
+ORDER(acquire, const void *barrier, &trace_self->order, barrier)
+ORDER(batch, void, &trace_self->order)
+ORDER(wait, int pending, &trace_self->order, pending)
+ORDER(proxy_fence, void, &trace_self->order)
+
 void trace_wide_atomic(const void *address, int words) {
     record_atomic(address, 4 * (size_t)words, PLACE);
     if (trace_self)
@@ -191,12 +217,10 @@ void trace_block_begins(size_t block) {
     if (!r)
         return;
     r->block = (uint32_t)block;
-    r->now = r->barrier_time = 1;
     r->fenced = r->seen = 0;
-    for (int warp = 0; warp < MAX_WARPS; warp++) {
-        r->warp_time[warp] = 1;
+    order_block_begins(&r->order);
+    for (int warp = 0; warp < MAX_WARPS; warp++)
         r->warps[warp].returned = 0;
-    }
 }
 
 void trace_barrier(void) {
@@ -204,7 +228,7 @@ void trace_barrier(void) {
     if (!r)
         return;
     r->barriers++;
-    r->barrier_time = race_tick(r);
+    order_barrier(&r->order);
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         warp_flush(r, warp);
 }
@@ -225,7 +249,7 @@ void trace_collective(const char *what, int warp, unsigned lanes) {
     warp_flush(r, warp);
     /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
     if (what && strcmp(what, "__syncwarp") == 0)
-        r->warp_time[warp] = race_tick(r);
+        order_warp(&r->order, warp);
 }
 
 void trace_thread_returns(void) {
@@ -261,6 +285,11 @@ void trace_launch_ends(void) {
         return;
     result_add_launch(recorders, simt_workers());
     race_launch_ends(recorders, simt_workers());
+}
+
+void trace_kernel_fails(void) {
+    if (recording)
+        trace_print_races(trace_end(), stderr);
 }
 
 void trace_begin(void) {

@@ -3,6 +3,7 @@
  *     trace.c         what the compiler calls at each access; which tensor and which site that is; launches
  *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost
  *     trace_race.c    remembers who touched each byte last, and compares
+ *     trace_order.c   what is ordered before what, by all kinds of barriers
  *     trace_source.c  from a place in the program to a source line
  *     trace_result.c  what all this adds up to: the Trace of trace.h
  *     trace_report.c  prints it
@@ -13,6 +14,7 @@
 #include "simt_internal.h"
 #include "../trace.h"
 #include "trace_hooks.h"
+#include "trace_order.h"
 
 #include <stdint.h>
 
@@ -74,12 +76,11 @@ typedef struct {
     TraceCollective collectives[16];
 
     struct Cell *shared_cells;
-    uint32_t block;                /* its number in the grid */
-    uint32_t now;                  /* a clock that ticks at each barrier and __syncwarp of the block */
-    uint32_t barrier_time;         /* what was before this is ordered before now, for all threads of the block */
-    uint32_t warp_time[MAX_WARPS]; /* the same, among the lanes of a warp */
-    int atomic_parts;              /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
-    uint32_t fenced, seen;         /* __threadfence since the block began; see race_atomic */
+    uint64_t *wgmma_readers; /* touches, see trace_race.c */
+    uint32_t block;          /* its number in the grid */
+    Ordering order;
+    int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
+    uint32_t fenced, seen; /* __threadfence since the block began; see race_atomic */
 } Recorder;
 
 extern __thread Recorder *trace_self; /* this worker's, while a launch is recorded; else NULL */
@@ -94,9 +95,8 @@ typedef struct {
 void warp_access(Recorder *r, int warp, int lane, int site, uintptr_t address, unsigned bytes);
 void warp_flush(Recorder *r, int warp);
 
-/* trace_race.c. `offset` counts from the start of the tensor. */
-void race_access(Recorder *r, const Fiber *thread, int site, size_t offset, size_t bytes);
-uint32_t race_tick(Recorder *r); /* moves the block's clock on, and returns the new time */
+/* trace_race.c. `offset` counts from the start of the tensor. `agent`: the current thread, or one that works for it. */
+void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes);
 void race_atomic(Recorder *r);
 void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset);
 void race_launch_begins(Recorder *const *recorders, int count);
@@ -112,7 +112,7 @@ void source_lines(const Site *sites, int count, SourceLine *lines);
 extern Trace trace_result;
 void result_clear(void);
 void result_add_launch(Recorder *const *recorders, int count);
-void result_add_race(Toucher earlier, Toucher later, uint64_t offset);
+void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
 void result_finish(void);
 
 #endif

@@ -1,19 +1,22 @@
-/* trace_race.c - finds two threads that touch the same byte, one of them writing, with nothing between that orders them.
+/* trace_race.c - finds two that touch the same byte, one of them writing, with nothing between that orders them.
  *
  * Beside each byte of device and shared memory lies a *cell*: who wrote it last, and two of those who read it last. Each
- * such *touch* is a thread, a time and a site. Each block has a clock that ticks at barriers; an access is compared with the
- * cell's touches, and one by another thread is ordered before it
+ * such *touch* is an agent (a thread, or wgmma or TMA on its behalf: trace_order.h), a time and a site. An access is
+ * compared with the cell's touches, and one by another agent is ordered before it
  *
- *     - if a __syncthreads came between: the touch's time is before the block's last barrier;
- *     - if both threads are of one warp, and a __syncwarp of the whole warp came between;
+ *     - if both are of one block, and its barriers say so: trace_order.h;
  *     - if they are of different blocks, and the pattern of "the last block does the rest" is between: the earlier block did
  *       a __threadfence and then an atomic, and this block has done an atomic later. (Which atomic is not looked at.)
  *
+ * A thread's write that wgmma or TMA meets must be published too, by a proxy_fence of the thread.
+ *
  * Order in which fibers happen to run does not matter: what is looked for is the barrier, not the accident.
  *
- * Two readers are enough. What matters to a later writer is whether anybody but itself has read without being ordered before
- * it. If the two are of different warps, any unordered writer differs from one of them; if all readers were of one warp, two
- * threads of it stand for the rest.
+ * Two readers are enough where all wait for all. What matters to a later writer is whether anybody but itself has read
+ * without being ordered before it. If the two are of different warps, any unordered writer differs from one of them; if all
+ * readers were of one warp, two threads of it stand for the rest. Where warpgroups hand each other memory a writer may be
+ * ordered after one warpgroup's reads and not after another's: so in shared memory each warpgroup has two readers of its own,
+ * and the wgmmas of each warp, which are done in order, have one.
  */
 #include "trace_internal.h"
 
@@ -22,31 +25,39 @@
 #include <string.h>
 
 /* A touch is packed into 64 bits, so that several workers can read and write cells of device memory without a lock:
- * block 20 bits, thread 10, site 12, time 22. Time begins with 1, so no touch is 0. */
+ * block 19 bits, agent 11, site 12, time 22. Time begins with 1, so no touch is 0. */
 typedef uint64_t Touch;
-enum { TIME_BITS = 22, SITE_BITS = 12, THREAD_BITS = 10, BLOCK_BITS = 20 };
-_Static_assert(1 << SITE_BITS >= MAX_SITES && 1 << THREAD_BITS >= SIMT_MAX_BLOCK, "a site and a thread fit a touch");
+enum { TIME_BITS = 22, SITE_BITS = 12, AGENT_BITS = 11, BLOCK_BITS = 19 };
+_Static_assert(1 << SITE_BITS >= MAX_SITES && 1 << AGENT_BITS >= SIMT_MAX_BLOCK + MAX_WARPS + MAX_BARRIERS,
+               "a site and an agent fit a touch");
 
 struct Cell {
     _Atomic Touch write, read[2];
 };
 
-static Touch pack(uint32_t block, unsigned thread, int site, uint32_t time) {
-    return (((Touch)block << THREAD_BITS | thread) << SITE_BITS | (unsigned)site) << TIME_BITS | time;
+static void *zeros(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
+    if (!memory)
+        simt_give_up(2, "trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
+                     sizeof(struct Cell));
+    return memory;
+}
+
+/* Shared memory has one array of cells for each warpgroup of the block, one after the other; the first has the writes. */
+static int warpgroups(void) {
+    const SimtIndex *block = &simt_job->block;
+    return (int)(block->x * block->y * block->z + WARPGROUP - 1) / WARPGROUP;
+}
+
+static Touch pack(uint32_t block, unsigned agent, int site, uint32_t time) {
+    return (((Touch)block << AGENT_BITS | agent) << SITE_BITS | (unsigned)site) << TIME_BITS | time;
 }
 static uint32_t time_of(Touch t) { return t & ((1u << TIME_BITS) - 1); }
 static int site_of(Touch t) { return t >> TIME_BITS & ((1 << SITE_BITS) - 1); }
-static unsigned thread_of(Touch t) { return t >> (TIME_BITS + SITE_BITS) & ((1 << THREAD_BITS) - 1); }
-static uint32_t block_of(Touch t) { return (uint32_t)(t >> (TIME_BITS + SITE_BITS + THREAD_BITS)); }
-static unsigned warp_of(Touch t) { return thread_of(t) / SIMT_WARP; }
-static int same_warp(Touch a, Touch b) { return block_of(a) == block_of(b) && warp_of(a) == warp_of(b); }
-static int same_thread(Touch a, Touch b) { return (a ^ b) >> (TIME_BITS + SITE_BITS) == 0; }
-
-uint32_t race_tick(Recorder *r) {
-    if (++r->now == 1u << TIME_BITS)
-        simt_give_up(2, "trace: kernel %s passes more than %u barriers a block: choose a smaller shape", simt_job->kernel,
-                     1u << TIME_BITS);
-    return r->now;
+static int agent_of(Touch t) { return t >> (TIME_BITS + SITE_BITS) & ((1 << AGENT_BITS) - 1); }
+static uint32_t block_of(Touch t) { return (uint32_t)(t >> (TIME_BITS + SITE_BITS + AGENT_BITS)); }
+static int same_warp(Touch a, Touch b) {
+    return block_of(a) == block_of(b) && agent_of(a) / SIMT_WARP == agent_of(b) / SIMT_WARP;
 }
 
 /* When each block of the grid released what it had written: the number of its first atomic after a fence; 0: not yet. */
@@ -60,73 +71,104 @@ void race_atomic(Recorder *r) {
         released[r->block] = number;
 }
 
-/* Is `earlier` (0: nobody) ordered before the present access, `now`, of recorder r's block? */
-static int is_ordered(const Recorder *r, Touch earlier, Touch now, int in_shared) {
-    if (!earlier || same_thread(earlier, now))
+/* The access at hand. */
+typedef struct {
+    const Recorder *recorder;
+    Touch touch;
+    int agent, thread; /* who touches, and the thread that asked for it */
+    int in_shared;
+} Access;
+
+/* Is `earlier` (0: nobody) ordered before it? */
+static int is_ordered(const Access *now, Touch earlier) {
+    const Recorder *r = now->recorder;
+    if (!earlier)
         return 1;
     uint32_t block = block_of(earlier);
     if (block != r->block) {
         /* shared memory of a block that this worker ran earlier, in the same place; it is another block's memory */
-        return in_shared || (released[block] && released[block] < r->seen);
+        return now->in_shared || (released[block] && released[block] < r->seen);
     }
-    return time_of(earlier) < r->barrier_time || (same_warp(earlier, now) && time_of(earlier) < r->warp_time[warp_of(now)]);
+    int agent = agent_of(earlier);
+    return agent == now->thread || order_knows(&r->order, now->thread, agent, time_of(earlier));
 }
 
-static void check(const Recorder *r, Touch earlier, Touch now, size_t offset, int in_shared) {
-    if (is_ordered(r, earlier, now, in_shared))
+static void report(const Access *now, Touch earlier, size_t offset, int unpublished) {
+    const Recorder *r = now->recorder;
+    int agent = agent_of(earlier);
+    unsigned thread = block_of(earlier) == r->block ? order_thread_of(&r->order, agent) : (unsigned)agent;
+    result_add_race((Toucher){site_of(earlier), block_of(earlier), thread},
+                    (Toucher){site_of(now->touch), r->block, (unsigned)now->thread}, offset, unpublished);
+}
+
+static void check(const Access *now, Touch earlier, size_t offset) {
+    if (is_ordered(now, earlier))
         return;
-    if (trace_sites[site_of(earlier)].kind == SITE_ATOMIC && trace_sites[site_of(now)].kind == SITE_ATOMIC)
+    if (trace_sites[site_of(earlier)].kind == SITE_ATOMIC && trace_sites[site_of(now->touch)].kind == SITE_ATOMIC)
         return; /* atomics do not race with each other */
-    result_add_race((Toucher){site_of(earlier), block_of(earlier), thread_of(earlier)},
-                    (Toucher){site_of(now), block_of(now), thread_of(now)}, offset);
+    report(now, earlier, offset, 0);
 }
 
-static void touch_write(const Recorder *r, struct Cell *cell, Touch now, size_t offset, int in_shared) {
-    check(r, cell->write, now, offset, in_shared);
-    check(r, cell->read[0], now, offset, in_shared);
-    check(r, cell->read[1], now, offset, in_shared);
-    atomic_store_explicit(&cell->write, now, memory_order_relaxed);
+/* The last write: wgmma and TMA must find it published. */
+static void check_write(const Access *now, Touch write, size_t offset) {
+    check(now, write, offset);
+    if (now->agent != now->thread && write && block_of(write) == now->recorder->block && is_ordered(now, write) &&
+        agent_of(write) < simt_self->threads &&
+        !order_published(&now->recorder->order, now->thread, agent_of(write), time_of(write)))
+        report(now, write, offset, 1);
 }
 
-static void touch_read(const Recorder *r, struct Cell *cell, Touch now, size_t offset, int in_shared) {
-    check(r, cell->write, now, offset, in_shared);
-    Touch a = cell->read[0], b = cell->read[1];
-    if (is_ordered(r, a, now, in_shared)) /* whoever races with a will race with this thread too, or with b */
-        atomic_store_explicit(&cell->read[0], now, memory_order_relaxed);
-    else if (is_ordered(r, b, now, in_shared) || (same_warp(a, b) && !same_warp(a, now)))
-        atomic_store_explicit(&cell->read[1], now, memory_order_relaxed);
+static void touch_read(const Access *now, struct Cell *readers) {
+    Touch a = readers->read[0], b = readers->read[1];
+    if (is_ordered(now, a)) /* whoever races with a will race with this thread too, or with b */
+        atomic_store_explicit(&readers->read[0], now->touch, memory_order_relaxed);
+    else if (is_ordered(now, b) || (same_warp(a, b) && !same_warp(a, now->touch)))
+        atomic_store_explicit(&readers->read[1], now->touch, memory_order_relaxed);
 }
 
-void race_access(Recorder *r, const Fiber *thread, int site, size_t offset, size_t bytes) {
-    int in_shared = trace_sites[site].tensor == SHARED_TENSOR;
-    struct Cell *cell = (in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells) + offset;
-    size_t end = in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
-    Touch now = pack(r->block, (unsigned)thread->number, site, r->now);
-    int reads = trace_sites[site].kind == SITE_READ;
-    for (size_t i = offset; i < offset + bytes && i < end; i++, cell++)
-        if (reads)
-            touch_read(r, cell, now, i, in_shared);
-        else
-            touch_write(r, cell, now, i, in_shared);
+/* The wgmma readers of the current thread's warp, one a byte; made when first needed. */
+static Touch *wgmma_readers(Recorder *r) {
+    if (!r->wgmma_readers)
+        r->wgmma_readers = zeros(simt_job->shared_bytes * r->order.warps, sizeof(Touch));
+    return r->wgmma_readers + simt_job->shared_bytes * (size_t)(simt_self->current->number / SIMT_WARP);
+}
+
+void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) {
+    Access now = {r, pack(r->block, (unsigned)agent, site, r->order.now), agent, simt_self->current->number,
+                  trace_sites[site].tensor == SHARED_TENSOR};
+    r->order.touched = 1;
+    struct Cell *cells = now.in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells;
+    size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
+    size_t end = offset + bytes < size ? offset + bytes : size;
+    int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
+    Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r) : NULL;
+    struct Cell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
+    for (size_t i = offset; i < end; i++) {
+        check_write(&now, cells[i].write, i);
+        if (wgmmas) {
+            wgmmas[i] = now.touch;
+        } else if (reads) {
+            touch_read(&now, &readers[i]);
+        } else {
+            for (int group = 0; group < groups; group++)
+                for (int k = 0; k < 2; k++)
+                    check(&now, cells[group * size + i].read[k], i);
+            for (int warp = 0; now.in_shared && r->wgmma_readers && warp < r->order.warps; warp++)
+                check(&now, r->wgmma_readers[warp * size + i], i);
+            atomic_store_explicit(&cells[i].write, now.touch, memory_order_relaxed);
+        }
+    }
 }
 
 /* An asynchronous copy was recorded as a write when it was issued. It lands now, at the wait, and is a second write by the
  * same line: so a read anywhere between, or later without a barrier, is a race with it. The line is in the cell. */
 void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset) {
     Touch issue = r->shared_cells[shared_offset].write;
-    if (issue && block_of(issue) == r->block && thread_of(issue) == (unsigned)thread->number)
-        race_access(r, thread, site_of(issue), shared_offset, 16);
+    if (issue && block_of(issue) == r->block && agent_of(issue) == thread->number)
+        race_access(r, thread->number, site_of(issue), shared_offset, 16);
 }
 
 /* ---- a launch ---- */
-
-static void *zeros(size_t count, size_t size) {
-    void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
-    if (!memory)
-        simt_give_up(2, "trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
-                     sizeof(struct Cell));
-    return memory;
-}
 
 void race_launch_begins(Recorder *const *recorders, int count) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
@@ -138,15 +180,19 @@ void race_launch_begins(Recorder *const *recorders, int count) {
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
         trace_tensors[i].cells = zeros(trace_tensors[i].bytes, sizeof(struct Cell));
     for (int i = 0; i < count; i++)
-        recorders[i]->shared_cells = zeros(simt_job->shared_bytes, sizeof(struct Cell));
+        recorders[i]->shared_cells = zeros(simt_job->shared_bytes * warpgroups(), sizeof(struct Cell));
 }
 
 void race_launch_ends(Recorder *const *recorders, int count) {
     free(released);
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
         free(trace_tensors[i].cells);
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         free(recorders[i]->shared_cells);
+        free(recorders[i]->wgmma_readers);
+        recorders[i]->wgmma_readers = NULL;
+        order_launch_ends(&recorders[i]->order);
+    }
 }
 
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]) {

@@ -85,13 +85,19 @@ static void print_work(const TraceKernel *k) {
     printf("\n");
 }
 
-static void print_race(const TraceRace *race) {
-    printf("RACE in %s, %s: thread %u of block %u %s at %s\n", race->kernel, race->tensor, race->thread[0], race->block[0],
-           race->writes[0] ? "writes" : "reads", race->line[0]);
-    printf("     and thread %u of block %u %s at %s: the same byte, %llu, with nothing in between that orders them\n",
-           race->thread[1], race->block[1], race->writes[1] ? "writes" : "reads", race->line[1],
-           (unsigned long long)race->offset);
-    printf("     (%llu bytes between these lines)\n", (unsigned long long)race->count);
+static void print_race(const TraceRace *race, FILE *to) {
+    fprintf(to, "RACE in %s, %s: thread %u of block %u %s at %s\n", race->kernel, race->tensor, race->thread[0],
+            race->block[0], race->writes[0] ? "writes" : "reads", race->line[0]);
+    fprintf(to, "     and thread %u of block %u %s at %s: the same byte, %llu, %s\n", race->thread[1], race->block[1],
+            race->writes[1] ? "writes" : "reads", race->line[1], (unsigned long long)race->offset,
+            race->unpublished ? "in order, but with no proxy_fence after the first"
+                              : "with nothing in between that orders them");
+    fprintf(to, "     (%llu bytes between these lines)\n", (unsigned long long)race->count);
+}
+
+void trace_print_races(const Trace *trace, FILE *to) {
+    for (int i = 0; i < trace->race_count; i++)
+        print_race(&trace->races[i], to);
 }
 
 /* Does a kernel multiply in 8 bits? Then its instruction takes 32 elements of k at a time; 16-bit ones take 16. */
@@ -133,8 +139,7 @@ static void print_table(const Report *r) {
     printf("\nall kernels, %.0f FLOPs of attention\n", r->flops);
     print_roof(r, "if nothing were cached", total.requested);
     print_roof(r, "if each byte moved once", total.unique);
-    for (int i = 0; i < r->trace->race_count; i++)
-        print_race(&r->trace->races[i]);
+    trace_print_races(r->trace, stdout);
     printf(r->trace->race_count ? "\n" : "no races\n\n");
 }
 
@@ -170,8 +175,9 @@ static void print_json(const Report *r) {
     for (int i = 0; i < trace->race_count; i++) {
         const TraceRace *race = &trace->races[i];
         printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"race\": \"%s\", \"earlier\": \"%s\", \"later\": \"%s\", "
-               "\"bytes\": %llu}\n",
-               r->variant, race->kernel, race->tensor, race->line[0], race->line[1], (unsigned long long)race->count);
+               "\"missing\": \"%s\", \"bytes\": %llu}\n",
+               r->variant, race->kernel, race->tensor, race->line[0], race->line[1],
+               race->unpublished ? "proxy_fence" : "order", (unsigned long long)race->count);
     }
     Total total = total_bytes(trace);
     printf("{\"variant\": \"%s\", \"attention_flops\": %.0f, \"requested_bytes\": %.0f, \"unique_bytes\": %.0f}\n",

@@ -16,6 +16,7 @@ typedef struct {
     TraceKernel *kernel;
     Toucher side[2];
     uint64_t offset, count;
+    int unpublished;
     char tensor[64];
 } RacePair;
 enum { MAX_PAIRS = 512 };
@@ -117,14 +118,15 @@ void result_add_launch(Recorder *const *recorders, int count) {
 }
 
 /* Called by the workers, for each byte. */
-void result_add_race(Toucher earlier, Toucher later, uint64_t offset) {
+void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished) {
     pthread_mutex_lock(&race_lock);
     TraceKernel *kernel = kernel_at_hand();
     RacePair *pair = pairs, *end = pairs + pair_count;
-    while (pair < end && (pair->kernel != kernel || pair->side[0].site != earlier.site || pair->side[1].site != later.site))
+    while (pair < end && (pair->kernel != kernel || pair->side[0].site != earlier.site || pair->side[1].site != later.site ||
+                          pair->unpublished != unpublished))
         pair++;
     if (pair == end && pair_count < MAX_PAIRS) {
-        *pair = (RacePair){kernel, {earlier, later}, offset, 0, ""};
+        *pair = (RacePair){kernel, {earlier, later}, offset, 0, unpublished, ""};
         snprintf(pair->tensor, sizeof pair->tensor, "%s", trace_tensors[trace_sites[later.site].tensor].name);
         pair_count++;
     }
@@ -139,13 +141,14 @@ static void finish_race(const RacePair *pair, const SourceLine *lines) {
     TraceRace *race = trace_result.races, *end = race + trace_result.race_count;
     const char *earlier = lines[pair->side[0].site], *later = lines[pair->side[1].site];
     while (race < end && (race->kernel != pair->kernel->name || strcmp(race->tensor, pair->tensor) != 0 ||
-                          strcmp(race->line[0], earlier) != 0 || strcmp(race->line[1], later) != 0))
+                          strcmp(race->line[0], earlier) != 0 || strcmp(race->line[1], later) != 0 ||
+                          race->unpublished != pair->unpublished))
         race++;
     if (race == end) {
         if (trace_result.race_count == TRACE_RACES)
             return; /* more than anybody will read */
         trace_result.race_count++;
-        *race = (TraceRace){.kernel = pair->kernel->name, .offset = pair->offset};
+        *race = (TraceRace){.kernel = pair->kernel->name, .offset = pair->offset, .unpublished = pair->unpublished};
         snprintf(race->tensor, sizeof race->tensor, "%s", pair->tensor);
         for (int i = 0; i < 2; i++) {
             snprintf(race->line[i], TRACE_LINE, "%s", lines[pair->side[i].site]);

@@ -24,12 +24,14 @@ static int same_file(const char *a, const char *b) {
 }
 
 /* Frames come innermost first: the line itself, then where that function was inlined. Keeps the first that is no twin, and
- * if that is in a header also the last, which is in the kernel. */
+ * if that is in a header also the first in a kernel's file. */
 static void add_frame(char *line, char *inner, const char *frame) {
     if (!*inner && is_below_kernels(frame))
         return;
     if (!*inner)
         snprintf(inner, TRACE_LINE / 2, "%.60s", frame);
+    if (strstr(line, ".cu:"))
+        return;
     if (same_file(inner, frame))
         snprintf(line, TRACE_LINE, "%s", inner);
     else

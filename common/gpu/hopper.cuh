@@ -29,6 +29,9 @@ template <int RowBytes> struct Swizzle {
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
+/* How B, K x N, lies in shared memory: [n][k] with neighbouring k together (8-bit types know no other), or [k][n]. */
+enum Major { K_MAJOR, MN_MAJOR };
+
 #ifndef __CUDACC__
 #include "../cpu/hopper_cpu.h"
 #else
@@ -135,102 +138,139 @@ __device__ inline void tma_load(void *shared, const TensorMap &map, int column, 
                  : "memory");
 }
 
+/* ---- what roles of warps need ------------------------------------------------------------------------------------------ */
+
+/* A *proxy* is a road to shared memory: threads take the generic one, TMA and wgmma the asynchronous one. What this thread
+ * has written, and any that a barrier orders behind this fence, is there on the other road, too. */
+__device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* Barriers by number, 1 to 15; number 0 is __syncthreads'. Passed when `threads` threads have come, whole warps. sync waits
+ * for it, arrive goes on at once. */
+__device__ inline void named_barrier_sync(int barrier, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+__device__ inline void named_barrier_arrive(int barrier, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/* From here on each thread of this warpgroup has N registers, a multiple of 8. An increase waits until others have given up
+ * as many. The kernel must have a cap (__launch_bounds__), and each role must be one branch of an if. */
+template <int N> __device__ inline void setmaxnreg_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+
 /* ---- wgmma: D (+)= A B, by the 128 threads of a warpgroup ----------------------------------------------------------------
  *
- *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]
- *                                                                         (8-bit formats take no other order)
+ *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]; or,
+ *                                                                         16-bit types only, [k][n]: Major
  *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 atoms side by side, as C of mma_m16n8k16:
  *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
  *
- *     K is 32 bytes: 16 elements of fp16, 32 of fp8. A comes from shared memory, stored [m][k], or from registers: then each
+ *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of fp8. A comes from shared memory, stored [m][k], or from registers: then each
  *     warp brings its 16 rows as the A fragment of mma_m16n8k16 or m16n8k32.
  *
  * It is asynchronous, and works on registers meanwhile. So:
  *
- *     wgmma_fence()           before the first of a batch: what threads wrote to these registers is in them
+ *     wgmma_fence(d, a)       before the first of a batch: what threads wrote to these registers is in them
  *     wgmma(d, ...) ...       starts; D, and A in registers, must now be left alone
  *     wgmma_commit()          closes the batch
  *     wgmma_wait<n>(d)        until at most the n youngest batches are not done. d, then, has the result
+ *
+ * fence and wait name the registers they are about. The instructions do not, and without the names the compiler could move
+ * what writes a register behind the fence, or what reads it before the wait.
  *
  * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas
  * waits after each wgmma (warnings C7510 to C7515).
  *
  * What lies in shared memory is named by a *descriptor*: last section of this file. */
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-/* Says to the compiler that registers change here, so that what uses them stays behind. No instruction. */
+/* Says to the compiler that registers change here: what was written to them before stays before, what uses them, behind. */
 template <int Count> __device__ inline void changed(float (&d)[Count]) {
 #pragma unroll
     for (int i = 0; i < Count; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
-template <int Pending, int Count> __device__ inline void wgmma_wait(float (&d)[Count]) {
+template <int Steps> __device__ inline void changed(uint32_t (&a)[Steps][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * Steps; i++)
+        asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+template <typename... Registers> __device__ inline void wgmma_fence(Registers &...registers) {
+    (changed(registers), ...);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending, typename... Registers> __device__ inline void wgmma_wait(Registers &...d) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
-    changed(d);
+    (changed(d), ...);
 }
 
-/* The instruction names every register of D: 32 for N = 64, 64 for N = 128. These macros write the lists. */
+/* The instruction names every register of D, Count = N / 2 of them. These macros write the lists. */
 #define REGISTERS_32                                                                                                        \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define REGISTERS_64                                                                                                        \
     REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGISTERS_88                                                                                                        \
+    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
+                 "%80, %81, %82, %83, %84, %85, %86, %87"
+#define REGISTERS_96                                                                                                        \
+    REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGISTERS_128                                                                                                       \
+    REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
+                 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define IN_OUT_8(d, i)                                                                                                      \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define IN_OUT_32(d, i) IN_OUT_8(d, i), IN_OUT_8(d, i + 8), IN_OUT_8(d, i + 16), IN_OUT_8(d, i + 24)
+#define IN_OUT_16(d, i) IN_OUT_8(d, i), IN_OUT_8(d, i + 8)
+#define IN_OUT_32(d, i) IN_OUT_16(d, i), IN_OUT_16(d, i + 16)
 #define IN_OUT_64(d, i) IN_OUT_32(d, i), IN_OUT_32(d, i + 32)
+#define IN_OUT_88(d, i) IN_OUT_64(d, i), IN_OUT_16(d, i + 64), IN_OUT_8(d, i + 80)
+#define IN_OUT_96(d, i) IN_OUT_64(d, i), IN_OUT_32(d, i + 64)
+#define IN_OUT_128(d, i) IN_OUT_64(d, i), IN_OUT_64(d, i + 64)
 
-/* `shape` is as in m64n64k32.f32.e4m3.e4m3. After D, A and B: whether to add to D (p) or to overwrite it; two factors 1; and
- * for fp16, which could also read the other order, that it shall not. */
-#define WGMMA(shape, registers, in_out, from_a, from_b, from_p, end, ...)                                                   \
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_p ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers   \
+/* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a descriptor, or
+ * four registers), B, whether to add to D or to overwrite it, and for 16-bit types which way B lies. Two factors are 1. */
+#define WGMMA(shape, registers, in_out, from_a, from_b, from_add, end, ...)                                                 \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_add ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers \
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
-#define WGMMA_SHARED_64(shape, end)                                                                                         \
-    WGMMA("m64n64" shape, REGISTERS_32, IN_OUT_32(d, 0), "%32", "%33", "%34", end, "l"(a), "l"(b), "r"((int)add))
-#define WGMMA_SHARED_128(shape, end)                                                                                        \
-    WGMMA("m64n128" shape, REGISTERS_64, IN_OUT_64(d, 0), "%64", "%65", "%66", end, "l"(a), "l"(b), "r"((int)add))
-#define WGMMA_REGISTERS_64(shape, end)                                                                                      \
-    WGMMA("m64n64" shape, REGISTERS_32, IN_OUT_32(d, 0), "{%32, %33, %34, %35}", "%36", "%37", end, "r"(a[0]), "r"(a[1]),   \
-          "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
-#define WGMMA_REGISTERS_128(shape, end)                                                                                     \
-    WGMMA("m64n128" shape, REGISTERS_64, IN_OUT_64(d, 0), "{%64, %65, %66, %67}", "%68", "%69", end, "r"(a[0]), "r"(a[1]),  \
-          "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
+#define WGMMA_SHARED(n, count, format, x0, x1, x2, end)                                                                     \
+    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), x0, x1, x2, end, "l"(a), "l"(b), "r"((int)add), "n"((int)B))
+#define WGMMA_REGISTERS(n, count, format, x0, x1, x2, x3, x4, x5, end)                                                      \
+    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
+          "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
+#define WGMMA_SHARED_ANY(format, end)                                                                                       \
+    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35));                                  \
+    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67));                            \
+    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91));                            \
+    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99));                            \
+    else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
+        WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131)); }
+#define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
+    if constexpr (Count == 32) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
+    else if constexpr (Count == 64) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));    \
+    else if constexpr (Count == 88) WGMMA_REGISTERS(176, 88, format, "%88", "%89", "%90", "%91", "%92", "%93", end(94));    \
+    else if constexpr (Count == 96) WGMMA_REGISTERS(192, 96, format, "%96", "%97", "%98", "%99", "%100", "%101", end(102)); \
+    else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
+        WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); }
+#define A_AND_B_MAJOR(i) ", 0, %" #i
+#define B_MAJOR(i) ", %" #i
+#define NOTHING(i) ""
 
-/* D = A B, or D += A B if `add`; E is the element type of A and B: __half, E4m3, E5m2. N, 64 or 128, follows from D. A from
- * shared memory, by its descriptor: */
-template <typename E, int Count> __device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
-    static_assert(Count == 32 || Count == 64, "N is 64 or 128");
-    if constexpr (std::is_same_v<E, __half> && Count == 32)
-        WGMMA_SHARED_64("k16.f32.f16.f16", ", 0, 0");
-    else if constexpr (std::is_same_v<E, __half>)
-        WGMMA_SHARED_128("k16.f32.f16.f16", ", 0, 0");
-    else if constexpr (std::is_same_v<E, E4m3> && Count == 32)
-        WGMMA_SHARED_64("k32.f32.e4m3.e4m3", "");
-    else if constexpr (std::is_same_v<E, E4m3>)
-        WGMMA_SHARED_128("k32.f32.e4m3.e4m3", "");
-    else if constexpr (Count == 32)
-        WGMMA_SHARED_64("k32.f32.e5m2.e5m2", "");
-    else
-        WGMMA_SHARED_128("k32.f32.e5m2.e5m2", "");
+/* D = A B, or D += A B if `add`; E is the element type of A and B: __half, __nv_bfloat16, E4m3, E5m2. N follows from D. A is
+ * K-major, from shared memory, by its descriptor: */
+template <typename E, Major B = K_MAJOR, int Count>
+__device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
+    if constexpr (std::is_same_v<E, __half>) { WGMMA_SHARED_ANY("k16.f32.f16.f16", A_AND_B_MAJOR) }
+    else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_SHARED_ANY("k16.f32.bf16.bf16", A_AND_B_MAJOR) }
+    else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_SHARED_ANY("k32.f32.e4m3.e4m3", NOTHING) }
+    else { WGMMA_SHARED_ANY("k32.f32.e5m2.e5m2", NOTHING) }
 }
 /* A from registers: */
-template <typename E, int Count>
+template <typename E, Major B = K_MAJOR, int Count>
 __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add) {
-    static_assert(Count == 32 || Count == 64, "N is 64 or 128");
-    if constexpr (std::is_same_v<E, __half> && Count == 32)
-        WGMMA_REGISTERS_64("k16.f32.f16.f16", ", 0");
-    else if constexpr (std::is_same_v<E, __half>)
-        WGMMA_REGISTERS_128("k16.f32.f16.f16", ", 0");
-    else if constexpr (std::is_same_v<E, E4m3> && Count == 32)
-        WGMMA_REGISTERS_64("k32.f32.e4m3.e4m3", "");
-    else if constexpr (std::is_same_v<E, E4m3>)
-        WGMMA_REGISTERS_128("k32.f32.e4m3.e4m3", "");
-    else if constexpr (Count == 32)
-        WGMMA_REGISTERS_64("k32.f32.e5m2.e5m2", "");
-    else
-        WGMMA_REGISTERS_128("k32.f32.e5m2.e5m2", "");
+    if constexpr (std::is_same_v<E, __half>) { WGMMA_REGISTERS_ANY("k16.f32.f16.f16", B_MAJOR) }
+    else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_REGISTERS_ANY("k16.f32.bf16.bf16", B_MAJOR) }
+    else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_REGISTERS_ANY("k32.f32.e4m3.e4m3", NOTHING) }
+    else { WGMMA_REGISTERS_ANY("k32.f32.e5m2.e5m2", NOTHING) }
 }
 
 #endif /* __CUDACC__ */
@@ -251,7 +291,46 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
+/* The descriptor of an MN-major B, stored [k][n], 16-bit: panels of RowBytes bytes of n, `panel_bytes` from one to the next,
+ * each of rows k. With this order both offsets count: leading, from panel to panel; stride, from eight k to the next eight.
+ * The next K = 16 are at address + 16 RowBytes. */
+template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {
+    return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
+           (uint64_t)(panel_bytes / 16) << 16 | (shared_address(shared) & 0x3ffff) >> 4;
+}
 /* The descriptor of what lies `bytes` further on. */
 __device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+
+/* ---- a matrix in shared memory as TMA leaves it and wgmma takes it -------------------------------------------------------
+ * Panels of Rows rows of 128 bytes, one after the other; of 64 bytes, if the matrix is no wider. */
+template <typename E, int Rows, int Columns> struct Panels {
+    static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
+    static constexpr int panel_bytes = Rows * row_bytes, bytes = Rows * Columns * sizeof(E);
+    alignas(1024) unsigned char byte[bytes];
+
+    /* Asks for the tile that begins at this row and column of the map's matrix number `matrix`. By one thread. */
+    __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
+#pragma unroll
+        for (int i = 0; i < bytes; i += panel_bytes)
+            tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
+    }
+
+    /* The 16 bytes that are chunk `chunk` of row `row`. */
+    __device__ unsigned char *chunk(int row, int chunk) {
+        static_assert(row_bytes == 128, "the swizzle of 128-byte rows");
+        return byte + chunk / 8 * panel_bytes + row * row_bytes + (chunk % 8 ^ row % 8) * 16;
+    }
+
+    /* As a K-major operand, whose rows are m or n and whose columns are k: its rows from `row` on, a multiple of 8. A step
+     * of wgmma is 32 bytes along k; those of step 1, 2, ... are at `offset`. */
+    __device__ uint64_t descriptor(int row = 0) const { return wgmma_descriptor<row_bytes>(byte + row * row_bytes); }
+    __device__ static constexpr int offset(int step) {
+        return 32 * step / row_bytes * panel_bytes + 32 * step % row_bytes;
+    }
+
+    /* As an MN-major operand, whose rows are k and whose columns are n: a step is 16 rows. */
+    __device__ uint64_t descriptor_mn() const { return wgmma_descriptor_mn<row_bytes>(byte, panel_bytes); }
+    __device__ static constexpr int offset_mn(int step) { return 16 * step * row_bytes; }
+};
 
 #endif

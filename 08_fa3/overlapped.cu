@@ -1,0 +1,265 @@
+/* 08_fa3/overlapped - FlashAttention-3: products run under the softmax, inside a warpgroup and between the two; tuned.
+ *
+ * The idea. In `specialised` a consumer's tile is Q K^T, then softmax, then P V. The tensor cores stand still during the
+ * softmax, which takes about half as long as the products. Two changes fill that time:
+ *
+ *     overlap   S of the next tile is started before this tile's P V, and its softmax runs while P V does:
+ *               wgmma_wait<1> waits for the older of two batches only
+ *     turns     consumers start their products in turns, by named barriers: while one multiplies, the other is at its softmax
+ *
+ *     consumer 0   | Q K1^T   P V0 |  softmax of S1   | Q K2^T   P V1 |  softmax of S2   | Q K3^T ...
+ *     consumer 1     softmax of S0 | Q K1^T   P V0    | softmax of S1 | Q K2^T   P V1    | softmax ...
+ *
+ * And a third: blocks stay. There are as many as multiprocessors, and each takes the next query tile when it is done with one
+ The producer is by then loading the next tile's Q, K and V.
+ *
+ * Who owns what. A block is a producer warpgroup and CONSUMERS consumer warpgroups, 64 queries each. Roles, ring and barriers
+ * are as in `specialised`; Q, too, has now an empty barrier, and so has the number of the query tile, which the producer hands
+ * to the consumers.
+ *
+ *                                            D = 64                               D = 128
+ *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
+ *     shared memory                          24 + 2 x 32 KB                       32 + 2 x 64 KB
+ *     registers a producer, consumer         32, 160: O 32, S 64, P 32            24, 240: O 64, S 64, P 32
+ *
+ * What it costs, a block and tile: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
+ * exponentials, 1024 and 1536 clocks of the special-function units. So at D = 128 products can hide the softmax, and at
+ * D = 64 both have to be perfect. What each change brought, and what was tried, is in notes/08_fa3.md.
+ *
+ *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
+ */
+#include "fa3.cuh"
+
+constexpr int Bc = 128, STAGES = 2;
+
+/* At D = 128 registers allow two consumers, at D = 64 three: O takes half as many, and K and V are used 192 times. */
+template <int D> struct Roles {
+    static constexpr int consumers = D == 64 ? 3 : 2, threads = 128 * (1 + consumers), Br = 64 * consumers;
+    static constexpr int producer_registers = D == 64 ? 32 : 24, consumer_registers = D == 64 ? 160 : 240;
+    static_assert(128 * (producer_registers + consumers * consumer_registers) <= 65536, "a multiprocessor's registers");
+};
+
+template <typename T, int D> struct OverlappedShared {
+    Panels<T, Roles<D>::Br, D> q;
+    Panels<T, Bc, D> k[STAGES], v[STAGES];
+    QueryTile tile; /* which the producer is loading */
+    Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
+};
+
+/* Key tile number n, counted from the block's first one, has place n % STAGES. It is the place's phase number n / STAGES. */
+__device__ inline int place(int n) { return n % STAGES; }
+__device__ inline int parity(int n) { return n / STAGES % 2; }
+
+/* ---- the producer: one thread ---- */
+
+/* Says to the consumers which tile comes next, once all have read the one before. */
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int turn) {
+    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+    shared.tile = tile;
+    mbarrier_arrive(&shared.tile_full);
+}
+
+template <typename T, int D>
+__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
+                               uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
+    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; then whichever is next */
+    int turn = 0;
+    for (; i < order.count; turn++) {
+        const QueryTile here = query_tile(p, t.key_lengths, order, i, Roles<D>::Br, Bc);
+        hand_over(shared, here, turn);
+        const uint32_t taken = atomicAdd(next, 1u);
+        for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
+            mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
+            mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
+            shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
+            if (tile == here.key_tiles - 1) {
+                mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
+                mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
+                shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
+            }
+            mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
+            mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
+            shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
+        }
+        if (taken == (uint32_t)order.count - 1)
+            *next = 0; /* the launch's last number: as many are drawn as there are tiles, since each block draws one too many */
+        i = gridDim.x + taken;
+    }
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* there are no more: no such head */
+}
+
+/* ---- a consumer: a warpgroup ---- */
+
+/* The named barriers: of the consumer whose turn it is, and of all that have zeroed V's last rows. */
+enum { TURN = 1, ZEROED = TURN + 3 };
+
+template <typename T, int D>
+__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int consumer) {
+    constexpr int consumers = Roles<D>::consumers;
+    const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
+    const int own_row = 64 * consumer + 16 * warp + lane / 4;
+    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+
+    const uint64_t q_tile = shared.q.descriptor(64 * consumer);
+    auto start_qk = [&](float (&s)[Bc / 2], int n) {
+        const uint64_t k_tile = shared.k[place(n)].descriptor();
+#pragma unroll
+        for (int step = 0; step < D / 16; step++)
+            wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k[0].offset(step)), step > 0);
+        wgmma_commit();
+    };
+    auto start_pv = [&](float (&o)[D / 2], const uint32_t (&a)[Bc / 16][4], int n) {
+        const uint64_t v_tile = shared.v[place(n)].descriptor_mn();
+#pragma unroll
+        for (int step = 0; step < Bc / 16; step++)
+            wgmma<T, MN_MAJOR>(o, a[step], wgmma_advance(v_tile, shared.v[0].offset_mn(step)), true);
+        wgmma_commit();
+    };
+
+    /* Whose turn it is: a consumer waits at a barrier of its own, at which the one before it arrives. */
+    auto my_turn = [&] { named_barrier_sync(TURN + consumer, 256); };
+    auto end_turn = [&] { named_barrier_arrive(TURN + (consumer + 1) % consumers, 256); };
+    if (consumer == consumers - 1)
+        end_turn(); /* consumer 0 begins */
+
+    int n = 0, q_turn = 0;
+    for (int turn = 0;; turn++) {
+        mbarrier_wait(&shared.tile_full, turn % 2);
+        const QueryTile here = shared.tile;
+        __syncwarp();
+        if (elect_one())
+            mbarrier_arrive(&shared.tile_empty);
+        if (here.batch_head < 0)
+            break;
+        const int row = here.first_row + own_row;
+        float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, factor[2];
+
+        if (here.key_tiles > 0) {
+            int tile = here.key_tiles - 1;
+            if (t.key_lengths && here.keys < (tile + 1) * Bc) {
+                mbarrier_wait(&shared.v_full[place(n)], parity(n));
+                zero_rows(shared.v[place(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
+                named_barrier_sync(ZEROED, 128 * consumers);
+            }
+
+            /* The first tile's S, softmax and P */
+            uint32_t a[Bc / 16][4];
+            float first[Bc / 2];
+            mbarrier_wait(&shared.q_full, q_turn++ % 2);
+            mbarrier_wait(&shared.k_full[place(n)], parity(n));
+            my_turn();
+            wgmma_fence(first);
+            start_qk(first, n);
+            end_turn();
+            wgmma_wait<0>(first);
+            if (elect_one())
+                mbarrier_arrive(&shared.k_empty[place(n)]);
+            if (tile >= here.whole_tiles)
+                mask<Bc>(first, p, here.keys, row, tile * Bc);
+            softmax<Bc>(first, m, l, factor, scale_log2);
+            to_operand<T>(a, first);
+
+            /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            for (tile--; tile >= 0; n++, tile--) {
+                float s[Bc / 2];
+                mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
+                my_turn();
+                wgmma_fence(s);
+                start_qk(s, n + 1);
+                mbarrier_wait(&shared.v_full[place(n)], parity(n));
+                wgmma_fence(o, a);
+                start_pv(o, a, n);
+                end_turn();
+
+                wgmma_wait<1>(s);
+                if (elect_one())
+                    mbarrier_arrive(&shared.k_empty[place(n + 1)]);
+                if (tile >= here.whole_tiles)
+                    mask<Bc>(s, p, here.keys, row, tile * Bc);
+                const bool moved = softmax<Bc>(s, m, l, factor, scale_log2);
+
+                /* The next turn will wait for this K all the same. Waiting here keeps the compiler from moving the wait below
+                 * up, in front of the softmax: it does not move it across a loop. (Measured in notes/08_fa3.md.) */
+                if (tile > 0)
+                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed, see above */
+                wgmma_wait<0>(o, a);
+                if (elect_one())
+                    mbarrier_arrive(&shared.v_empty[place(n)]);
+                if (moved)
+                    rescale(o, factor);
+                to_operand<T>(a, s);
+            }
+            if (elect_one())
+                mbarrier_arrive(&shared.q_empty);
+
+            /* The last tile's P V */
+            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            wgmma_fence(o, a);
+            start_pv(o, a, n);
+            wgmma_wait<0>(o);
+            if (elect_one())
+                mbarrier_arrive(&shared.v_empty[place(n)]);
+            n++;
+        }
+        write_output<T, D>(p, t, here.batch_head, row, o, m, l);
+    }
+    if (consumer == 0)
+        my_turn(); /* the last turn, which nobody has taken */
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(Roles<D>::threads, 1)
+    overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
+               const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = OverlappedShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+    if (warp == 0 && elect_one()) {
+        constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
+        mbarrier_init(&shared.tile_full, 1);
+        mbarrier_init(&shared.tile_empty, consumer_warps);
+        mbarrier_init(&shared.q_full, 1);
+        mbarrier_init(&shared.q_empty, consumer_warps);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&shared.k_full[i], 1);
+            mbarrier_init(&shared.v_full[i], 1);
+            mbarrier_init(&shared.k_empty[i], consumer_warps);
+            mbarrier_init(&shared.v_empty[i], consumer_warps);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* the only time that all meet */
+
+    if (warp < 4) {
+        setmaxnreg_decrease<Roles<D>::producer_registers>();
+        if (warp == 0 && elect_one())
+            produce<T, D>(shared, p, t, order, next, q_map, k_map, v_map);
+    } else {
+        setmaxnreg_increase<Roles<D>::consumer_registers>();
+        consume<T, D>(shared, p, t, warp / 4 - 1);
+    }
+#endif
+}
+
+extern "C" int fa3_overlapped_plan(const Problem *, Buffer *workspace) {
+    workspace[0] = {"next query tile", sizeof(uint32_t), nullptr, 1};
+    return 1;
+}
+
+template <typename T, int D> static void launch_overlapped(const Problem &p, const Tensors &t, const Buffer *workspace) {
+    constexpr int Br = Roles<D>::Br;
+    const TensorMap q_map = tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br);
+    const TensorMap k_map = tensor_map<T, 128>(t.k, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    const TensorMap v_map = tensor_map<T, 128>(t.v, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+
+    const TileOrder order = tile_order(p, Br);
+    uint32_t *next = (uint32_t *)workspace[0].pointer; /* how many tiles were taken beyond each block's first one */
+    const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
+    LAUNCH((overlapped<T, D>), blocks, Roles<D>::threads, sizeof(OverlappedShared<T, D>), p, t, order, next, q_map,
+           k_map, v_map);
+}
+
+extern "C" void fa3_overlapped(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_overlapped<T, D>(*p, *t, workspace); }));
+}

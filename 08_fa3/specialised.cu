@@ -1,0 +1,155 @@
+/* 08_fa3/specialised - warps with roles: one warp loads ahead, two warpgroups compute.
+ *
+ * The idea. In `wgmma` the threads that compute also ask for the next tile, when its place is free: after Q K^T, or P V. They
+ * meet twice a tile only to find out. Here a *producer* warp does nothing but ask for tiles, as far ahead as there are places,
+ * and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES places each. Each place has two
+ * mbarriers, and nobody meets anybody else:
+ *
+ *     full    the tile is there            TMA completes it, consumers wait for it
+ *     empty   its consumers are done       their warps arrive at it, the producer waits for it
+ *
+ *     producer     K0 K1    V0 V1    K2             V2       ...      K2 can be asked for when both consumers are done with K0
+ *     consumer 0            Q K0^T   softmax  P V0  Q K1^T   softmax  P V1 ...
+ *     consumer 1            Q K0^T   softmax  P V0  Q K1^T   softmax  P V1 ...
+ *
+ * A warp that asks for tiles needs few registers, and one that multiplies many. A block starts with the same number for every
+ * thread; setmaxnreg then moves them from the producer's warpgroup to the consumers'.
+ *
+ * Who owns what. A block is 384 threads: a warpgroup of which one warp produces and three are idle, and two that consume, 64
+ * queries each: Br = 128. So a tile of K and V that has come from L2 is used by 128 queries, not 64.
+ *
+ *                          keys ->                            shared memory, D = 128               registers a thread
+ *                      +---------+---------+---------+        Q   Br x D              32 KB        producer   24
+ *     consumer 0   rows|  64 x Bc|         |         |        K   STAGES x Bc x D     64 KB        consumer  240: O 64, S 64,
+ *     consumer 1   rows|  64 x Bc|         |         |        V   STAGES x Bc x D     64 KB                       P 32
+ *                      +---------+---------+---------+        160 KB: one block a multiprocessor
+ *
+ * What it costs, a block and tile: twice the FLOPs of a tile of `wgmma` for each of the two, with the same bytes from L2. There
+ * is one block a multiprocessor now, so that nothing overlaps but the two consumers, by chance.
+ *
+ *     make 08_fa3 && ./08_fa3/08_fa3 --variant specialised --head-dim 128
+ */
+#include "fa3.cuh"
+
+constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Br = 64 * CONSUMERS, Bc = 128, STAGES = 2;
+/* (24 + 2 x 240) x 128 = 64512 of the multiprocessor's 65536 */
+[[maybe_unused]] constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+[[maybe_unused]] constexpr int ZEROED = 1; /* the named barrier at which consumers have zeroed V's last rows */
+
+template <typename T, int D> struct SpecialisedShared {
+    Panels<T, Br, D> q;
+    Panels<T, Bc, D> k[STAGES], v[STAGES];
+    Mbarrier q_full, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
+};
+
+/* Tile number n, counted from the first one loaded, has place n % STAGES. It is the place's phase number n / STAGES. */
+__device__ inline int place(int n) { return n % STAGES; }
+__device__ inline int parity(int n) { return n / STAGES % 2; }
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+                const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = SpecialisedShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+
+    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
+
+    if (warp == 0 && elect_one()) {
+        mbarrier_init(&shared.q_full, 1);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&shared.k_full[i], 1);
+            mbarrier_init(&shared.v_full[i], 1);
+            mbarrier_init(&shared.k_empty[i], 4 * CONSUMERS); /* an arrival a warp */
+            mbarrier_init(&shared.v_empty[i], 4 * CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* the only time that all meet */
+
+    if (warp < 4) { /* ---- the producer ---- */
+        setmaxnreg_decrease<PRODUCER_REGISTERS>();
+        if (warp == 0 && elect_one() && here.key_tiles > 0) {
+            mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
+            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
+            for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
+                /* In its first phase a place is empty from the start: waiting for the phase before it, of the other parity,
+                 * returns at once. */
+                mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
+                mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
+                shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
+                mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
+                mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
+                shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
+            }
+        }
+    } else { /* ---- the consumers ---- */
+        setmaxnreg_increase<CONSUMER_REGISTERS>();
+        const int consumer = warp / 4 - 1;
+        const int row = here.first_row + 16 * (warp - 4) + lane / 4;
+        const uint64_t q_tile = shared.q.descriptor(64 * consumer);
+        const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+        float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+
+        if (here.key_tiles > 0)
+            mbarrier_wait(&shared.q_full, 0);
+        for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
+            auto &k = shared.k[place(n)];
+            auto &v = shared.v[place(n)];
+
+            /* S = Q K^T */
+            mbarrier_wait(&shared.k_full[place(n)], parity(n));
+            const uint64_t k_tile = k.descriptor(), v_tile = v.descriptor_mn();
+            float s[Bc / 2];
+            wgmma_fence(s);
+#pragma unroll
+            for (int step = 0; step < D / 16; step++)
+                wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, k.offset(step)), step > 0);
+            wgmma_commit();
+            wgmma_wait<0>(s);
+            if (elect_one())
+                mbarrier_arrive(&shared.k_empty[place(n)]); /* this warp is done with K */
+
+            /* Mask, softmax, P as an operand */
+            if (tile >= here.whole_tiles)
+                mask<Bc>(s, p, here.keys, row, tile * Bc);
+            float factor[2];
+            if (softmax<Bc>(s, m, l, factor, scale_log2))
+                rescale(o, factor);
+            uint32_t a[Bc / 16][4];
+            to_operand<T>(a, s);
+
+            /* O += P V */
+            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            if (t.key_lengths && here.keys < (tile + 1) * Bc) {
+                zero_rows(v, here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * CONSUMERS);
+                named_barrier_sync(ZEROED, 128 * CONSUMERS);
+            }
+            wgmma_fence(o, a);
+#pragma unroll
+            for (int step = 0; step < Bc / 16; step++)
+                wgmma<T, MN_MAJOR>(o, a[step], wgmma_advance(v_tile, v.offset_mn(step)), true);
+            wgmma_commit();
+            wgmma_wait<0>(o);
+            if (elect_one())
+                mbarrier_arrive(&shared.v_empty[place(n)]); /* this warp is done with V */
+        }
+        write_output<T, D>(p, t, here.batch_head, row, o, m, l);
+    }
+#endif
+}
+
+template <typename T, int D> static void launch_specialised(const Problem &p, const Tensors &t) {
+    const TensorMap q_map = tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br);
+    const TensorMap k_map = tensor_map<T, 128>(t.k, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    const TensorMap v_map = tensor_map<T, 128>(t.v, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    const TileOrder order = tile_order(p, Br);
+    LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), p, t, order, q_map, k_map, v_map);
+}
+
+extern "C" void fa3_specialised(const Problem *p, const Tensors *t, const Buffer *) {
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_specialised<T, D>(*p, *t); }));
+}

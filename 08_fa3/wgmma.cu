@@ -1,0 +1,132 @@
+/* 08_fa3/wgmma - FlashAttention-2 on Hopper's own instructions: TMA loads, wgmma multiplies. Nothing is overlapped yet.
+ *
+ * The idea. mma.sync, which 04_fa2 uses, takes both operands from registers: each warp loads fragments, and on Hopper it
+ * cannot reach two thirds of the tensor cores' speed. wgmma lets four warps, a warpgroup, multiply from shared memory. TMA
+ * brings whole tiles at the word of one thread. Both are *asynchronous*: they are started, run by themselves and are waited
+ * for. This kernel waits at once. What waiting later brings is the next two rungs' subject.
+ *
+ * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
+ * the last one first.
+ *
+ *                 keys ->                           shared memory                    registers a thread, D = 128
+ *            +--------+--------+--------+           Q    64 x D     16 KB            O   D / 2   64
+ *     warp 0 | 16 x Bc|        |        |           K    Bc x D     16 KB            S   Bc / 2  32
+ *     warp 1 | 16 x Bc|        |        | queries   V    Bc x D     16 KB            P   Bc / 4  16
+ *     warp 2 | 16 x Bc|        |        |   |
+ *     warp 3 | 16 x Bc|        |        |   v       48 KB: four blocks fit           three blocks fit: 65536 / 3 / 128 = 170
+ *            +--------+--------+--------+
+ *
+ * The steps of a tile - Q K^T, softmax, P V - come one after the other, and K and V have one place each: the next K is asked
+ * for when Q K^T is done, the next V when P V is. Within a block something always waits. What overlaps is blocks: while one
+ * is at its softmax, two others can multiply.
+ *
+ * What it costs, a block and tile: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256 clocks
+ * of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2, K and V once for every 64 queries.
+ *
+ *     make 08_fa3 && ./08_fa3/08_fa3 --variant wgmma --head-dim 128
+ */
+#include "fa3.cuh"
+
+constexpr int THREADS = 128, Br = 64;
+[[maybe_unused]] constexpr int Bc = 64;
+
+template <typename T, int D> struct WgmmaShared {
+    Panels<T, Br, D> q;
+    Panels<T, Bc, D> k, v;
+    Mbarrier k_full, v_full; /* the tile is there; the first k_full: Q, too */
+};
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 3)
+    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+                    const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = WgmmaShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+
+    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
+    const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
+
+    if (warp == 0 && elect_one()) {
+        mbarrier_init(&shared.k_full, 1);
+        mbarrier_init(&shared.v_full, 1);
+        mbarrier_init_fence();
+        if (here.key_tiles > 0) {
+            const int first_key = (here.key_tiles - 1) * Bc;
+            mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
+            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.k_full);
+            shared.k.load(k_map, first_key, 0, here.kv_matrix, &shared.k_full);
+            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
+            shared.v.load(v_map, first_key, 0, here.kv_matrix, &shared.v_full);
+        }
+    }
+    __syncthreads(); /* nobody waits at a barrier that is not there yet */
+
+    const uint64_t q_tile = shared.q.descriptor(), k_tile = shared.k.descriptor(), v_tile = shared.v.descriptor_mn();
+    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+    float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+
+    for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
+        const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
+
+        /* S = Q K^T */
+        mbarrier_wait(&shared.k_full, parity);
+        float s[Bc / 2];
+        wgmma_fence(s);
+#pragma unroll
+        for (int step = 0; step < D / 16; step++)
+            wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)), step > 0);
+        wgmma_commit();
+        wgmma_wait<0>(s);
+
+        __syncthreads(); /* all four warps are done with K */
+        if (warp == 0 && tile > 0 && elect_one()) {
+            mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
+            shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
+        }
+
+        /* Mask, softmax, P as an operand */
+        if (tile >= here.whole_tiles)
+            mask<Bc>(s, p, here.keys, row, tile * Bc);
+        float factor[2];
+        if (softmax<Bc>(s, m, l, factor, scale_log2))
+            rescale(o, factor);
+        uint32_t a[Bc / 16][4];
+        to_operand<T>(a, s);
+
+        /* O += P V */
+        mbarrier_wait(&shared.v_full, parity);
+        if (t.key_lengths && here.keys < (tile + 1) * Bc) {
+            zero_rows(shared.v, here.keys - tile * Bc, Bc, threadIdx.x, THREADS);
+            __syncthreads();
+        }
+        wgmma_fence(o, a);
+#pragma unroll
+        for (int step = 0; step < Bc / 16; step++)
+            wgmma<T, MN_MAJOR>(o, a[step], wgmma_advance(v_tile, shared.v.offset_mn(step)), true);
+        wgmma_commit();
+        wgmma_wait<0>(o);
+
+        __syncthreads(); /* all four warps are done with V */
+        if (warp == 0 && tile > 0 && elect_one()) {
+            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
+            shared.v.load(v_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.v_full);
+        }
+    }
+    write_output<T, D>(p, t, here.batch_head, row, o, m, l);
+#endif
+}
+
+template <typename T, int D> static void launch_wgmma(const Problem &p, const Tensors &t) {
+    const TensorMap q_map = tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br);
+    const TensorMap k_map = tensor_map<T, 128>(t.k, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    const TensorMap v_map = tensor_map<T, 128>(t.v, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    const TileOrder order = tile_order(p, Br);
+    LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), p, t, order, q_map, k_map, v_map);
+}
+
+extern "C" void fa3_wgmma(const Problem *p, const Tensors *t, const Buffer *) {
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_wgmma<T, D>(*p, *t); }));
+}

@@ -1,0 +1,995 @@
+/* figures.c - a second opinion on every figure that a stage's program prints. Table, CSV and JSON must agree, and each value is
+ * worked out here in another way, or its cause is in the test's hands.
+ *
+ * Linked once a stage, as the grid is; the program runs inside this process. The clock is the test's own: the linker puts
+ * __wrap_device_time_ms in the place of device_time_ms (--wrap, see the Makefile), and each launcher of the stage takes a time
+ * that is written down here. What the launchers leave in O, dQ, dK and dV is kept, and the errors are computed of that.
+ */
+#define _XOPEN_SOURCE 700 /* posix_openpt */
+#include "../common/numeric.h"
+#include "../common/oracle.h"
+#include "../common/parallel.h"
+#include "../common/run.h"
+#include "capture.h"
+#include "figures.h"
+#include "tap.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+extern const Stage stage;
+
+/* What is wrong since it was last set to 0. */
+static int failures;
+static void wrong(const char *row, const char *key, const char *got, const char *want) {
+    diag("%s: %s is \"%s\", expected \"%s\"", row, key, got, want);
+    failures++;
+}
+
+/* ---- launchers that take a known time ---- */
+
+enum { REFERENCE = MAX_VARIANTS, FORWARD_PASS, PRE_PASS, LAUNCHER_COUNT };
+
+/* In ms. No sum of two is a third, so that a latency tells what it is the latency of. */
+static const double COST[LAUNCHER_COUNT] = {
+    0.040, 0.052, 0.021, 0.033, 0.045, 0.057, 0, 0, [REFERENCE] = 0.640, [FORWARD_PASS] = 0.0263, [PRE_PASS] = 0.036};
+
+/* The run-th of a row takes its cost so many times. Neither first, last nor mean is the median, and one is far off. */
+static const double FACTORS[] = {3, 1, 1.5, 40, 2}, WARM_UP_FACTOR = 1000;
+static const double MEDIAN_OF_4 = 2.25, MEDIAN_OF_5 = 2;
+
+static Stage timed; /* the stage with these launchers */
+static Variant timed_forward, timed_reference;
+static const Variant *original[LAUNCHER_COUNT];
+static double now;
+static int is_timing; /* a launcher then takes its time and does nothing else */
+static int launches[LAUNCHER_COUNT];
+static int other_launch; /* of a backward variant: this launch leaves another dK than the first; 0: none */
+static double other_by;
+
+static void *kept[LAUNCHER_COUNT][3]; /* O, or dQ, dK and dV, on the host */
+static void *inputs[4];               /* Q, K, V, dO */
+
+static void *read_back(const void *device, size_t bytes) {
+    void *host = host_alloc(bytes, 1);
+    device_read(host, device, bytes);
+    return host;
+}
+
+static size_t bytes_of(const Problem *p, int is_query) {
+    return (is_query ? query_elements(p) : key_elements(p)) * dtype_bytes(p->dtype);
+}
+
+/* Keeps what the first launch left. Of a backward variant that is what the later ones leave, too: atomics would add in another
+ * order. */
+static void keep(int who, int is_backward, const Problem *p, const Tensors *t) {
+    void *outputs[3] = {is_backward ? t->dq : t->o, t->dk, t->dv};
+    for (int i = 0; i < (is_backward ? 3 : 1); i++)
+        if (!kept[who][i])
+            kept[who][i] = read_back(outputs[i], bytes_of(p, i == 0));
+        else if (is_backward)
+            device_write(outputs[i], kept[who][i], bytes_of(p, i == 0));
+    if (is_backward && launches[who] == other_launch) {
+        double first = dtype_to_double(p->dtype, kept[who][1], 5);
+        uint16_t other = double_to_fp16(first + 0.25);
+        device_write((uint16_t *)t->dk + 5, &other, sizeof other);
+        other_by = fabs(fp16_to_float(other) - first);
+    }
+}
+
+static void launched(int who, const Problem *p, const Tensors *t, const Buffer *workspace) {
+    now += COST[who];
+    if (is_timing)
+        return;
+    launches[who]++;
+    if (who == PRE_PASS) {
+        original[who]->prepare(p, t, workspace);
+        return;
+    }
+    int is_backward = stage.forward && who != FORWARD_PASS;
+    if (!is_backward || !kept[who][0])
+        original[who]->launch(p, t, workspace);
+    device_synchronize();
+    keep(who, is_backward, p, t);
+    const void *device[4] = {t->q, t->k, t->v, t->d_o};
+    for (int i = 0; i < 4 && device[i]; i++)
+        if (!inputs[i])
+            inputs[i] = read_back(device[i], bytes_of(p, i == 0 || i == 3));
+}
+
+#define LAUNCHER(name, who)                                                                                                 \
+    static void name(const Problem *p, const Tensors *t, const Buffer *w) { launched(who, p, t, w); }
+LAUNCHER(launch_0, 0)
+LAUNCHER(launch_1, 1)
+LAUNCHER(launch_2, 2)
+LAUNCHER(launch_3, 3)
+LAUNCHER(launch_4, 4)
+LAUNCHER(launch_5, 5)
+LAUNCHER(launch_reference, REFERENCE)
+LAUNCHER(launch_forward, FORWARD_PASS)
+LAUNCHER(launch_pre_pass, PRE_PASS)
+static Launcher *const LAUNCHERS[] = {launch_0, launch_1, launch_2, launch_3, launch_4, launch_5};
+
+static void make_timed_stage(void) {
+    timed = stage;
+    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
+        if (i >= (int)(sizeof LAUNCHERS / sizeof *LAUNCHERS))
+            abort(); /* a stage with more variants needs more launchers here */
+        original[i] = &stage.variants[i];
+        timed.variants[i].launch = LAUNCHERS[i];
+        if (stage.variants[i].prepare) {
+            original[PRE_PASS] = &stage.variants[i];
+            timed.variants[i].prepare = launch_pre_pass;
+        }
+    }
+    original[REFERENCE] = stage.reference ? stage.reference : &naive_variant;
+    timed_reference = *original[REFERENCE];
+    timed_reference.launch = launch_reference;
+    timed.reference = &timed_reference;
+    if (!stage.forward)
+        return;
+    original[FORWARD_PASS] = stage.forward;
+    timed_forward = *stage.forward;
+    timed_forward.launch = launch_forward;
+    timed.forward = &timed_forward;
+}
+
+/* ---- the clock ---- */
+
+/* What was asked of the clock: one entry for each row that was timed. */
+typedef struct {
+    const Variant *variant;
+    Direction direction;
+    int runs, warm;
+    int contexts, copies; /* of a replay: launches recorded, and how many of them have memory of their own */
+} Session;
+static Session sessions[3 * MAX_VARIANTS + 2];
+static int session_count, replays_ended;
+
+/* Whether a launch of a replay has a K, a V and a workspace that the one before has not, and in them what the inputs are. */
+static int is_copy(const Launch *l, const Launch *before) {
+    Buffer plan[MAX_WORKSPACE_BUFFERS];
+    const Problem *p = l->run->p;
+    size_t bytes = bytes_of(p, 0);
+    void *k = read_back(l->tensors->k, bytes), *v = read_back(l->tensors->v, bytes);
+    int fresh = l->tensors->k != before->tensors->k && l->tensors->v != before->tensors->v,
+        same = !memcmp(k, l->run->inputs.k, bytes) && !memcmp(v, l->run->inputs.v, bytes);
+    for (int i = l->variant->plan ? l->variant->plan(p, plan) : 0; i-- > 0;)
+        fresh = fresh && l->workspace[i].pointer && l->workspace[i].pointer != before->workspace[i].pointer;
+    free(k), free(v);
+    return fresh && same && l->variant == before->variant && l->tensors->q == before->tensors->q &&
+           l->tensors->o == before->tensors->o;
+}
+
+static double time_of(void (*work)(void *), void *const *contexts, int count, int warm) {
+    const Launch *l = contexts[0];
+    Session *s = session_count ? &sessions[session_count - 1] : NULL;
+    if (!s || s->variant != l->variant || s->direction != l->direction) {
+        s = &sessions[session_count++];
+        *s = (Session){l->variant, l->direction, 0, warm, count, 1};
+        for (int i = 1; i < count; i++)
+            s->copies += is_copy(contexts[i], contexts[i - 1]);
+    }
+    now = 0;
+    is_timing = 1;
+    for (int i = 0; i < count; i++)
+        work(contexts[i]);
+    is_timing = 0;
+    int run = s->runs++ - !device_properties()->is_cpu; /* a GPU warms up: the first run is so slow that one will do */
+    return now / count * (run < 0 ? WARM_UP_FACTOR : FACTORS[run % 5]);
+}
+double __wrap_device_time_ms(void (*work)(void *), void *context, int warm) { return time_of(work, &context, 1, warm); }
+double __wrap_device_time_replay_ms(void (*work)(void *), void *const *contexts, int count) {
+    return time_of(work, contexts, count, 0);
+}
+void __wrap_device_replay_end(void) { replays_ended++; }
+static const Bandwidth BANDWIDTH = {.copy_gbps = 4, .read_gbps = 5};
+Bandwidth __wrap_device_bandwidth(void) { return BANDWIDTH; }
+
+/* ---- memory that is not there ---- */
+
+static const double UNAVAILABLE = 3 * 0x1p30;
+static const char *unavailable; /* allocations for this purpose fail, */
+static int available;           /* after so many */
+
+static int too_large(const Problem *p, Buffer *workspace) {
+    (void)p;
+    workspace[0] = (Buffer){.purpose = "too much", .bytes = (size_t)UNAVAILABLE};
+    return 1;
+}
+
+void *__real_device_alloc(size_t bytes, const char *purpose);
+void *__wrap_device_alloc(size_t bytes, const char *purpose) {
+    if (strcmp(purpose, "too much") == 0 || (unavailable && strcmp(purpose, unavailable) == 0 && available-- <= 0))
+        return NULL;
+    return __real_device_alloc(bytes, purpose);
+}
+
+/* ---- running the program ---- */
+
+/* One run: what it was asked for, as this file understands it, and what it printed. */
+typedef struct {
+    const char *options;
+    Problem p;
+    const int *lengths;
+    int code;
+    char *text;
+    char *lines[64];
+    int line_count;
+} Printed;
+
+/* Its options in words. */
+typedef struct {
+    char *words[40];
+    int count, code;
+} Arguments;
+static void call_program(void *context) {
+    Arguments *a = context;
+    a->code = harness_main(&timed, a->count, a->words);
+}
+
+static void run_program(Printed *out, const char *format) {
+    char options[256];
+    Arguments a = {.words = {"program"}, .count = 1};
+    snprintf(options, sizeof options, "%s%s", out->options, format);
+    for (char *word = strtok(options, " "); word; word = strtok(NULL, " "))
+        a.words[a.count++] = word;
+    session_count = replays_ended = 0;
+    memset(launches, 0, sizeof launches);
+    free(out->text);
+    out->text = captured(call_program, &a);
+    out->code = a.code;
+    if (device_allocated())
+        wrong("after the run", "memory", "still allocated", "given back");
+    out->line_count = 0;
+    for (char *line = strtok(out->text, "\n"); line && out->line_count < 64; line = strtok(NULL, "\n"))
+        out->lines[out->line_count++] = line;
+}
+
+static void forget(void) {
+    for (int who = 0; who < LAUNCHER_COUNT; who++)
+        for (int i = 0; i < 3; i++)
+            free(kept[who][i]), kept[who][i] = NULL;
+    for (int i = 0; i < 4; i++)
+        free(inputs[i]), inputs[i] = NULL;
+}
+
+/* ---- the rows that must be there ---- */
+
+enum { ROWS = 3 * MAX_VARIANTS + 2 };
+
+typedef struct {
+    char name[64];
+    int who; /* whose outputs it has */
+    Direction direction;
+    double cost;
+    char note[160]; /* why it has no figures */
+} Expected;
+
+static int prepares(int who, const Problem *p) {
+    const Variant *v = who < MAX_VARIANTS ? &stage.variants[who] : NULL;
+    return v && v->prepare && (!v->prepares || v->prepares(p));
+}
+
+/* only: a variant's number, alone and without a reference; -1: all. */
+static int expected_rows(const Problem *p, int only, Expected *rows) {
+    int n = 0, has_pre_pass = 0;
+    Direction direction = stage.forward ? BACKWARD : FORWARD;
+    memset(rows, 0, ROWS * sizeof *rows);
+    if (stage.forward) {
+        rows[n] = (Expected){"", FORWARD_PASS, FORWARD, COST[FORWARD_PASS], ""};
+        strcpy(rows[n++].name, stage.forward->name);
+    }
+    if (only < 0)
+        rows[n++] = (Expected){"00_naive", REFERENCE, direction, COST[REFERENCE], ""};
+    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
+        const Variant *v = &stage.variants[i];
+        if (only >= 0 && only != i)
+            continue;
+        Expected row = {"", i, direction, COST[i], ""};
+        const char *reason = variant_refuses(v, p);
+        snprintf(row.name, sizeof row.name, "%s/%s", stage.name, v->name);
+        if (reason)
+            snprintf(row.note, sizeof row.note, "not run: %s", reason);
+        rows[n++] = row;
+        if (reason)
+            continue;
+        if (stage.forward) {
+            row.direction = BOTH;
+            row.cost = COST[FORWARD_PASS] + COST[i];
+            rows[n++] = row;
+        }
+        if (!prepares(i, p))
+            continue;
+        if (!has_pre_pass++) {
+            rows[n] = (Expected){"", i, PREPARE, COST[PRE_PASS], ""};
+            snprintf(rows[n++].name, sizeof row.name, "%s/%s", stage.name, v->prepare_name);
+        }
+        rows[n] = (Expected){"", i, WITH_PREPARE, COST[PRE_PASS] + COST[i], ""};
+        snprintf(rows[n++].name, sizeof row.name, "%s/%s+%s", stage.name, v->prepare_name, v->name);
+    }
+    return n;
+}
+
+/* ---- figures, a second time ---- */
+
+/* Decoding: K and V as far as keys exist, in the cache's format where there is one. */
+static double moved_bytes(const Problem *p, const int *lengths, const Expected *row) {
+    if (stage.bytes) {
+        double keys = 0, cached = row->who < MAX_VARIANTS && prepares(row->who, p);
+        for (int b = 0; b < p->batch; b++)
+            keys += p->kv_heads * (lengths ? lengths[b] : p->seqlen_k);
+        return 2 * keys * p->head_dim * (cached ? 1 : p->dtype == DTYPE_FP32 ? 4 : 2) + tensor_sizes(p, 2, 0, 1);
+    }
+    double forward = tensor_sizes(p, 2, 2, 1), backward = tensor_sizes(p, 4, 4, 1); /* Q, O, dO, dQ; K, V, dK, dV; LSE */
+    return row->direction == BACKWARD ? backward : row->direction == BOTH ? forward + backward : forward;
+}
+
+static double allocated_bytes(const Problem *p, const int *lengths, const Expected *row) {
+    int is_gradient = row->direction == BACKWARD || row->direction == BOTH;
+    double bytes = tensor_sizes(p, 2, 2, 1) + (lengths ? 4.0 * p->batch : 0);
+    return bytes + (stage.forward ? tensor_sizes(p, 1, 0, 0) : 0) + (is_gradient ? tensor_sizes(p, 1, 2, 0) : 0);
+}
+
+static int pieces_of(const char *name, int who, const Problem *p, Piece *pieces) {
+    char variant[80];
+    if (who == REFERENCE && stage.forward)
+        snprintf(variant, sizeof variant, "%s/%s", stage.name, name);
+    else if (who < MAX_VARIANTS)
+        snprintf(variant, sizeof variant, "%s/%s", stage.name, stage.variants[who].name);
+    else
+        snprintf(variant, sizeof variant, "%s", name);
+    return workspace_pieces(variant, p, pieces);
+}
+
+/* The errors of O against fp64, over the whole tensor: these problems are so small that every row is a sample. */
+static void fp64_errors(const Problem *p, const int *lengths, const void *o, double *rms, double *worst) {
+    size_t queries = query_elements(p), keys = key_elements(p);
+    double *values[3], *want = host_alloc(queries, sizeof *want), *lse = host_alloc(row_count(p), sizeof *lse), sum = 0;
+    for (int i = 0; i < 3; i++) {
+        values[i] = host_alloc(i ? keys : queries, sizeof(double));
+        for (size_t e = 0; e < (i ? keys : queries); e++)
+            values[i][e] = dtype_to_double(p->dtype, inputs[i], e);
+    }
+    oracle_forward(p, lengths, values[0], values[1], values[2], want, lse);
+    *worst = 0;
+    for (size_t e = 0; e < queries; e++) {
+        double error = fabs(dtype_to_double(p->dtype, o, e) - want[e]);
+        sum += error * error / (double)queries;
+        *worst = fmax(*worst, error);
+    }
+    *rms = sqrt(sum);
+    for (int i = 0; i < 3; i++)
+        free(values[i]);
+    free(want), free(lse);
+}
+
+/* Whether two results differ somewhere by just that much, and nowhere by more than a hundred times as much. */
+static int is_a_difference(const Problem *p, int who, int other, double error) {
+    int found = 0, tensors = stage.forward ? 3 : 1;
+    double largest = 0;
+    for (int i = 0; i < tensors; i++)
+        for (size_t e = 0; e < (i ? key_elements(p) : query_elements(p)); e++) {
+            double difference =
+                fabs(dtype_to_double(p->dtype, kept[who][i], e) - dtype_to_double(p->dtype, kept[other][i], e));
+            found |= fabs(difference - error) <= 1e-12;
+            largest = fmax(largest, difference);
+        }
+    return found && largest <= 100 * error;
+}
+
+/* ---- fields ---- */
+
+typedef struct {
+    char keys[48][24], texts[48][200]; /* a JSON null, and an empty CSV field: "" */
+    int count;
+} Fields;
+
+static Fields parse_json(const char *line) {
+    Fields f = {.count = 0};
+    for (const char *at = strchr(line, '"'); at && f.count < 48; at = strchr(at, '"')) {
+        int used = 0;
+        char *key = f.keys[f.count], *text = f.texts[f.count++];
+        if (sscanf(at, "\"%23[^\"]\": %n", key, &used) < 1 || !used)
+            break;
+        at += used;
+        size_t length = *at == '"' ? strcspn(at + 1, "\"") : strcspn(at, ",}");
+        snprintf(text, sizeof f.texts[0], "%.*s", (int)length, at + (*at == '"'));
+        at += length + 2 * (*at == '"');
+        if (strcmp(text, "null") == 0)
+            *text = 0;
+    }
+    return f;
+}
+
+static Fields parse_csv(const char *header, const char *line) {
+    Fields f = {.count = 0};
+    for (const char *key = header, *at = line; f.count < 48;) {
+        size_t key_length = strcspn(key, ","), quoted = *at == '"';
+        size_t length = quoted ? strcspn(at + 1, "\"") : strcspn(at, ",");
+        snprintf(f.keys[f.count], sizeof f.keys[0], "%.*s", (int)key_length, key);
+        snprintf(f.texts[f.count++], sizeof f.texts[0], "%.*s", (int)length, at + quoted);
+        key += key_length, at += length + 2 * quoted;
+        if (!*key || !*at)
+            break;
+        key++, at++;
+    }
+    return f;
+}
+
+static const char *text_of(const Fields *f, const char *key) {
+    for (int i = 0; i < f->count; i++)
+        if (strcmp(f->keys[i], key) == 0)
+            return f->texts[i];
+    return "there is no such field";
+}
+static double number_of(const Fields *f, const char *key) {
+    char *end;
+    const char *text = text_of(f, key);
+    double number = strtod(text, &end);
+    return *text && !*end ? number : NAN;
+}
+
+static void is_text(const char *row, const Fields *f, const char *key, const char *want) {
+    if (strcmp(text_of(f, key), want) != 0)
+        wrong(row, key, text_of(f, key), want);
+}
+/* NaN: null. */
+static void is_number(const char *row, const Fields *f, const char *key, double want) {
+    char text[32];
+    snprintf(text, sizeof text, "%.15g", want);
+    if (isnan(want))
+        is_text(row, f, key, "");
+    else if (!(fabs(number_of(f, key) - want) <= 1e-9 * fabs(want)))
+        wrong(row, key, text_of(f, key), text);
+}
+
+/* A bound may be too wide to say that a row is right (report.h): the verdict's matter, its figures stay what they are. */
+static int is_unchecked(const Fields *f) { return strncmp(text_of(f, "note"), "not checked", 11) == 0; }
+
+/* A row's fields against what is known of it. `median`: of how many times its cost the latency is. */
+static void check_fields(const Printed *out, const Expected *row, const Fields *f, double median, const char *l2,
+                         const char *kind) {
+    static const char *directions[] = {"forward", "backward", "both", "prepare", "prepare and forward"};
+    const Problem *p = &out->p;
+    const DeviceProperties *device = device_properties();
+    int ran = !*row->note, is_counted = row->direction != PREPARE && ran, no_memory = strncmp(row->note, "out of", 6) == 0;
+    int is_validated =
+        ran && !strstr(out->options, "--no-validate") && (row->direction == FORWARD || row->direction == BACKWARD);
+    double ms = median * row->cost, rms = NAN, worst = NAN;
+    is_text(row->name, f, "stage", stage.name);
+    is_text(row->name, f, "variant", row->name);
+    is_text(row->name, f, "direction", directions[row->direction]);
+    is_number(row->name, f, "batch", p->batch);
+    is_number(row->name, f, "heads", p->heads);
+    is_number(row->name, f, "kv_heads", p->kv_heads);
+    is_number(row->name, f, "seqlen_q", p->seqlen_q);
+    is_number(row->name, f, "seqlen_k", p->seqlen_k);
+    is_number(row->name, f, "head_dim", p->head_dim);
+    is_text(row->name, f, "dtype", p->dtype == DTYPE_FP16 ? "fp16" : "bf16");
+    is_text(row->name, f, "causal", p->causal ? "true" : "false");
+    is_number(row->name, f, "latency_ms", ran ? ms : NAN);
+    is_number(row->name, f, "min_ms", ran ? row->cost : NAN);
+    is_number(row->name, f, "tflops", is_counted ? flops_of(p, row->direction) / (ms * 1e9) : NAN);
+    is_number(row->name, f, "gbps", is_counted ? moved_bytes(p, out->lengths, row) / (ms * 1e6) : NAN);
+    is_number(row->name, f, "tensor_bytes", allocated_bytes(p, out->lengths, row));
+    Piece pieces[MAX_WORKSPACE_BUFFERS];
+    double workspace = no_memory ? UNAVAILABLE : 0;
+    for (int i = pieces_of(row->name, row->who, p, pieces); ran && i-- > 0;)
+        workspace += pieces[i].bytes;
+    is_number(row->name, f, "workspace_bytes", workspace);
+    is_number(row->name, f, "read_gbps", stage.bytes ? BANDWIDTH.read_gbps : NAN);
+    is_number(row->name, f, "copy_gbps", stage.bytes ? BANDWIDTH.copy_gbps : NAN);
+    if (is_validated && row->direction == FORWARD)
+        fp64_errors(p, out->lengths, kept[row->who][0], &rms, &worst);
+    is_number(row->name, f, "rmse", rms);
+    is_number(row->name, f, "worst_fp64_error", worst);
+
+    double error = number_of(f, "worst_error"), allowed = number_of(f, "allowed_error");
+    if (is_validated != (error <= allowed) || is_validated != (allowed > 0))
+        wrong(row->name, "worst_error", text_of(f, "worst_error"), "an error within what is allowed, or nothing");
+    if (is_validated && row->who < MAX_VARIANTS && kept[REFERENCE][0] && !prepares(row->who, p) &&
+        !is_a_difference(p, row->who, REFERENCE, error))
+        wrong(row->name, "worst_error", text_of(f, "worst_error"), "a difference from 00_naive");
+    int against_oracle = row->who == REFERENCE || (!kept[REFERENCE][0] && row->who < MAX_VARIANTS && !prepares(row->who, p));
+    if (is_validated && against_oracle && !stage.forward && !(error <= worst && worst <= 100 * error))
+        wrong(row->name, "worst_error", text_of(f, "worst_error"), "an error against fp64");
+    is_text(row->name, f, "ok", is_validated && !is_unchecked(f) ? "true" : "");
+
+    is_text(row->name, f, "inputs", kind);
+    is_text(row->name, f, "l2", l2);
+    is_text(row->name, f, "device", device->name);
+    is_number(row->name, f, "clock_mhz", device->clock_mhz ? device->clock_mhz : NAN);
+    is_text(row->name, f, "cuda", device->cuda_version);
+    if (!*text_of(f, "commit"))
+        wrong(row->name, "commit", "", "something");
+    if (!is_validated || !is_unchecked(f))
+        is_text(row->name, f, "note", row->note);
+}
+
+/* The clock was asked for each row that ran, so often, and with a cold L2 unless --warm. */
+static void check_sessions(const Expected *rows, int count, int runs, int warm) {
+    int n = 0, replays = 0;
+    for (int i = 0; i < count; i++) {
+        if (*rows[i].note)
+            continue;
+        const Session *s = &sessions[n++];
+        replays += stage.bytes && rows[i].direction == FORWARD;
+        failures += device_properties()->is_cpu && s->contexts != 1;
+        if (s->direction != rows[i].direction || s->runs != runs || (!stage.bytes && s->warm != warm)) {
+            diag("%s: %d runs, warm %d", rows[i].name, s->runs, s->warm);
+            failures++;
+        }
+    }
+    failures += n != session_count || replays_ended != replays;
+}
+
+/* ---- the table ---- */
+
+typedef char Line[512];
+
+__attribute__((format(printf, 2, 3))) static void append(Line line, const char *text, ...) {
+    va_list arguments;
+    size_t used = strlen(line);
+    va_start(arguments, text);
+    vsnprintf(line + used, sizeof(Line) - used, text, arguments);
+    va_end(arguments);
+}
+
+static void figure(Line line, double value, const char *unit) {
+    append(line, " %.*f%s", value >= 100 ? 0 : value >= 10 ? 1 : value >= 0.1 ? 2 : 4, value, unit);
+}
+static void time_figure(Line line, double ms) { figure(line, ms < 1 ? 1000 * ms : ms, ms < 1 ? " us" : " ms"); }
+static void byte_figure(Line line, double bytes) {
+    static const char *units[] = {" KiB", " MiB", " GiB"};
+    int unit = bytes >= 1073741824 ? 2 : bytes >= 1048576 ? 1 : 0;
+    figure(line, bytes / 1024 / (unit > 0 ? 1024 : 1) / (unit > 1 ? 1024 : 1), units[unit]);
+}
+
+/* The line, with one space between two cells. */
+static const char *squeezed(const char *line) {
+    static char text[512];
+    char *to = text;
+    for (; *line; line++)
+        if (*line != ' ' || line[1] != ' ')
+            *to++ = *line;
+    *to = 0;
+    return text;
+}
+
+static void is_line(const Printed *table, int line, const char *want) {
+    const char *got = line < table->line_count ? squeezed(table->lines[line]) : "";
+    if (strcmp(got, want) != 0) {
+        diag("line %d is \"%s\", expected \"%s\"", line + 1, got, want);
+        failures++;
+    }
+}
+
+static void row_text(const Expected *row, const Fields *f, Line text) {
+    double gbps = number_of(f, "gbps");
+    *text = 0;
+    append(text, "%s", row->name);
+    if (*row->note) {
+        append(text, " %s", row->note);
+        return;
+    }
+    if (stage.forward)
+        append(text, " %s", text_of(f, "direction"));
+    time_figure(text, number_of(f, "latency_ms"));
+    time_figure(text, number_of(f, "min_ms"));
+    if (row->direction == PREPARE) {
+        append(text, stage.bytes ? " - - -" : " -");
+    } else if (stage.bytes) {
+        figure(text, gbps, "");
+        figure(text, 100 * gbps / BANDWIDTH.read_gbps, "%");
+        figure(text, 100 * gbps / BANDWIDTH.copy_gbps, "%");
+    } else {
+        figure(text, number_of(f, "tflops"), "");
+    }
+    byte_figure(text, number_of(f, "tensor_bytes"));
+    append(text, " +");
+    if (number_of(f, "workspace_bytes") > 0)
+        byte_figure(text, number_of(f, "workspace_bytes"));
+    else
+        append(text, " 0");
+    if ((row->direction == FORWARD || row->direction == BACKWARD) && row->who != FORWARD_PASS)
+        figure(text, COST[REFERENCE] / row->cost, "×");
+    else
+        append(text, " -");
+    if (is_unchecked(f))
+        append(text, " not checked");
+    else if (*text_of(f, "worst_error"))
+        append(text, " %.1e / %.1e", number_of(f, "worst_error"), number_of(f, "allowed_error"));
+    else
+        append(text, " -");
+}
+
+/* "workspace  00_naive: S 2.00 MiB, P 1.00 MiB" of the rows that have one; where there is a pre-pass, the errors against fp64. */
+static void check_details(const Printed *table, int line, const Expected *rows, const Fields *fields, int count) {
+    int has_pre_pass = 0;
+    for (int i = 0; i < count; i++) {
+        Line text = "";
+        Piece pieces[MAX_WORKSPACE_BUFFERS];
+        int n = pieces_of(rows[i].name, rows[i].who, &table->p, pieces);
+        has_pre_pass |= rows[i].direction == PREPARE;
+        if (n <= 0 || *rows[i].note || (rows[i].direction != FORWARD && rows[i].direction != BACKWARD))
+            continue;
+        append(text, "workspace %s:", rows[i].name);
+        for (int k = 0; k < n; k++) {
+            append(text, "%s %s", k ? "," : "", pieces[k].purpose);
+            byte_figure(text, pieces[k].bytes);
+        }
+        is_line(table, line++, text);
+    }
+    for (int i = 0; has_pre_pass && i < count; i++) {
+        Line text = "";
+        if (!*text_of(&fields[i], "rmse"))
+            continue;
+        append(text, "accuracy %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %zu rows",
+               rows[i].name, number_of(&fields[i], "rmse"), number_of(&fields[i], "worst_fp64_error"), row_count(&table->p));
+        is_line(table, line++, text);
+    }
+    if (line < table->line_count && strncmp(table->lines[line], "accuracy", 8) == 0)
+        wrong("the table", "a line", table->lines[line], "none");
+}
+
+/* ---- tests ---- */
+
+static const int LENGTHS[] = {33, 20};
+#define SMALL "--batch 2 --heads 4 --kv-heads 2 --seqlen 7 --seqlen-k 33 --head-dim 64 --causal --lengths 33,20 --iters 4"
+
+/* A setting's value in a word: 3, on, or the value-th of its choices. */
+static const char *setting_word(int which, int value) {
+    static char word[64];
+    const Setting *setting = &stage.settings[which];
+    const char *choice = setting->choices ? setting->choices : "off|on";
+    if (setting->max && value)
+        snprintf(word, sizeof word, "%d", value);
+    else
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(choice + value * (strcspn(choice, "|") + 1), "|"),
+                 choice + value * (strcspn(choice, "|") + 1));
+    return word;
+}
+
+/* The same run in the three formats: table, CSV and JSON have the same rows, and their figures are those worked out here. */
+static void test_formats(const char *name, const char *settings, Problem p) {
+    char options[200];
+    Printed json = {.options = options, .p = p, .lengths = LENGTHS}, csv = json, table = json;
+    Expected rows[ROWS];
+    Fields fields[ROWS];
+    int count = expected_rows(&p, -1, rows);
+    snprintf(options, sizeof options, SMALL "%s", settings);
+    forget();
+    run_program(&json, " --json");
+    int all = count == json.line_count ? count : 0;
+    ok(all, "%s: JSON: %d rows", name, count);
+    int code = 0;
+    for (int i = 0; i < all; i++) {
+        failures = 0;
+        fields[i] = parse_json(json.lines[i]);
+        check_fields(&json, &rows[i], &fields[i], MEDIAN_OF_4, "cold", "normal");
+        code = is_unchecked(&fields[i]) ? 2 : code;
+        for (int s = 0; s < MAX_SETTINGS && stage.settings[s].name; s++)
+            is_text(rows[i].name, &fields[i], stage.settings[s].name, setting_word(s, p.settings[s]));
+        ok(!failures, "%s: %s: %s, every field", name, rows[i].name, text_of(&fields[i], "direction"));
+    }
+    failures = 0;
+    check_sessions(rows, all, 4 + !device_properties()->is_cpu, 0);
+    ok(!failures && json.code == code, "%s: --iters 4: four runs a row, L2 cold; exit code %d", name, code);
+
+    run_program(&csv, " --csv");
+    failures = csv.code != code || csv.line_count != all + 1;
+    for (int i = 0; i < all && i + 1 < csv.line_count; i++) {
+        Fields f = parse_csv(csv.lines[0], csv.lines[i + 1]);
+        failures += f.count != fields[i].count;
+        for (int k = 0; k < f.count; k++)
+            is_text(rows[i].name, &fields[i], f.keys[k], f.texts[k]);
+    }
+    ok(!failures, "%s: CSV says the same", name);
+
+    run_program(&table, "");
+    failures = table.code != code;
+    int line = 0;
+    Line device = "", problem = "", titles = "";
+    append(device, "device %s · %s", device_properties()->name, device_properties()->platform);
+    is_line(&table, line++, device);
+    append(problem, "problem %s · batch 2 · heads 4/2 · seqlen 7×33 · head_dim 64 · fp16 · causal · key lengths 33,20",
+           stage.forward ? "forward and backward" : "forward");
+    for (int s = 0; s < MAX_SETTINGS && stage.settings[s].name; s++)
+        append(problem, " · %s %s", stage.settings[s].name, setting_word(s, p.settings[s]));
+    is_line(&table, line++, problem);
+    if (stage.bytes)
+        is_line(&table, line++, "memory gives 5 GB/s when it is read, 4 GB/s when it is copied (bytes read and written)");
+    append(titles, "variant%s latency min%s memory: tensors + workspace vs naive worst error / allowed",
+           stage.forward ? " direction" : "", stage.bytes ? " GB/s % of read % of copy" : " TFLOP/s");
+    is_line(&table, line++, titles);
+    for (int i = 0; i < all; i++) {
+        Line text;
+        row_text(&rows[i], &fields[i], text);
+        is_line(&table, line++, text);
+    }
+    ok(!failures, "%s: the table says the same", name);
+    failures = 0;
+    check_details(&table, line, rows, fields, all);
+    ok(!failures, "%s: workspace by purpose, and errors against fp64 where inputs are rounded", name);
+    free(json.text), free(csv.text), free(table.text);
+}
+
+/* As a GPU is timed: with a run that does not count. And options that the other runs have not. */
+static void test_other_options(void) {
+    DeviceProperties *device = (DeviceProperties *)device_properties();
+    const int is_cpu = device->is_cpu;
+    Printed json = {.options = "--batch 1 --heads 3 --seqlen 9 --seqlen-k 70 --head-dim 128 --dtype bf16 --warm --seed 5 "
+                               "--inputs outliers --iters 5"};
+    json.p = (Problem){.batch = 1,
+                       .heads = 3,
+                       .kv_heads = 3,
+                       .seqlen_q = 9,
+                       .seqlen_k = 70,
+                       .head_dim = 128,
+                       .dtype = DTYPE_BF16,
+                       .scale = 1 / sqrtf(128)};
+    Expected rows[ROWS];
+    int count = expected_rows(&json.p, -1, rows);
+    forget();
+    device->is_cpu = 0;
+    run_program(&json, " --json");
+    int all = count == json.line_count ? count : 0;
+    ok(all, "other options: %d rows", count);
+    int code = 0;
+    failures = 0;
+    for (int i = 0; i < all; i++) {
+        Fields f = parse_json(json.lines[i]);
+        check_fields(&json, &rows[i], &f, MEDIAN_OF_5, "warm", "outliers");
+        code = is_unchecked(&f) ? 2 : code;
+    }
+    check_sessions(rows, all, 1 + 5, 1);
+    for (int i = 0; stage.bytes && i < session_count; i++)
+        failures += sessions[i].contexts != 20 || sessions[i].copies != 1;
+    ok(!failures && json.code == code, "other options: every field; a run to warm up and five more; --warm");
+
+    HostTensors want = tensors_random(&stage, &json.p, 5, 1);
+    void *tensors[4] = {want.q, want.k, want.v, want.d_o};
+    failures = 0;
+    for (int i = 0; i < 4 && tensors[i]; i++) {
+        failures += !inputs[i] || memcmp(inputs[i], tensors[i], bytes_of(&json.p, i == 0 || i == 3)) != 0;
+        free(tensors[i]);
+    }
+    ok(!failures, "other options: the kernels were given the inputs of --seed 5 with outliers");
+
+    if (stage.bytes) { /* 12 KB of K and V: not so many copies that L2 would be full, but as many as there may be */
+        json.options = "--batch 1 --heads 3 --seqlen 9 --seqlen-k 70 --head-dim 128 --dtype bf16 --iters 1 --no-validate";
+        run_program(&json, " --json");
+        failures = 0;
+        for (int i = 0; i < session_count; i++)
+            failures += sessions[i].contexts != 256 || sessions[i].copies != 256;
+        ok(!failures, "a cold L2: each launch of a replay has keys of its own");
+        unavailable = "K", available = 1 + 5; /* the inputs and five copies; none for the next row */
+        run_program(&json, " --json");
+        unavailable = NULL;
+        ok(session_count == 2 && sessions[0].contexts == 5 && sessions[0].copies == 5 && sessions[1].contexts == 20 &&
+               sessions[1].copies == 1,
+           "fewer copies where there is no memory for more, and without any the inputs themselves");
+        json.options =
+            "--batch 1 --heads 3 --seqlen 9 --seqlen-k 70 --head-dim 128 --iters 1 --no-validate --variant split_k "
+            "--kv-cache e4m3";
+        unavailable = "K", available = 1 + 3;
+        run_program(&json, " --json");
+        unavailable = NULL;
+        ok(sessions[0].copies == 3 && launches[PRE_PASS] == 1 + 3, "each copy has an 8-bit cache of its own");
+        json.options = "--heads 8 --kv-heads 8 --seqlen-k 5000 --head-dim 128 --iters 1 --no-validate --variant one_block";
+        run_program(&json, " --json"); /* 20.5 MB of K and V */
+        ok(session_count == 1 && sessions[0].copies == 13,
+           "and 13 copies of 20.5 MB are the first that are more than 256 MB");
+    }
+    device->is_cpu = is_cpu;
+    free(json.text);
+}
+
+/* Without a reference, and with one that does not fit; outputs that do not fit. */
+static void test_less(Problem p) {
+    char options[200];
+    Printed json = {.options = options, .p = p, .lengths = LENGTHS};
+    Expected rows[ROWS];
+    int last = 0;
+    while (last + 1 < MAX_VARIANTS && stage.variants[last + 1].name)
+        last++;
+    for (int less = 0; less < 3 && stage.variants[0].name; less++) {
+        int count = expected_rows(&p, less == 0 ? last : -1, rows), first = stage.forward ? 1 : 0;
+        snprintf(options, sizeof options, SMALL "%s%s", less == 0 ? " --no-validate --variant " : "",
+                 less == 0 ? stage.variants[last].name : "");
+        forget();
+        failures = 0;
+        if (less == 1) { /* nor may what 8-bit variants are compared with: the oracle will have to do */
+            timed_reference.plan = too_large;
+            unavailable = "the reference's tensors", available = 0;
+            snprintf(rows[first].note, sizeof rows[first].note, "out of memory: needs 3.00 GiB");
+        } else if (less == 2) {
+            unavailable = stage.forward ? "dV" : "LSE", available = 0;
+        }
+        run_program(&json, " --json");
+        unavailable = NULL;
+        timed_reference.plan = original[REFERENCE]->plan;
+        if (less < 2) {
+            int code = 0;
+            for (int i = 0; i < count && i < json.line_count; i++) {
+                Fields f = parse_json(json.lines[i]);
+                check_fields(&json, &rows[i], &f, MEDIAN_OF_4, "cold", "normal");
+                code = is_unchecked(&f) ? 2 : code;
+            }
+            failures += json.code != code || json.line_count != count;
+            check_sessions(rows, count, 4 + !device_properties()->is_cpu, 0);
+        } else {
+            failures += json.code != 2 || session_count != first;
+            for (int i = first; i < json.line_count; i++) {
+                Fields f = parse_json(json.lines[i]);
+                if (strcmp(text_of(&f, "note"), "out of memory: needs 0.00 GiB") != 0)
+                    is_text(text_of(&f, "variant"), &f, "note", "out of memory, or a reason");
+            }
+        }
+        ok(!failures, "%s",
+           (const char *[]){"one variant, not validated", "no memory for 00_naive", "no memory for outputs"}[less]);
+    }
+    free(json.text);
+}
+
+/* Memory without which nothing can run: one line on stderr, exit code 2. The program ends, so it runs in a child. */
+static void test_nothing(void) {
+    static const struct {
+        const char *purpose, *message;
+    } cases[] = {{"V", "out of device memory: V needs 0.00 GiB, beside 0.00 GiB in use"},
+                 {"O", "the forward pass: out of memory: needs 0.00 GiB"}};
+#ifdef __SANITIZE_ADDRESS__
+    return; /* it looks for leaks in the child, and does not find its threads */
+#endif
+    if (device_properties()->cuda_version[0])
+        return; /* CUDA does not work in a child */
+    for (int i = 0; i < (stage.forward ? 2 : 1); i++) {
+        Printed out = {.options = SMALL};
+        char want[200], got[200] = "";
+        int ends[2], status = -1;
+        snprintf(want, sizeof want, "%s: %s\n", stage.name, cases[i].message);
+        if (pipe(ends) != 0)
+            abort();
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(ends[1], STDERR_FILENO);
+            unavailable = cases[i].purpose, available = 0;
+            run_program(&out, " --json");
+            _exit(0);
+        }
+        close(ends[1]);
+        waitpid(child, &status, 0);
+        if (read(ends[0], got, sizeof got - 1) < 0)
+            abort();
+        close(ends[0]);
+        if (!ok(WIFEXITED(status) && WEXITSTATUS(status) == 2 && strcmp(got, want) == 0, "no memory for %s",
+                cases[i].purpose))
+            diag("status %d: %s", status, got);
+    }
+}
+
+/* What a terminal is shown while the program runs. */
+static void test_progress(Problem p) {
+    Printed table = {.options = SMALL};
+    Expected rows[ROWS];
+    char want[4096] = "", got[4096] = "";
+    size_t used = 0;
+    int count = expected_rows(&p, -1, rows), terminal = posix_openpt(O_RDWR | O_NOCTTY), error = dup(STDERR_FILENO);
+    if (terminal < 0 || grantpt(terminal) || unlockpt(terminal)) {
+        ok(1, "progress # SKIP no pseudo terminal");
+        return;
+    }
+    int slave = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    dup2(slave, STDERR_FILENO);
+    run_program(&table, " --csv"); /* nothing */
+    run_program(&table, "");
+    dup2(error, STDERR_FILENO);
+    close(slave), close(error);
+    size_t size = 0;
+    for (ssize_t more;
+         (more = read(terminal, got + size, sizeof got - 1 - size)) > 0;) /* ends when all is read: nobody writes */
+        size += (size_t)more;
+    for (int i = 0; i < count; i++) {
+        const char *steps[] = {"running", "comparing",
+                               rows[i].direction == BOTH ? "timing, with the forward pass" : "timing"};
+        for (int k = rows[i].direction == FORWARD || rows[i].direction == BACKWARD ? 0 : 2; k < 3 && !*rows[i].note; k++)
+            used += (size_t)snprintf(want + used, sizeof want - used, "\r\033[K%s: %s ...", rows[i].name, steps[k]);
+        if (!*rows[i].note)
+            used += (size_t)snprintf(want + used, sizeof want - used, "\r\033[K");
+    }
+    if (!ok(size == used && strcmp(got, want) == 0, "progress on a terminal, and only there"))
+        diag("%zu characters, expected %zu", size, used);
+    close(terminal);
+    free(table.text);
+}
+
+/* A backward variant whose sixth launch, of those that follow for the spread the fifth, leaves another dK. */
+static void test_spread(void) {
+    Printed table = {.options = "--heads 2 --seqlen 7 --seqlen-k 33 --head-dim 64 --iters 1"};
+    forget();
+    other_launch = 6;
+    run_program(&table, "");
+    other_launch = 0;
+    failures = 0;
+    for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
+        char name[80], spread[60], *line = NULL;
+        snprintf(name, sizeof name, "gradients  %s/%s: ", stage.name, stage.variants[i].name);
+        snprintf(spread, sizeof spread, "; 4 runs differ by up to %.1e", other_by);
+        for (int k = 0; k < table.line_count; k++)
+            if (strncmp(table.lines[k], name, strlen(name)) == 0)
+                line = table.lines[k];
+        failures += !line || !strstr(line, spread) || launches[i] != 10;
+    }
+    ok(!failures && other_by > 0.2, "the spread is by how much one of four runs is off, in one element");
+    free(table.text);
+}
+
+/* plan() of every variant, over shapes and settings. */
+static void test_workspace(void) {
+    static const Problem shapes[] = {
+        {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 7, .seqlen_k = 33, .head_dim = 64},
+        {.batch = 2, .heads = 4, .kv_heads = 2, .seqlen_q = 16, .seqlen_k = 64, .head_dim = 64, .causal = 1},
+        {.batch = 3, .heads = 8, .kv_heads = 1, .seqlen_q = 5, .seqlen_k = 129, .head_dim = 128, .dtype = DTYPE_BF16},
+        {.batch = 1, .heads = 5, .kv_heads = 5, .seqlen_q = 1, .seqlen_k = 1000, .head_dim = 64},
+        {.batch = 2, .heads = 6, .kv_heads = 3, .seqlen_q = 300, .seqlen_k = 128, .head_dim = 128, .causal = 1},
+        {.batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 9, .seqlen_k = 65, .head_dim = 64, .dtype = DTYPE_FP32},
+        {.batch = 40, .heads = 32, .kv_heads = 8, .seqlen_q = 10000, .seqlen_k = 20000, .head_dim = 128}};
+    static const int settings[][4] = {{0}, {1}, {2}, {3, 0, 0}, {0, 100, 0}, {0, 5000, 1}, {0, 0, 1}};
+    const Variant *reference = stage.reference ? stage.reference : &naive_variant;
+    for (int who = -1; who < MAX_VARIANTS && (who < 0 || stage.variants[who].name); who++) {
+        const Variant *v = who < 0 ? reference : &stage.variants[who];
+        int seen = 0;
+        failures = 0;
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes * 7; i++) {
+            Problem p = shapes[i / 7];
+            memcpy(p.settings, settings[i % 7], sizeof settings[0]);
+            for (int s = 0; s < MAX_SETTINGS; s++) /* only values that the stage's options can have */
+                if (!stage.settings[s].name || (p.settings[s] > 2 && !stage.settings[s].max))
+                    p.settings[s] = 0;
+            if (variant_refuses(v, &p))
+                continue;
+            Buffer plan[MAX_WORKSPACE_BUFFERS] = {{0}};
+            Piece pieces[MAX_WORKSPACE_BUFFERS];
+            int got = v->plan ? v->plan(&p, plan) : 0, want = pieces_of("00_naive", who < 0 ? REFERENCE : who, &p, pieces);
+            failures += got != want;
+            for (int k = 0; k < got && k < want; k++)
+                if (strcmp(plan[k].purpose, pieces[k].purpose) != 0 || (double)plan[k].bytes != pieces[k].bytes ||
+                    plan[k].zeroed != pieces[k].zeroed) {
+                    diag("seqlen %d×%d: %s has %zu bytes, %s needs %.0f", p.seqlen_q, p.seqlen_k, plan[k].purpose,
+                         plan[k].bytes, pieces[k].purpose, pieces[k].bytes);
+                    failures++;
+                }
+            seen++;
+        }
+        ok(!failures && seen > 3, "%s: workspace of %d problems", v->name, seen);
+    }
+}
+
+int main(void) {
+    Problem p = {
+        .batch = 2, .heads = 4, .kv_heads = 2, .seqlen_q = 7, .seqlen_k = 33, .head_dim = 64, .causal = 1, .scale = 0.125};
+    make_timed_stage();
+    test_formats("plain", "", p);
+    for (int s = 0; s < MAX_SETTINGS && stage.settings[s].name; s++) { /* each of them away from its default */
+        const Setting *setting = &stage.settings[s];
+        int is_flag = !setting->choices && !setting->max;
+        char option[64];
+        Problem other = p;
+        other.settings[s] = setting->max ? 3 : 1;
+        snprintf(option, sizeof option, " --%s %s", setting->name, is_flag ? "" : setting_word(s, other.settings[s]));
+        test_formats(option + 1, option, other);
+    }
+    test_other_options();
+    test_less(p);
+    test_nothing();
+    test_progress(p);
+    test_workspace();
+    if (stage.forward)
+        test_spread();
+    forget();
+    return tap_done();
+}

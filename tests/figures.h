@@ -1,0 +1,124 @@
+/* figures.h - FLOPs, bytes and workspace a second time, as README and notes say them. Nothing here asks the code that is tested.
+ */
+#ifndef FA_FIGURES_H
+#define FA_FIGURES_H
+
+#include "../common/device.h"
+#include "../common/report.h"
+#include "../common/stage.h"
+
+#include <string.h>
+
+/* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. */
+static inline double flops_of(const Problem *p, Direction direction) {
+    static const int products[] = {[FORWARD] = 2, [BACKWARD] = 5, [BOTH] = 7, [WITH_PREPARE] = 2};
+    double sum = 0;
+    for (int head = 0; head < p->batch * p->heads; head++)
+        for (int row = 0; row < p->seqlen_q; row++)
+            for (int key = 0; key < p->seqlen_k; key++)
+                sum += products[direction] * (p->head_dim + p->head_dim);
+    return p->causal ? sum / 2 : sum;
+}
+
+static inline double tensor_sizes(const Problem *p, int queries, int keys, int rows) {
+    double element = p->dtype == DTYPE_FP32 ? 4 : 2, q = (double)p->batch * p->heads * p->seqlen_q;
+    return (queries * q + keys * (double)p->batch * p->kv_heads * p->seqlen_k) * p->head_dim * element + rows * q * 4;
+}
+
+/* ---- what a variant takes for itself, by purpose: too much is wrong as well as too little ---- */
+
+typedef struct {
+    const char *purpose;
+    double bytes;
+    int zeroed; /* 1: holds zeros before the first launch */
+} Piece;
+
+static inline double whole_tiles(double size, double tile) { return ceil(size / tile) * tile; }
+
+/* notes/07: a partial result for each block and once more for each head, of the rows that a block takes together; a ticket a
+ * head. Auto has as many blocks as fit the device at once, on the CPU device 5, but no more than there are key tiles. */
+static inline int decoding_pieces(const Problem *p, Piece *w) {
+    enum { SPLITS, SPLIT_SIZE, KV_CACHE };
+    const int *settings = p->settings;
+    const DeviceProperties *device = device_properties();
+    double rows = (double)p->heads / p->kv_heads * p->seqlen_q;
+    double tile = p->dtype == DTYPE_FP32 ? 4 : rows <= 16 ? 16 : 32;
+    double heads = p->batch * p->kv_heads * ceil(rows / tile);
+    double element = settings[KV_CACHE] ? 1 : p->dtype == DTYPE_FP32 ? 4 : 2;
+    double warps = fmin(8, floor(((double)device->shared_bytes - 4) / (4 * 4096 + whole_tiles(8 * tile, 128))));
+    double tile_keys = warps * 4096 / (p->head_dim * element), tiles = fmax(1, ceil(p->seqlen_k / tile_keys));
+    double blocks =
+        device->cuda_version[0] ? heads * tiles : fmin(5, heads * tiles); /* few tiles: a GPU takes all at once */
+    if (settings[SPLITS])
+        blocks = heads * settings[SPLITS];
+    if (settings[SPLIT_SIZE])
+        blocks = heads * ceil(tiles / ceil(settings[SPLIT_SIZE] / tile_keys));
+    double partial_rows = (blocks + heads) * fmin(rows, tile), keys = (double)p->batch * p->kv_heads * p->seqlen_k;
+    int n = 0;
+    w[n++] = (Piece){"partial O", 4 * partial_rows * p->head_dim, 0};
+    w[n++] = (Piece){"partial LSE", 4 * partial_rows, 0};
+    w[n++] = (Piece){"tickets", 4 * heads, 1};
+    if (settings[KV_CACHE]) {
+        w[n++] = (Piece){"K cache", keys * p->head_dim, 0};
+        w[n++] = (Piece){"V cache", keys * p->head_dim, 0};
+        w[n++] = (Piece){"scales", 4 * 2.0 * p->batch * p->kv_heads, 0};
+        w[n++] = (Piece){"largest of a slice", 4 * 2.0 * p->batch * p->kv_heads * 32, 0};
+    }
+    return n;
+}
+
+/* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces, -1: not known here. */
+static inline int workspace_pieces(const char *variant, const Problem *p, Piece *w) {
+    double element = p->dtype == DTYPE_FP32 ? 4 : 2, D = p->head_dim;
+    double rows = (double)p->batch * p->heads * p->seqlen_q, scores = rows * p->seqlen_k;
+    double keys = (double)p->batch * p->kv_heads * p->seqlen_k;
+    static const char *none[] = {"02_online_softmax/online",    "04_fa2/loop_swap", "04_fa2/split_q",
+                                 "07_flash_decoding/one_block", "08_fa3/wgmma",     "08_fa3/specialised"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (strcmp(variant, none[i]) == 0)
+            return 0;
+    int n = 0;
+    if (strcmp(variant, "00_naive") == 0) { /* S in fp32, P as the inputs */
+        w[n++] = (Piece){"S", scores * 4, 0};
+        w[n++] = (Piece){"P", scores * element, 0};
+    } else if (strncmp(variant, "01_tiled/", 9) == 0) { /* the same, rows padded to whole tiles */
+        double padded = rows * whole_tiles(p->seqlen_k, 64);
+        w[n++] = (Piece){"S", padded * 4, 0};
+        w[n++] = (Piece){"P", padded * element, 0};
+    } else if (strcmp(variant, "03_fa1/fa1") == 0 || strcmp(variant, "04_fa2/epilogue") == 0) { /* between two key tiles */
+        w[n++] = (Piece){"O accumulator", rows * D * 4, 0};
+        w[n++] = (Piece){"l", rows * 4, 0};
+        w[n++] = (Piece){"m", rows * 4, 0};
+    } else if (strcmp(variant, "05_fa2_backward/00_naive") == 0) {
+        w[n++] = (Piece){"P", scores * element, 0};
+        w[n++] = (Piece){"dP", scores * 4, 0};
+        w[n++] = (Piece){"dS", scores * element, 0};
+    } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers a query; dQ in fp32 */
+        double padded = (double)p->batch * p->heads * whole_tiles(p->seqlen_q, 128);
+        w[n++] = (Piece){"LSE in base 2", padded * 4, 0};
+        w[n++] = (Piece){"delta", padded * 4, 0};
+        if (strcmp(variant, "05_fa2_backward/atomic") == 0)
+            w[n++] = (Piece){"dQ accumulator", padded * D * 4, 0};
+    } else if (strncmp(variant, "06_fp8/", 7) == 0) { /* the inputs once more, a scale for 64 queries or 128 keys */
+        double k_heads = p->batch * p->kv_heads;
+        double query_blocks = (double)p->batch * p->heads * ceil(p->seqlen_q / 64.0),
+               key_blocks = k_heads * ceil(p->seqlen_k / 128.0);
+        w[n++] = (Piece){"Q8", rows * D, 0};
+        w[n++] = (Piece){"K8", keys * D, 0};
+        w[n++] = (Piece){"VT8", key_blocks * 128 * D, 0};
+        w[n++] = (Piece){"Q scales", query_blocks * 4, 0};
+        w[n++] = (Piece){"K scales", key_blocks * 4, 0};
+        w[n++] = (Piece){"V scales", key_blocks * 4, 0};
+        w[n++] = (Piece){"LSE shift", rows * 4, 0};
+        w[n++] = (Piece){"K mean", k_heads * D * 4, 0};
+    } else if (strcmp(variant, "07_flash_decoding/split_k") == 0) {
+        n = decoding_pieces(p, w);
+    } else if (strcmp(variant, "08_fa3/overlapped") == 0) { /* a counter that blocks draw their tiles from */
+        w[n++] = (Piece){"next query tile", 4, 1};
+    } else {
+        n = -1;
+    }
+    return n;
+}
+
+#endif

@@ -1,0 +1,318 @@
+/* fp8_options.c - do the options of 06_fp8 do what they say? What the pre-pass leaves (scales, mean, shift of LSE, codes) is
+ * held against a plain fp64 computation of each, and each remedy must make the error of O smaller on inputs of its kind,
+ * with key lengths, too. Runs on both devices.
+ */
+#include "../06_fp8/fp8.h"
+#include "../common/device.h"
+#include "../common/numeric.h"
+#include "../common/oracle.h"
+#include "../common/parallel.h"
+#include "../common/random.h"
+#include "tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern const Stage stage;
+
+enum { BATCH = 2, HEADS = 2, ROWS = 300, MAX_D = 128 };
+typedef enum {
+    NORMAL,
+    OUTLIERS,
+    ALIKE,
+    GROWING
+} Inputs; /* ALIKE: keys have a mean; GROWING: V from key 128 on is 2^16 times what it was */
+
+/* A problem on host and device. Keys that do not exist are NaN on the device. */
+typedef struct {
+    Problem p;
+    const int *lengths;
+    double *q, *k, *v, *o, *lse;
+    Tensors t;
+    Buffer workspace[FP8_BUFFERS];
+} Example;
+
+static const int LENGTHS[BATCH] = {ROWS, 201};
+
+static const void *to_device(const Problem *p, const double *values, size_t count, const int *lengths) {
+    uint16_t *host = host_alloc(count, sizeof *host);
+    for (size_t i = 0; i < count; i++) {
+        size_t row = i / p->head_dim;
+        dtype_store(p->dtype, host, i, values[i]);
+        if (lengths && (int)(row % p->seqlen_k) >= lengths[row / p->seqlen_k / p->kv_heads])
+            host[i] = 0xffff;
+    }
+    void *device = device_alloc(count * sizeof *host, "input");
+    device_write(device, host, count * sizeof *host);
+    free(host);
+    return device;
+}
+
+static double *draw(const Problem *p, int tensor, Inputs inputs, double size) {
+    size_t count = tensor ? key_elements(p) : query_elements(p);
+    uint16_t *host = host_alloc(count, sizeof *host);
+    double *values = host_alloc(count, sizeof *values);
+    random_normal(p->dtype, host, count, 5, tensor, 0, 1);
+    if (inputs == OUTLIERS && tensor < 2)
+        random_outliers(p->dtype, host, count, 5, 4 + tensor, 0.01, 10);
+    for (size_t i = 0; i < count; i++) {
+        int row = (int)(i / p->head_dim % (tensor ? p->seqlen_k : p->seqlen_q)), d = (int)(i % p->head_dim);
+        double value = dtype_to_double(p->dtype, host, i);
+        if (inputs == ALIKE && tensor == 1)
+            value += d % 3 ? 6 : -9;
+        if (inputs == GROWING && tensor == 2)
+            value *= row < BLOCK_K ? 0x1p-8 : 0x1p8;
+        dtype_store(p->dtype, host, i, value * size);
+        values[i] = dtype_to_double(p->dtype, host, i);
+    }
+    free(host);
+    return values;
+}
+
+/* settings: format, scaling, hadamard, smooth-k. `size` multiplies K and V, and divides Q, so that the scores stay. */
+static Example make_example(Dtype dtype, int head_dim, int causal, const int settings[4], const int *lengths, Inputs inputs,
+                            double size) {
+    Example e = {.p = {.batch = BATCH,
+                       .heads = HEADS,
+                       .kv_heads = 1,
+                       .seqlen_q = ROWS,
+                       .seqlen_k = ROWS,
+                       .head_dim = head_dim,
+                       .dtype = dtype,
+                       .causal = causal,
+                       .scale = (float)(1 / sqrt(head_dim))},
+                 .lengths = lengths};
+    memcpy(e.p.settings, settings, 4 * sizeof *settings);
+    e.q = draw(&e.p, 0, inputs, 1 / size), e.k = draw(&e.p, 1, inputs, size), e.v = draw(&e.p, 2, inputs, size);
+    e.o = host_alloc(query_elements(&e.p), sizeof(double)), e.lse = host_alloc(row_count(&e.p), sizeof(double));
+    oracle_forward(&e.p, lengths, e.q, e.k, e.v, e.o, e.lse);
+    e.t.q = to_device(&e.p, e.q, query_elements(&e.p), NULL);
+    e.t.k = to_device(&e.p, e.k, key_elements(&e.p), lengths);
+    e.t.v = to_device(&e.p, e.v, key_elements(&e.p), lengths);
+    e.t.o = device_alloc(query_elements(&e.p) * 2, "O");
+    e.t.lse = device_alloc(row_count(&e.p) * 4, "LSE");
+    if (lengths) {
+        e.t.key_lengths = device_alloc(BATCH * sizeof(int), "key lengths");
+        device_write((void *)e.t.key_lengths, lengths, BATCH * sizeof(int));
+    }
+    fp8_plan(&e.p, e.workspace);
+    for (int i = 0; i < FP8_BUFFERS; i++)
+        e.workspace[i].pointer = device_alloc(e.workspace[i].bytes, e.workspace[i].purpose);
+    fp8_quantise(&e.p, &e.t, e.workspace);
+    device_synchronize();
+    return e;
+}
+
+static void free_example(Example *e) {
+    void *host[] = {e->q, e->k, e->v, e->o, e->lse};
+    const void *device[] = {e->t.q, e->t.k, e->t.v, e->t.o, e->t.lse, e->t.key_lengths};
+    for (int i = 0; i < 5; i++)
+        free(host[i]);
+    for (int i = 0; i < 6; i++)
+        device_free((void *)device[i]);
+    for (int i = 0; i < FP8_BUFFERS; i++)
+        device_free(e->workspace[i].pointer);
+}
+
+/* ---- what the pre-pass leaves ---- */
+
+static float *floats(const Example *e, int buffer) {
+    float *copy = host_alloc(e->workspace[buffer].bytes, 1);
+    device_read(copy, e->workspace[buffer].pointer, e->workspace[buffer].bytes);
+    return copy;
+}
+
+static int one_bits(unsigned x) {
+    int count = 0;
+    for (; x; x >>= 1)
+        count += x & 1;
+    return count;
+}
+
+/* row := row diag(sign) H / sqrt(D), from the definition of each. */
+static void rotate(double *row, int columns) {
+    double from[MAX_D];
+    memcpy(from, row, columns * sizeof *row);
+    for (int j = 0; j < columns; j++) {
+        row[j] = 0;
+        for (int i = 0; i < columns; i++)
+            row[j] += (one_bits(i & i >> 1) % 2 ? -1 : 1) * (one_bits(i & j) % 2 ? -1 : 1) * from[i] / sqrt(columns);
+    }
+}
+
+/* The mean of the keys of a head that exist; 0 where none does. */
+static void mean_of(const Example *e, int matrix, double *mean) {
+    int columns = e->p.head_dim, count = key_length(&e->p, e->lengths, matrix / e->p.kv_heads);
+    for (int d = 0; d < columns; d++) {
+        mean[d] = 0;
+        for (int row = 0; row < count; row++)
+            mean[d] += e->k[((size_t)matrix * e->p.seqlen_k + row) * columns + d] / count;
+    }
+}
+
+/* How many scales of Q (0), K or V are not amax / largest of their group; 1 where amax is 0. `apart` tells whether two
+ * scales of a head differ. */
+static int wrong_scales(const Example *e, int tensor, int *apart) {
+    const Problem *p = &e->p;
+    const double *values = tensor == 0 ? e->q : tensor == 1 ? e->k : e->v;
+    int block = tensor ? BLOCK_K : BLOCK_Q, seqlen = tensor ? p->seqlen_k : p->seqlen_q, wrong = 0;
+    int heads = tensor ? p->kv_heads : p->heads, tiles = (seqlen + block - 1) / block;
+    double largest = p->settings[FORMAT] == FORMAT_E4M3 ? 448 : 57344, amax[8], mean[MAX_D], x[MAX_D];
+    float *scales = floats(e, Q_SCALES + tensor);
+    for (int matrix = 0; matrix < p->batch * heads; matrix++) {
+        int count = tensor ? key_length(p, e->lengths, matrix / heads) : seqlen;
+        double head_amax = 0;
+        memset(amax, 0, sizeof amax);
+        mean_of(e, tensor == 1 ? matrix : 0, mean);
+        for (int row = 0; row < count; row++) {
+            for (int d = 0; d < p->head_dim; d++)
+                x[d] = values[((size_t)matrix * seqlen + row) * p->head_dim + d] -
+                       (tensor == 1 && p->settings[SMOOTH_K] ? mean[d] : 0);
+            if (p->settings[HADAMARD] && tensor < 2)
+                rotate(x, p->head_dim);
+            for (int d = 0; d < p->head_dim; d++)
+                amax[row / block] = fmax(amax[row / block], fabs(x[d]));
+            head_amax = fmax(head_amax, amax[row / block]);
+        }
+        for (int tile = 0; tile < tiles; tile++) {
+            double group = p->settings[SCALING] == SCALING_BLOCK ? amax[tile] : head_amax;
+            double want = group > 0 ? group / largest : 1, got = scales[(size_t)matrix * tiles + tile];
+            wrong += !(fabs(got - want) <= 1e-5 * want);
+            *apart |= got != scales[(size_t)matrix * tiles];
+        }
+    }
+    free(scales);
+    return wrong;
+}
+
+/* With --smooth-k the mean, and scale q . mean for LSE, of the q that the scores are made of: the rounded one. Without, LSE is
+ * not shifted. */
+static int wrong_means(const Example *e) {
+    const Problem *p = &e->p;
+    float *means = floats(e, K_MEAN), *shifts = floats(e, LSE_SHIFT);
+    double mean[MAX_D];
+    int wrong = 0, smooth = p->settings[SMOOTH_K];
+    float *q = host_alloc(query_elements(p), 4), *k = host_alloc(key_elements(p), 4), *v = host_alloc(key_elements(p), 4);
+    fp8_mma_dequantise(p, e->workspace, q, k, v);
+    for (size_t row = 0; row < row_count(p); row++) {
+        RowIndex i = row_index(p, row);
+        double shift = 0, size = 0;
+        mean_of(e, i.batch * p->kv_heads, mean); /* one K/V head */
+        for (int d = 0; d < p->head_dim; d++) {
+            if (smooth && i.row == 0)
+                wrong += !(fabs(means[i.batch * p->head_dim + d] - mean[d]) <= 1e-5 * (1 + fabs(mean[d])));
+            shift += p->scale * q[row * p->head_dim + d] * mean[d];
+            size += fabs(p->scale * q[row * p->head_dim + d] * mean[d]);
+        }
+        wrong += smooth ? !(fabs(shifts[row] - shift) <= 1e-5 * (size + 1)) : shifts[row] != 0;
+    }
+    free(means), free(shifts), free(q), free(k), free(v);
+    return wrong;
+}
+
+static void test_workspace(void) {
+    static const int all_lengths[][BATCH] = {{0}, {ROWS, 201}, {0, 129}};
+    int wrong[4] = {0}, apart[2] = {0}, cases = 0;
+    for (int choice = 0; choice < 16; choice++)
+        for (int length = 0; length < 3; length++) {
+            const int settings[] = {choice & 1, choice >> 1 & 1, choice >> 2 & 1, choice >> 3};
+            Example e = make_example(DTYPE_FP16, length == 1 ? 128 : 64, 0, settings, length ? all_lengths[length] : NULL,
+                                     choice & 1 ? ALIKE : OUTLIERS, 1);
+            for (int tensor = 0; tensor < 3; tensor++)
+                wrong[tensor] += wrong_scales(&e, tensor, &apart[settings[SCALING]]);
+            wrong[3] += wrong_means(&e);
+            cases++;
+            free_example(&e);
+        }
+    for (int tensor = 0; tensor < 3; tensor++)
+        ok(!wrong[tensor], "scales of %c are amax / largest in all %d cases of options and key lengths", "QKV"[tensor],
+           cases);
+    ok(!wrong[3], "the mean of the keys that exist, and what it shifts LSE by");
+    ok(apart[SCALING_BLOCK] && !apart[SCALING_TENSOR], "--scaling block: scales of a head differ; tensor: they do not");
+}
+
+/* ---- the error of O ---- */
+
+/* Root of the mean square of the errors in rows [0, rows) of every head, over that of O; NaN if a variant cannot run. */
+static double error_of(const Variant *v, Dtype dtype, const int settings[4], const int *lengths, Inputs inputs, int rows,
+                       double size) {
+    Example e = make_example(dtype, 64, inputs == GROWING, settings, lengths, inputs, size);
+    uint16_t *o = host_alloc(query_elements(&e.p), sizeof *o);
+    double errors = 0, squares = 0;
+    v->launch(&e.p, &e.t, e.workspace);
+    device_synchronize();
+    device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
+    for (size_t i = 0; i < query_elements(&e.p); i++) {
+        double error = dtype_to_double(dtype, o, i) - e.o[i];
+        if ((int)(i / e.p.head_dim % e.p.seqlen_q) >= rows)
+            continue;
+        errors += error * error, squares += e.o[i] * e.o[i];
+    }
+    free(o);
+    free_example(&e);
+    return sqrt(errors / squares);
+}
+
+static void test_remedies(const Variant *v) {
+    static const struct {
+        const char *name;
+        Inputs inputs;
+        int better[4], worse[4]; /* format, scaling, hadamard, smooth-k */
+        double factor;           /* at most this much of the error is left */
+        int rows;
+    } remedies[] = {
+        {"--hadamard against outliers", OUTLIERS, {0, 0, 1, 0}, {0, 0, 0, 0}, 0.8, ROWS},
+        {"--smooth-k against a mean of K", ALIKE, {0, 0, 0, 1}, {0, 0, 0, 0}, 0.5, ROWS},
+        {"--scaling block where tiles differ", GROWING, {0, 1, 0, 0}, {0, 0, 0, 0}, 0.8, BLOCK_K},
+        {"e5m2 where a head has a wide range", GROWING, {1, 0, 0, 0}, {0, 0, 0, 0}, 0.8, BLOCK_K},
+        {"e4m3 where it has not", NORMAL, {0, 0, 0, 0}, {1, 0, 0, 0}, 0.7, ROWS},
+    };
+    for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
+        for (int with_lengths = 0; with_lengths < 2; with_lengths++) {
+            const int *lengths = with_lengths ? LENGTHS : NULL;
+            double with = error_of(v, DTYPE_FP16, remedies[i].better, lengths, remedies[i].inputs, remedies[i].rows, 1),
+                   without = error_of(v, DTYPE_FP16, remedies[i].worse, lengths, remedies[i].inputs, remedies[i].rows, 1);
+            ok(with > 0 && with < remedies[i].factor * without, "%s, %s%s: error %.3g, and %.3g without", v->name,
+               remedies[i].name, with_lengths ? ", key lengths" : "", with, without);
+        }
+}
+
+/* What a scale maps to the largest number must be there, and no NaN; and sizes at both ends of the input's dtype change
+ * nothing but the scale: the error stays what it is for N(0,1). */
+static void test_ends(const Variant *v) {
+    for (int format = FORMAT_E4M3; format <= FORMAT_E5M2; format++) {
+        const int settings[4] = {format, 0, 0, 0}, largest = format == FORMAT_E4M3 ? 0x7e : 0x7b;
+        Example e = make_example(DTYPE_FP16, 64, 0, settings, NULL, NORMAL, 8192); /* K and V up to 40000 */
+        uint8_t *codes = host_alloc(e.workspace[VT8].bytes, 1);
+        int found = 0, beyond = 0;
+        device_read(codes, e.workspace[VT8].pointer, e.workspace[VT8].bytes);
+        for (size_t i = 0; i < e.workspace[VT8].bytes; i++)
+            found += (codes[i] & 0x7f) == largest, beyond += (codes[i] & 0x7f) > largest;
+        ok(found >= BATCH && !beyond, "%s: the largest V becomes the largest number, none becomes infinity or NaN",
+           format == FORMAT_E4M3 ? "e4m3" : "e5m2");
+        free(codes);
+        free_example(&e);
+
+        double normal = error_of(v, DTYPE_BF16, settings, NULL, NORMAL, ROWS, 1);
+        for (int exponent = -80; exponent <= 80; exponent += 160) { /* scales end at 2^-100 */
+            double scaled = error_of(v, DTYPE_BF16, settings, NULL, NORMAL, ROWS, exp2(exponent));
+            ok(fabs(scaled - normal) <= 1e-3 * normal, "%s, %s: K and V times 2^%d, error %.5g, %.5g without", v->name,
+               format == FORMAT_E4M3 ? "e4m3" : "e5m2", exponent, scaled, normal);
+        }
+    }
+}
+
+int main(void) {
+    test_workspace();
+    for (const Variant *v = stage.variants; v->name; v++) {
+        Problem p = {.head_dim = 64};
+        const char *reason = variant_refuses(v, &p);
+        if (reason) {
+            ok(1, "%s # SKIP %s", v->name, reason);
+            continue;
+        }
+        test_remedies(v);
+        test_ends(v);
+    }
+    return tap_done();
+}

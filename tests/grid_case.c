@@ -1,0 +1,210 @@
+/* grid_case.c - one case: its inputs, on host and device; running a variant on it; and saying which case it was. */
+#include "../common/numeric.h"
+#include "../common/parallel.h"
+#include "../common/random.h"
+#include "grid.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *fuzz_program;
+
+double *to_doubles(Dtype dtype, const void *tensor, size_t count) {
+    double *values = host_alloc(count, sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = dtype_to_double(dtype, tensor, i);
+    return values;
+}
+
+/* Inputs 0 .. 3: Q, K, V, dO. NORMAL ones are those that the stage's program draws by the same seed. */
+static void *draw_tensor(const Case *c, int tensor) {
+    const Problem *p = &c->p;
+    int is_query = tensor == 0 || tensor == 3, is_score = tensor < 2, seqlen = is_query ? p->seqlen_q : p->seqlen_k;
+    size_t count = is_query ? query_elements(p) : key_elements(p);
+    void *host = host_alloc(count, dtype_bytes(p->dtype));
+    double mean = c->inputs == VERY_NEGATIVE && is_score                         ? (tensor == 0 ? 4 : -4)
+                  : c->inputs == K_MEAN && tensor == 1                           ? 2
+                  : (c->inputs == V_MEAN || c->inputs == V_GROWS) && tensor == 2 ? 0.5
+                                                                                 : 0;
+    random_normal(p->dtype, host, count, c->seed, tensor, mean, c->inputs == VERY_NEGATIVE && is_score ? 0.25 : 1);
+    double shift = exp2(tensor == 0 ? c->qk_shift : tensor == 1 ? -c->qk_shift : tensor == 2 ? c->v_shift : 0);
+    for (size_t i = 0; i < count; i++) {
+        size_t row = i / p->head_dim;
+        int d = i % p->head_dim;
+        double value = dtype_to_double(p->dtype, host, i);
+        if (c->inputs == EQUAL && tensor == 0)
+            value = 0;
+        if (c->inputs == V_GROWS && tensor == 2) /* to 10 times as large at the end: tiles of keys differ */
+            value *= exp2(row % seqlen * 3.3 / seqlen);
+        if (c->inputs == OUTLIER && is_score && d == (int)(row * 7 % p->head_dim))
+            value = 100;
+        if (c->inputs == ONE_HOT && is_score) /* scores 0 and, where row and column hit the same d, +-100 */
+            value = d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim));
+        dtype_store(p->dtype, host, i, value * shift);
+    }
+    return host;
+}
+
+void prepare_cases(size_t begin, size_t end, void *context) {
+    for (Case *c = (Case *)context + begin; c < (Case *)context + end; c++) {
+        c->host =
+            (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2), stage.forward ? draw_tensor(c, 3) : NULL};
+        direction.solve(c);
+    }
+}
+
+/* Ends the program if there is no memory. */
+static void *allocate(size_t bytes, const char *purpose) {
+    void *memory = device_alloc(bytes, purpose); /* arrives poisoned */
+    if (!memory) {
+        fprintf(stderr, "grid: no device memory for %s\n", purpose);
+        exit(2);
+    }
+    return memory;
+}
+
+static void *upload(const void *host, size_t bytes, const char *purpose) {
+    void *memory = allocate(bytes, purpose);
+    device_write(memory, host, bytes);
+    return memory;
+}
+
+/* K or V with NaN wherever no key exists. */
+static void *upload_keys(const Case *c, const void *host, const char *purpose) {
+    const Problem *p = &c->p;
+    size_t bytes = key_elements(p) * dtype_bytes(p->dtype), head = bytes / p->batch / p->kv_heads, row = head / p->seqlen_k;
+    if (!c->key_lengths)
+        return upload(host, bytes, purpose);
+    char *copy = host_alloc(bytes, 1);
+    memcpy(copy, host, bytes);
+    for (int i = 0; i < p->batch * p->kv_heads; i++) {
+        size_t exist = c->key_lengths[i / p->kv_heads] * row;
+        memset(copy + i * head + exist, 0xff, head - exist);
+    }
+    void *memory = upload(copy, bytes, purpose);
+    free(copy);
+    return memory;
+}
+
+void open_case(Case *c) {
+    const Problem *p = &c->p;
+    size_t query_bytes = query_elements(p) * dtype_bytes(p->dtype);
+    c->t.q = upload(c->host.q, query_bytes, "Q");
+    c->t.k = upload_keys(c, c->host.k, "K");
+    c->t.v = upload_keys(c, c->host.v, "V");
+    c->t.o = c->o ? upload(c->o, query_bytes, "O") : allocate(query_bytes, "O");
+    c->t.lse = c->o ? upload(c->lse, row_count(p) * sizeof(float), "LSE") : allocate(row_count(p) * sizeof(float), "LSE");
+    if (c->key_lengths)
+        c->t.key_lengths = upload(c->key_lengths, p->batch * sizeof(int), "key lengths");
+    if (stage.forward) {
+        c->t.d_o = upload(c->host.d_o, query_bytes, "dO");
+        c->t.dq = allocate(query_bytes, "dQ");
+        c->t.dk = allocate(key_elements(p) * dtype_bytes(p->dtype), "dK");
+        c->t.dv = allocate(key_elements(p) * dtype_bytes(p->dtype), "dV");
+    }
+    void *pointers[] = {c->t.o, c->t.lse, c->t.dq, c->t.dk, c->t.dv};
+    int count = direction.outputs(c, c->outputs);
+    for (int i = 0; i < count; i++) {
+        c->outputs[i].pointer = pointers[i + (stage.forward ? 2 : 0)];
+        c->got[i] = host_alloc(c->outputs[i].bytes, 1);
+    }
+}
+
+void close_case(Case *c) {
+    const void *device[] = {c->t.q, c->t.k, c->t.v, c->t.o, c->t.lse, c->t.key_lengths, c->t.d_o, c->t.dq, c->t.dk, c->t.dv};
+    for (size_t i = 0; i < sizeof device / sizeof *device; i++)
+        device_free((void *)device[i]);
+    void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths};
+    for (size_t i = 0; i < sizeof host / sizeof *host; i++)
+        free(host[i]);
+    for (int i = 0; i < MAX_OUTPUTS; i++)
+        free(c->want[i]), free(c->got[i]);
+}
+
+/* The command that repeats the case: in the stage's own program, where its options can say it; in the fuzz. */
+static void about(const Case *c, const Variant *variant) {
+    static const char *names[] = {"normal",
+                                  "peaked",
+                                  "outlier",
+                                  "equal",
+                                  "very negative",
+                                  "one-hot",
+                                  "growing V",
+                                  "V with a mean of 0.5",
+                                  "K with a mean of 2"};
+    const Problem *p = &c->p;
+    char lengths[1024] = "", settings[256] = "";
+    size_t used = 0;
+    for (int b = 0; c->key_lengths && b < p->batch && used < sizeof lengths; b++)
+        used += snprintf(lengths + used, sizeof lengths - used, "%s%d", b ? "," : " --lengths ", c->key_lengths[b]);
+    used = 0;
+    for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
+        const Setting *s = &stage.settings[i];
+        const char *choice = s->choices;
+        for (int skip = s->max ? 0 : p->settings[i]; choice && skip > 0; skip--)
+            choice = strchr(choice, '|') + 1;
+        if (p->settings[i] == 0)
+            continue;
+        used += snprintf(settings + used, sizeof settings - used, " --%s", s->name);
+        if (s->max)
+            used += snprintf(settings + used, sizeof settings - used, " %d", p->settings[i]);
+        else if (choice)
+            used += snprintf(settings + used, sizeof settings - used, " %.*s", (int)strcspn(choice, "|"), choice);
+    }
+    diag("%s/%s --variant %s --batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-k %d --head-dim %d --dtype %s%s%s "
+         "--scale %.9g%s --seed %llu",
+         stage.name, stage.name, variant->name, p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim,
+         dtype_name(p->dtype), p->causal ? " --causal" : "", lengths, p->scale, settings, (unsigned long long)c->seed);
+    if ((c->inputs != NORMAL && c->inputs != PEAKED) || c->qk_shift || c->v_shift)
+        diag("  but with %s inputs, Q times 2^%d, K times 2^%d, V times 2^%d", names[c->inputs], c->qk_shift, -c->qk_shift,
+             c->v_shift);
+    if (fuzz_program)
+        diag("%s --fuzz 1 --seed %llu --variant %s", fuzz_program, (unsigned long long)c->seed, variant->name);
+}
+
+static int all_zero(const Buffer *buffer) {
+    unsigned char *bytes = host_alloc(buffer->bytes, 1);
+    size_t i = 0;
+    device_read(bytes, buffer->pointer, buffer->bytes);
+    while (i < buffer->bytes && bytes[i] == 0)
+        i++;
+    free(bytes);
+    return i == buffer->bytes;
+}
+
+/* Runs one variant on poisoned outputs and workspace, and reads the outputs back. Returns whether all is right. */
+int try_variant(const Variant *variant, Case *c) {
+    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
+    const char *damaged, *disorder = NULL;
+    int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
+    for (int i = 0; i < buffers; i++) {
+        workspace[i].pointer = allocate(workspace[i].bytes, workspace[i].purpose);
+        if (workspace[i].zeroed) {
+            void *zeros = host_alloc(workspace[i].bytes, 1);
+            device_write(workspace[i].pointer, zeros, workspace[i].bytes);
+            free(zeros);
+        }
+    }
+    for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
+        device_poison(c->outputs[i].pointer, c->outputs[i].bytes);
+    if (variant->prepare && (!variant->prepares || variant->prepares(&c->p)))
+        variant->prepare(&c->p, &c->t, workspace);
+    variant->launch(&c->p, &c->t, workspace);
+    device_synchronize();
+    damaged = device_damaged();
+    for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
+        device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);
+    int good = direction.judge(c, variant, workspace, about);
+    for (int i = 0; i < buffers; i++) {
+        if (workspace[i].zeroed && !all_zero(&workspace[i]))
+            disorder = workspace[i].purpose;
+        device_free(workspace[i].pointer);
+    }
+    if (good && (damaged || disorder))
+        about(c, variant);
+    if (damaged)
+        diag("wrote past the end of %s", damaged);
+    if (disorder)
+        diag("left no zeros in %s", disorder);
+    return good && !damaged && !disorder;
+}

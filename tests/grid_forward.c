@@ -1,0 +1,79 @@
+/* grid_forward.c - what is right of a forward stage: O and LSE, by the fp64 oracle.
+ *
+ * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
+ * 00_naive's in the same dtype, and if LSE agrees on its own. A variant that prepares its inputs is held against the oracle of
+ * those (quantised.h).
+ */
+#include "../common/check.h"
+#include "../common/numeric.h"
+#include "../common/oracle.h"
+#include "../common/parallel.h"
+#include "../common/quantised.h"
+#include "grid.h"
+
+#include <stdlib.h>
+
+static const Inputs INPUTS[] = {NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS};
+
+static void solve(Case *c) {
+    const Problem *p = &c->p;
+    double *q = to_doubles(p->dtype, c->host.q, query_elements(p)), *k = to_doubles(p->dtype, c->host.k, key_elements(p)),
+           *v = to_doubles(p->dtype, c->host.v, key_elements(p));
+    c->want[0] = host_alloc(query_elements(p), sizeof(double));
+    c->want[1] = host_alloc(row_count(p), sizeof(double));
+    oracle_forward(p, c->key_lengths, q, k, v, c->want[0], c->want[1]);
+    c->size[0] = score_size(p, c->host.q, c->host.k);
+    free(q), free(k), free(v);
+}
+
+static int outputs(const Case *c, Buffer *o) {
+    o[0] = (Buffer){.purpose = "O", .bytes = query_elements(&c->p) * dtype_bytes(c->p.dtype)};
+    o[1] = (Buffer){.purpose = "LSE", .bytes = row_count(&c->p) * sizeof(float)};
+    return 2;
+}
+
+/* The calls of check.h: O and LSE. */
+static void compare(const Case *c, Comparison *comparisons) {
+    comparisons[0] = compare_output_double(&c->p, c->got[0], c->want[0], c->want[1], c->size[0]);
+    comparisons[1] = compare_lse_double(&c->p, c->got[1], c->want[1], c->size[0]);
+}
+
+static int judge(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *)) {
+    Comparison comparisons[QUANTISED_COMPARISONS];
+    int prepares = variant_prepares(variant, &c->p), count = prepares ? QUANTISED_COMPARISONS : 2, good = 1;
+    double allowed = INFINITY;
+    if (prepares)
+        compare_quantised(&c->p, variant, c->key_lengths, c->t.key_lengths, &c->host, workspace, c->got[0], c->got[1],
+                          REFERENCE_ORACLE, comparisons);
+    else
+        compare(c, comparisons);
+    if (variant == reference())
+        c->naive_error[0] = comparisons[0].max_error;
+    else if (!prepares) {
+        double largest = 0;
+        for (size_t i = 0; i < query_elements(&c->p); i++)
+            largest = fmax(largest, fabs(c->want[0][i]));
+        allowed = 2 * c->naive_error[0] + dtype_epsilon(c->p.dtype) * largest; /* the floor: one rounding */
+    }
+    for (int i = 0; i < count; i++)
+        good = good && comparisons[i].ok;
+    int as_good_as_naive = comparisons[0].max_error <= allowed;
+    if (good && as_good_as_naive)
+        return 1;
+    about(c, variant);
+    for (int i = 0; i < count; i++)
+        if (!comparisons[i].ok)
+            comparison_print(stderr, &comparisons[i]);
+    if (good)
+        diag("worst error %g, but 00_naive's is %g", comparisons[0].max_error, c->naive_error[0]);
+    return 0;
+}
+
+const Direction direction = {
+    .inputs = INPUTS,
+    .input_count = sizeof INPUTS / sizeof *INPUTS,
+    .peak = 6,
+    .solve = solve,
+    .outputs = outputs,
+    .judge = judge,
+};

@@ -1,0 +1,188 @@
+/* measuring.c - what every stage measures and counts in the same way: the median, FLOPs and bytes, the random inputs, the CPU
+ * device's clock.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "../common/numeric.h"
+#include "../common/run.h"
+#include "figures.h"
+#include "tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* A sampler that plays back what it is given, the last over and over. */
+typedef struct {
+    const double *times;
+    int count, calls;
+} Playback;
+static double play(void *context) {
+    Playback *p = context;
+    int i = p->calls++;
+    return p->times[i < p->count ? i : p->count - 1];
+}
+
+/* What take_median makes of these times; returns how often it asked. */
+static int median_of(int iters, int is_cpu, const double *times, int count, double *median, double *least) {
+    DeviceProperties device = {.is_cpu = is_cpu};
+    Run run = {.options = {.iters = iters}, .report = {.device = &device}};
+    Playback playback = {times, count, 0};
+    Row row = {.latency_ms = -1};
+    take_median(&run, play, &playback, &row);
+    *median = row.latency_ms;
+    *least = row.min_ms;
+    return playback.calls;
+}
+
+static void test_median(void) {
+    static const struct {
+        int iters, is_cpu, calls;
+        double median, least;
+        const char *name;
+        double times[9];
+    } cases[] = {
+        {1, 1, 1, 7, 7, "one run", {7}},
+        {2, 1, 2, 5, 3, "two: the mean of both", {7, 3}},
+        {3, 1, 3, 5, 2, "three, the first the slowest", {900, 2, 5}},
+        {5, 1, 5, 4, 1, "five, two of them far off", {4, 1000, 1, 3, 2000}},
+        {6, 1, 6, 3.5, 1, "six", {4, 6, 1, 3, 2, 5}},
+        {4, 1, 4, 2, 2, "all equal", {2}},
+        {4, 0, 6, 3.5, 1, "a GPU: runs of the first 15 ms do not count", {10, 6, 5, 4, 3, 1}},
+        {3, 0, 4, 2, 1, "a GPU: one run may be all of these 15 ms", {15, 3, 1, 2}},
+        {0, 0, 15 + 100, 1, 1, "a GPU, 1 ms: a hundred runs", {1}},
+        {0, 0, 5 + 34, 3, 3, "a GPU, 3 ms: 34 runs are 100 ms", {3}},
+        {0, 0, 1 + 5, 70, 70, "a GPU, 70 ms: five runs at least", {70}},
+        {0, 0, 15000 + 100, 0, 0, "a clock that stands still", {0}},
+        {0, 1, 100, 3, 3, "the CPU device, 3 ms: a hundred runs", {3}},
+        {0, 1, 17, 30, 30, "the CPU device, 30 ms: 17 runs are 500 ms", {30}},
+        {0, 1, 1, 600, 600, "the CPU device, 600 ms: one run", {600}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double median, least;
+        int count = 9;
+        while (count > 1 && !cases[i].times[count - 1])
+            count--;
+        int calls = median_of(cases[i].iters, cases[i].is_cpu, cases[i].times, count, &median, &least);
+        if (!ok(abs(calls - cases[i].calls) <= (cases[i].times[0] == 0) && fabs(median - cases[i].median) < 1e-12 &&
+                    fabs(least - cases[i].least) < 1e-12,
+                "median: %s", cases[i].name))
+            diag("%d calls, median %g, least %g", calls, median, least);
+    }
+    static const int counts[] = {99, 101, 199, 301}; /* few, and more than are kept without asking for memory */
+    for (size_t i = 0; i < 4; i++) {
+        double many[301], median, least;
+        for (int k = 0; k < counts[i]; k++)
+            many[k] = 1 + k * 53 % counts[i];
+        int calls = median_of(counts[i], 1, many, counts[i], &median, &least);
+        ok(calls == counts[i] && median == (counts[i] + 1) / 2 && least == 1, "median: of %d runs", counts[i]);
+    }
+}
+
+/* FLOPs and bytes as they are counted by convention, against sums over every element. */
+static void test_counts(void) {
+    static const Problem shapes[] = {
+        {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 6, .seqlen_k = 6, .head_dim = 8},
+        {.batch = 2, .heads = 6, .kv_heads = 2, .seqlen_q = 3, .seqlen_k = 11, .head_dim = 24, .dtype = DTYPE_FP32},
+        {.batch = 3, .heads = 4, .kv_heads = 1, .seqlen_q = 13, .seqlen_k = 5, .head_dim = 16, .dtype = DTYPE_BF16}};
+    for (size_t i = 0; i < 6; i++) {
+        Problem p = shapes[i / 2];
+        p.causal = i % 2;
+        double forward = tensor_sizes(&p, 2, 2, 1), backward = tensor_sizes(&p, 4, 4, 1);
+        int good = counted_flops(&p, PREPARE) == 0;
+        for (int d = FORWARD; d <= WITH_PREPARE; d++)
+            good = good && (d == PREPARE || counted_flops(&p, (Direction)d) == flops_of(&p, (Direction)d));
+        ok(good, "FLOPs: forward, backward, both, %d queries, %d keys, %s", p.seqlen_q, p.seqlen_k,
+           p.causal ? "causal" : "full");
+        ok(compulsory_bytes(&p, FORWARD) == forward && compulsory_bytes(&p, BACKWARD) == backward &&
+               compulsory_bytes(&p, BOTH) == forward + backward && compulsory_bytes(&p, WITH_PREPARE) == forward,
+           "bytes: forward, backward, both");
+    }
+}
+
+/* Q, K, V and dO: N(0,1), independent of each other, others for another seed; outliers where they are asked for. */
+static void test_inputs(void) {
+    enum { COUNT = 2 * 8 * 64 * 64 };
+    Problem p = {.batch = 2, .heads = 8, .kv_heads = 8, .seqlen_q = 64, .seqlen_k = 64, .head_dim = 64};
+    Stage backward = {.name = "test", .forward = &naive_variant};
+    HostTensors draws[] = {tensors_random(&backward, &p, 1, 0), tensors_random(&backward, &p, 1, 0),
+                           tensors_random(&backward, &p, 2, 0), tensors_random(&backward, &p, 1, 1)};
+    static double x[4][4][COUNT]; /* draw, tensor, element */
+    static const char *names[] = {"Q", "K", "V", "dO"};
+    for (int draw = 0; draw < 4; draw++)
+        for (int t = 0; t < 4; t++) {
+            void *tensors[] = {draws[draw].q, draws[draw].k, draws[draw].v, draws[draw].d_o};
+            for (int i = 0; i < COUNT; i++)
+                x[draw][t][i] = dtype_to_double(p.dtype, tensors[t], i);
+            free(tensors[t]);
+        }
+    const double bound = 5 / sqrt(COUNT);
+    for (int t = 0; t < 4; t++) {
+        double mean = 0, square = 0, other_seed = 0, worst = 0, worst_outlier = 0;
+        int outliers = 0, elsewhere = 0, same = memcmp(x[0][t], x[1][t], sizeof x[0][t]) == 0;
+        for (int i = 0; i < COUNT; i++) {
+            mean += x[0][t][i] / COUNT, square += x[0][t][i] * x[0][t][i] / COUNT;
+            other_seed += x[0][t][i] * x[2][t][i] / COUNT;
+            worst = fmax(worst, fabs(x[0][t][i])), worst_outlier = fmax(worst_outlier, fabs(x[3][t][i]));
+            outliers += x[3][t][i] != x[0][t][i];
+            for (int other = 0; other < t; other++) /* an outlier of another tensor at the same place */
+                elsewhere += x[3][t][i] != x[0][t][i] && x[3][other][i] != x[0][other][i];
+        }
+        ok(fabs(mean) < bound && fabs(square - 1) < 2 * bound && worst < 6.8, "inputs: %s is N(0,1)", names[t]);
+        ok(same && fabs(other_seed) < bound, "inputs: %s is the same for the same seed, and another for another", names[t]);
+        if (t < 3) /* 65.5 expected, of standard deviation 8 and 10 */
+            ok(outliers > 25 && outliers < 106 && worst_outlier > 15 && worst_outlier < 70 && elsewhere < 5,
+               "inputs: %s has outliers where they are asked for, in a thousandth of its places", names[t]);
+        else
+            ok(outliers == 0, "inputs: dO has none");
+        for (int other = 0; other < t; other++) {
+            double sum = 0;
+            for (int i = 0; i < COUNT; i++)
+                sum += x[0][t][i] * x[0][other][i] / COUNT;
+            ok(fabs(sum) < bound, "inputs: %s and %s are independent", names[other], names[t]);
+        }
+    }
+}
+
+/* The device's own clock, between two looks at another one. */
+static double look(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+typedef struct {
+    double ms, took;
+    int calls;
+} Wait;
+static void wait_a_while(void *context) {
+    Wait *w = context;
+    double begin = look();
+    w->calls++;
+    while ((w->took = look() - begin) < w->ms)
+        ;
+}
+
+static void test_clock(void) {
+    if (!device_properties()->is_cpu)
+        return; /* events do not see what the host does */
+    Wait first = {5, 0, 0}, second = {11, 0, 0};
+    struct timespec rest = {
+        0, (long)(1e6 * (fmod(1997 - fmod(look(), 1000), 1000)))}; /* so that a second ends while the clock is on */
+    nanosleep(&rest, NULL);
+    void *contexts[] = {&first, &second};
+    double begin = look(), once = device_time_ms(wait_a_while, &first, 0), end = look();
+    ok(once >= first.took && once <= end - begin && first.calls == 1, "the clock: a run, in ms");
+    begin = look();
+    double replay = device_time_replay_ms(wait_a_while, contexts, 2);
+    end = look();
+    ok(2 * replay >= first.took + second.took && 2 * replay <= end - begin && first.calls == 2 && second.calls == 1,
+       "the clock: a replay, the mean of its launches");
+}
+
+int main(void) {
+    test_median();
+    test_counts();
+    test_inputs();
+    test_clock();
+    return tap_done();
+}

@@ -1,0 +1,206 @@
+#!/usr/bin/env perl
+# mutations_host.t - tests the tests: plants mistakes in the host's code (judge, report, timing, memory, files, options), by fixed
+# operators at sites that a seed chooses, and demands that what `make test` runs catches 95 % of them.
+#
+#     make mutations                                  SEED=1 MUTANTS=200
+#     make mutations-host MUTANT=common/check.c:41    all mistakes of one line (or file), and what catches each
+#
+# The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, a condition is fixed, a statement goes, an
+# index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs
+# them. The tests run in order of cheapness and end at the first failure. A mutant that does not compile does not count, one that
+# hangs is caught. Those that change nothing a test could see stand in mutations_host.txt, each with its reason; they are not run.
+use strict;
+use warnings;
+use Digest::MD5 qw(md5_hex);
+use FindBin;
+use lib $FindBin::Bin;
+use Scratch;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $build = $ENV{TEST_BUILD} || 'build/cpu';
+my $seed = $ENV{SEED} // 1;
+my $only = $ENV{MUTANT};
+my $wanted = 0.95;
+my $limits = 'mkdir -p build/tmp; export TMPDIR=$PWD/build/tmp; ulimit -v 8000000;'; # a mutant could take all memory there is
+my $patience = 10;    # seconds of a core: tests that take longer are left out, which can only let a mistake pass
+
+my %why = equivalents('tests/mutations_host.txt');
+my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/*.c';
+@sites = grep { !defined $only || index("$_->{file}:$_->{line} ", $only =~ /:/ ? "$only " : $only) == 0 } @sites;
+my $slots = defined $only ? @sites : $ENV{MUTANTS} // 200;
+my ($compile, $links, @tests) = what_make_knows();
+
+# Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
+my %seconds;
+from_copies($build, sub { join '', `$limits prove --timer --exec '' --jobs @{[$ENV{JOBS} || 2]} @tests :: --quick 2>&1` }, sub {
+    like($_[0], qr/^Result: PASS$/m, 'unchanged, all tests pass') or BAIL_OUT($_[0]);
+    %seconds = $_[0] =~ /^\[\S+\] (\S+) \.+ ok .*?([\d.]+) CPU\)$/mg;
+    @tests = grep { ($seconds{$_} // $patience) < $patience } @tests;
+}, 'control');
+
+# A slot takes the first of its sites that compiles. So the choice depends on nothing but the seed.
+my (%count, %catcher, %caught_by);
+from_copies($build, \&try_slot, sub {
+    my ($site, $verdict, $test) = @_ or return;
+    $count{$verdict}++;
+    $catcher{$test}++ if $verdict eq 'caught';
+    my $what = "$site->{file}:$site->{line}: $verdict" . ($test ? " by $test" : '');
+    my $diff = "- $site->{from}\n+ $site->{to}" . ($verdict eq 'equivalent' ? "\n  $why{$site->{id}}" : '');
+    $verdict eq 'survives' ? diag("$what\n$diff") : note("$what\n$diff");
+}, 0 .. $slots - 1);
+my ($caught, $survive, $equivalent) = map { $count{$_} // 0 } 'caught', 'survives', 'equivalent';
+diag(sprintf 'seed %s: %d caught, %d survive, %d equivalent; %s', $seed, $caught, $survive, $equivalent,
+    join ', ', map { "$_ $catcher{$_}" } sort { $catcher{$b} <=> $catcher{$a} || $a cmp $b } keys %catcher);
+cmp_ok($caught, '>=', $wanted * ($caught + $survive), sprintf('%g %% of the mistakes are caught', 100 * $wanted));
+done_testing;
+
+# ---- what may be changed ----
+
+# All sites of a file, each with the text that takes its place.
+sub sites_of {
+    my ($file) = @_;
+    my $text = read_file($file);
+    # The code alone: comments, strings and what the preprocessor reads are blanks of the same length.
+    my $code = $text =~ s{(/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|^[ ]*\#(?:[^\n]*\\\n)*[^\n]*)}
+                         {$1 =~ s/[^\n]/ /gr}gmserx;
+    my (@sites, %seen);
+    my $add = sub {
+        my ($from, $to, $new) = @_;
+        my $begin = 1 + rindex $text, "\n", $from - 1;
+        my $end = index $text, "\n", $to - 1;
+        my ($before, $after) = (substr($text, $begin, $from - $begin), substr($text, $to, $end - $to));
+        my %site = (file => $file, line => 1 + (substr($text, 0, $from) =~ tr/\n//), offset => $from, length => $to - $from,
+            new => $new, from => squeezed(substr $text, $begin, $end - $begin), to => squeezed("$before$new$after"));
+        $site{id} = join "\n", @site{qw(file from to)};
+        $site{key} = md5_hex(join "\n", $seed, $site{id}, $seen{$site{id}}++ // 0);
+        push @sites, \%site;
+    };
+    my %other = ('<' => '<=', '<=' => '<', '>' => '>=', '>=' => '>', '==' => '!=', '!=' => '==', '+' => '-', '-' => '+');
+    $add->($-[1], $+[1], $other{$1}) while $code =~ /\s(<=|>=|==|!=|<|>|[-+](?==?\s))/g;
+    while ($code =~ /(?<![\w.])((?:0x[\da-f]+(?:p[-+]?\d+)?|\d+(?:\.\d*)?(?:e[-+]?\d+)?)[fulFUL]*)(?![\w.])/g) {
+        my ($from, $to, $constant) = ($-[1], $+[1], $1);
+        next if $constant !~ /[1-9]/ || substr($code, 0, $from) =~ /\bchar \w+\[[^\]]*\z/; # nor is the size of a text
+        $add->($from, $to, "(2 * $constant)");
+    }
+    my $balanced = qr/(\((?:[^()]++|(?-1))*+\))/;
+    my $simple = qr/(?:[^?;(){},=:]|[=!<>]=|\([^()]*\))+/;
+    while ($code =~ /\bif $balanced|(?:return|=|\(|,) ($simple?) \?/g) {
+        my ($from, $to) = defined $2 ? ($-[2], $+[2]) : ($-[1], $+[1]);
+        $add->($from, $to, '(' . substr($text, $from, $to - $from) . ", $_)") for 0, 1; # what it does besides is still done
+    }
+    $add->($-[1], $+[1], ';') while $code =~ /\{ (?!return )([^;{}=]*;) \}\n/g; # all of a function
+    while ($code =~ /(?<=[;{}:)])\s*\n\s*((?!(?:return [^;]|static|const|typedef|enum|struct|else|for|while|if|do|switch|case)\b)
+                     [a-zA-Z*(][^;{}]*;)(?=\s*\n)/gx) {
+        my ($from, $to, $statement) = ($-[1], $+[1], $1);
+        pos($code) = $to - 1;
+        $add->($from, $to, ';') if $statement !~ /\Afree\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
+    }
+    while ($code =~ /(?<=[\w\])])\[([^\[\]]+)\]/g) {
+        my ($begin, $end) = ($-[0], $+[1]);
+        $add->($end, $end, ' + 1') if substr($code, 0, $begin) !~ /\b(?!return|else)\w+\s+\**\w+(?:\[[^\]]*\])?\z/;
+    }
+    return @sites;
+}
+
+sub squeezed { return $_[0] =~ s/\s+/ /gr =~ s/\A | \z//gr }
+
+# The table: file, the lines as they are (-) and would be (+), and a reason. A line that is no longer there fails.
+sub equivalents {
+    my ($table) = @_;
+    my %why;
+    for (split /\n\n+/, read_file($table) =~ s/^#.*\n//mgr) {
+        my ($file, $from, $to, $reason) = /\A\s*(\S+)\n- (.*)\n\+ (.*)\n(.*?)\s*\z/s or BAIL_OUT("$table: cannot read\n$_");
+        ok(index(squeezed(read_file($file)), $from) >= 0, "$table: $file still has a line that it names") or diag($from);
+        $why{"$file\n$from\n$to"} = squeezed($reason);
+    }
+    return %why;
+}
+
+# ---- what catches them ----
+
+# How make compiles each of the files, how it links the programs that hold it, and the tests it would run.
+sub what_make_knows {
+    my (%compile, %links, @tests);
+    for my $file (map { $_->{file} } @sites) {
+        next if $compile{$file};
+        for (split /\n/, `env -u MAKEFLAGS -u MAKELEVEL make -n V=1 DEVICE=cpu -W $file test-device` =~ s/\\\n//gr) {
+            $compile{$file} = $_ if / -c \Q$file\E -o /;
+            $links{$file}{$1} = $_ if / -o (\S+) -lm/;
+            @tests = grep { /^tests\/|^\Q$build\E/ } split ' ', $1 if /\bprove (.*)/;
+        }
+    }
+    return (\%compile, \%links, @tests);
+}
+
+sub try_slot {
+    my ($slot) = @_;
+    for (my $i = $slot; $i < @sites; $i += $slots) {
+        my @result = try($sites[$i]);
+        return ($sites[$i], @result) if @result;
+    }
+    return;
+}
+
+# Returns the verdict, and what caught it; nothing if it does not compile.
+sub try {
+    my ($site) = @_;
+    return ('equivalent', '') if $why{$site->{id}} && !defined $only;
+    my ($file, $object) = ($site->{file}, $compile->{$site->{file}} =~ / -o (\S+)/);
+    my $text = read_file($file);
+    my @changed = ($file, $object);
+    rename $_, "$_.kept" or die "$_: $!" for @changed;
+    substr($text, $site->{offset}, $site->{length}) = $site->{new};
+    write_file($file, $text);
+    my @result;
+    if (system("$compile->{$file} -O1 -g0 -w 2>/dev/null") == 0) {
+        # A test that has caught a mistake in this file is likely to catch more.
+        my %worth = map { $_ => (1 + ($caught_by{$file}{$_} // 0)) / (0.05 + ($seconds{$_})) } @tests;
+        @result = ('survives', '');
+        for my $test (sort { $worth{$b} <=> $worth{$a} } @tests) {
+            my $words = $test =~ /\.t$/ ? read_file($test) : $test;
+            my @programs = grep { !-e "$_.kept" && needs($words, $_) } sort keys %{$links->{$file}};
+            for my $program (@programs) {
+                rename $program, "$program.kept" or die "$program: $!";
+                push @changed, $program;
+                system("$links->{$file}{$program} 2>/dev/null");
+            }
+            next if !grep { needs($words, $_) } keys %{$links->{$file}};
+            next if !is_caught($test);
+            $caught_by{$file}{$test}++;
+            @result = ('caught', $test);
+            last;
+        }
+    }
+    rename "$_.kept", $_ or die "$_: $!" for @changed;
+    return @result;
+}
+
+# Whether a test, itself a program or a script with these words, runs this program. Some scripts run all stages.
+sub needs {
+    my ($words, $program) = @_;
+    my ($name) = $program =~ /([^\/]+)$/;
+    return $words =~ /\n/ ? index($words, $name) >= 0 || $program !~ /\/tests\// && $words =~ /glob.*0\?_/ : $words eq $program;
+}
+
+sub is_caught {
+    my ($test) = @_;
+    my $child = open(my $output, '-|') // die "fork: $!";
+    if (!$child) {
+        setpgrp;
+        open STDERR, '>', '/dev/null';
+        my $limit = int(5 + 3 * $seconds{$test});
+        exec "$limits ulimit -t $limit; exec $test --quick";
+    }
+    my $bad = 0;
+    local $SIG{ALRM} = sub { $bad = 1; kill 'KILL', -$child };
+    alarm 60 + 10 * $seconds{$test}; # for one that waits; one that runs on has its limit
+    while (<$output>) {
+        next if !/^not ok/;
+        $bad = 1;
+        kill 'KILL', -$child;
+    }
+    close $output; # waits
+    alarm 0;
+    return $bad || $? != 0;
+}

@@ -1,0 +1,180 @@
+/* options.c - each option lands in its own place, with its own value, and what is not given is filled in as --help says. What is
+ * refused is options.t's.
+ */
+#include "../common/options.h"
+#include "tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const Stage stage = {.name = "09_test",
+                            .variants = {{.name = "first"}, {.name = "second"}},
+                            .settings = {{.name = "pieces", .choices = "auto", .max = 9},
+                                         {.name = "round"},
+                                         {.name = "kind", .choices = "one|two|three"}}};
+static const Stage alone = {.name = "00_naive"};
+static const Stage decoding = {
+    .name = "09_test",
+    .variants = {{.name = "v"}},
+    .defaults = {{.batch = 2, .heads = 12, .kv_heads = 4, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96},
+                 {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 2, .seqlen_k = 88, .head_dim = 40}}};
+
+/* "--batch 3 --heads 6" */
+static Options parse(const Stage *of, const char *line) {
+    static char text[400];
+    char *words[40] = {"program"};
+    int count = 1;
+    snprintf(text, sizeof text, "%s", line);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        words[count++] = word;
+    return options_parse(of, count, words);
+}
+
+static int same_text(const char *a, const char *b) { return (!a && !b) || (a && b && strcmp(a, b) == 0); }
+
+/* Shape, dtype, causal and settings of two problems; the scale is a float and compared as it is. */
+static int same_problem(const Problem *a, const Problem *b) {
+    return a->batch == b->batch && a->heads == b->heads && a->kv_heads == b->kv_heads && a->seqlen_q == b->seqlen_q &&
+           a->seqlen_k == b->seqlen_k && a->head_dim == b->head_dim && a->dtype == b->dtype && a->causal == b->causal &&
+           a->scale == b->scale && memcmp(a->settings, b->settings, sizeof a->settings) == 0;
+}
+
+static int same_options(const Options *a, const Options *b) {
+    return same_problem(&a->problem, &b->problem) && same_text(a->shape_given, b->shape_given) &&
+           same_text(a->variant, b->variant) && a->iters == b->iters && a->seed == b->seed && a->outliers == b->outliers &&
+           a->warm == b->warm && same_text(a->load, b->load) && same_text(a->save, b->save) && a->format == b->format &&
+           a->validate == b->validate && a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->key_lengths;
+}
+
+static void test_each(void) {
+    static const struct {
+        const char *line;
+        Options want; /* beside what is there without any option */
+    } cases[] = {
+        {"", {.validate = 1}},
+        {"--batch 3", {.problem.batch = 3, .shape_given = "batch", .validate = 1}},
+        {"--batch 65535", {.problem.batch = 65535, .shape_given = "batch", .validate = 1}},
+        {"--heads 4", {.problem.heads = 4, .shape_given = "heads", .validate = 1}},
+        {"--heads 65535", {.problem.heads = 65535, .shape_given = "heads", .validate = 1}},
+        {"--kv-heads 5", {.problem.kv_heads = 5, .shape_given = "kv-heads", .validate = 1}},
+        {"--kv-heads 65535", {.problem.kv_heads = 65535, .shape_given = "kv-heads", .validate = 1}},
+        {"--seqlen 6", {.problem.seqlen_q = 6, .shape_given = "seqlen", .validate = 1}},
+        {"--seqlen 1073741824", {.problem.seqlen_q = 1 << 30, .shape_given = "seqlen", .validate = 1}},
+        {"--seqlen-k 7", {.problem.seqlen_k = 7, .shape_given = "seqlen-k", .validate = 1}},
+        {"--seqlen-k 1073741824", {.problem.seqlen_k = 1 << 30, .shape_given = "seqlen-k", .validate = 1}},
+        {"--head-dim 256", {.problem.head_dim = 256, .shape_given = "head-dim", .validate = 1}},
+        {"--dtype fp16", {.problem.dtype = DTYPE_FP16, .validate = 1}},
+        {"--dtype bf16", {.problem.dtype = DTYPE_BF16, .validate = 1}},
+        {"--dtype fp32", {.problem.dtype = DTYPE_FP32, .validate = 1}},
+        {"--causal", {.problem.causal = 1, .validate = 1}},
+        {"--scale 0.5", {.problem.scale = 0.5f, .validate = 1}},
+        {"--scale .25", {.problem.scale = 0.25f, .validate = 1}},
+        {"--scale 1e6", {.problem.scale = 1e6f, .validate = 1}},
+        {"--variant second", {.variant = "second", .validate = 1}},
+        {"--variant 09_test/first", {.variant = "first", .validate = 1}},
+        {"--variant 00_naive", {.variant = "00_naive", .validate = 1}},
+        {"--iters 1", {.iters = 1, .validate = 1}},
+        {"--iters 1000000", {.iters = 1000000, .validate = 1}},
+        {"--seed 0", {.seed = 0, .validate = 1}},
+        {"--seed 18446744073709551615", {.seed = UINT64_MAX, .validate = 1}},
+        {"--inputs outliers", {.outliers = 1, .validate = 1}},
+        {"--inputs normal", {.outliers = 0, .validate = 1}},
+        {"--warm", {.warm = 1, .validate = 1}},
+        {"--load a/b", {.load = "a/b", .validate = 1}},
+        {"--save c --variant first", {.save = "c", .variant = "first", .validate = 1}},
+        {"--csv", {.format = FORMAT_CSV, .validate = 1}},
+        {"--csv --csv", {.format = FORMAT_CSV, .validate = 1}},
+        {"--json", {.format = FORMAT_JSON, .validate = 1}},
+        {"--no-validate", {.validate = 0}},
+        {"--roofline t4", {.roofline = "t4", .validate = 1}},
+        {"--pieces auto", {.problem.settings = {0}, .validate = 1}},
+        {"--pieces 1", {.problem.settings = {1}, .validate = 1}},
+        {"--pieces 9", {.problem.settings = {9}, .validate = 1}},
+        {"--round", {.problem.settings = {0, 1}, .validate = 1}},
+        {"--kind one", {.problem.settings = {0, 0, 0}, .validate = 1}},
+        {"--kind three", {.problem.settings = {0, 0, 2}, .validate = 1}},
+        {"--heads 8 --batch 2 --seqlen=9 --json --kind two --seed 3 --warm --iters 4 --causal",
+         {.problem = {.batch = 2, .heads = 8, .seqlen_q = 9, .causal = 1, .settings = {0, 0, 1}},
+          .shape_given = "seqlen",
+          .seed = 3,
+          .warm = 1,
+          .iters = 4,
+          .format = FORMAT_JSON,
+          .validate = 1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Options got = parse(&stage, cases[i].line), want = cases[i].want;
+        want.roofline = want.roofline ? want.roofline : "h200";
+        ok(same_options(&got, &want), "'%s'", cases[i].line);
+    }
+    ok(same_text(parse(&alone, "").variant, "00_naive"), "a stage without variants runs 00_naive");
+
+    Options o = parse(&stage, "--lengths 5 --lengths 17,0,256");
+    ok(o.key_length_count == 3 && o.key_lengths[0] == 17 && o.key_lengths[1] == 0 && o.key_lengths[2] == 256,
+       "--lengths 17,0,256");
+    free(o.key_lengths);
+}
+
+static void test_together(void) {
+    static const struct {
+        const Stage *stage;
+        const char *line;
+        int is_cpu;
+        Problem want;
+    } cases[] = {
+        {&stage, "", 0, {.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .seqlen_k = 4096, .head_dim = 128}},
+        {&stage, "", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
+        {&decoding, "", 0, {.batch = 2, .heads = 12, .kv_heads = 4, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
+        {&decoding, "", 1, {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 2, .seqlen_k = 88, .head_dim = 40}},
+        {&stage, "--seqlen 9", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 9, .seqlen_k = 9, .head_dim = 64}},
+        {&stage, "--seqlen-k 9", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 9, .head_dim = 64}},
+        {&stage,
+         "--seqlen 7 --seqlen-k 9",
+         1,
+         {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 7, .seqlen_k = 9, .head_dim = 64}},
+        {&decoding, "--seqlen 7", 1, {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 7, .seqlen_k = 88, .head_dim = 40}},
+        {&stage, "--heads 6", 1, {.batch = 1, .heads = 6, .kv_heads = 6, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
+        {&decoding, "--heads 8", 0, {.batch = 2, .heads = 8, .kv_heads = 8, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
+        {&decoding,
+         "--kv-heads 6",
+         0,
+         {.batch = 2, .heads = 12, .kv_heads = 6, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
+        {&stage,
+         "--batch 65535 --heads 1 --head-dim 256",
+         1,
+         {.batch = 65535, .heads = 1, .kv_heads = 1, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 256}},
+        /* the largest Q, and the 2^58 elements that S may have */
+        {&stage,
+         "--batch 1 --heads 32768 --seqlen 1073741824 --seqlen-k 1 --head-dim 256",
+         1,
+         {.batch = 1, .heads = 32768, .kv_heads = 32768, .seqlen_q = 1 << 30, .seqlen_k = 1, .head_dim = 256}},
+        {&stage,
+         "--batch 1 --heads 1 --seqlen 268435456 --seqlen-k 1073741824",
+         1,
+         {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1 << 28, .seqlen_k = 1 << 30, .head_dim = 64}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Options o = parse(cases[i].stage, cases[i].line);
+        Problem want = cases[i].want;
+        want.scale = (float)(1 / sqrt(want.head_dim));
+        options_complete(&o, cases[i].stage, cases[i].is_cpu);
+        float difference = fabsf(o.problem.scale - want.scale);
+        want.scale = difference < 1e-7f ? o.problem.scale : want.scale;
+        ok(same_problem(&o.problem, &want), "'%s' %s", cases[i].line, cases[i].is_cpu ? "on the CPU device" : "on a GPU");
+    }
+    Options o = parse(&stage, "--scale 3 --batch 3 --lengths 9 --seqlen 9");
+    options_complete(&o, &stage, 1);
+    ok(o.problem.scale == 3 && o.key_lengths[0] == 9 && o.key_lengths[1] == 9 && o.key_lengths[2] == 9,
+       "one length for all entries");
+    free(o.key_lengths);
+    o = parse(&stage, "--batch 3 --lengths 9,0,4 --seqlen 9");
+    options_complete(&o, &stage, 1);
+    ok(o.key_lengths[0] == 9 && o.key_lengths[1] == 0 && o.key_lengths[2] == 4, "one length for each entry");
+    free(o.key_lengths);
+}
+
+int main(void) {
+    test_each();
+    test_together();
+    return tap_done();
+}

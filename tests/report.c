@@ -1,0 +1,277 @@
+/* report.c - what report.c prints of rows that are made here: the text is compared word by word. How the figures in the rows come
+ * about is another matter (figures.c), and so is the verdict.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "../common/report.h"
+#include "capture.h"
+#include "tap.h"
+
+#include <string.h>
+
+static double two_bytes(const Problem *p, const int *lengths) { return 2.0 * (lengths ? lengths[0] : p->seqlen_k); }
+
+static const Stage plain = {.name = "09_test", .variants = {{.name = "short"}, {.name = "a_long_name"}}};
+static const Stage decoding = {.name = "09_test",
+                               .variants = {{.name = "v", .prepare_name = "fill"}},
+                               .bytes = two_bytes,
+                               .settings = {{.name = "pieces", .choices = "auto", .max = 9},
+                                            {.name = "round"},
+                                            {.name = "kind", .choices = "one|two|three"}}};
+static const Variant forward_pass = {.name = "08_test/v"};
+static const Stage backward = {.name = "09_test", .variants = {{.name = "v"}}, .forward = &forward_pass};
+
+static DeviceProperties device = {
+    .name = "A \"chip\", \\ fast", .platform = "sm_42", .clock_mhz = 1980, .cuda_version = "13.0"};
+static Options options;
+
+typedef struct {
+    Report report;
+    const Row *rows;
+    int count, end;
+} Job;
+static void print(void *context) {
+    const Job *job = context;
+    report_start(&job->report);
+    for (int i = 0; i < job->count; i++)
+        report_row(&job->report, &job->rows[i]);
+    if (job->end)
+        report_end(&job->report, job->rows, job->count);
+}
+
+/* Whether these lines come first, or are among the others. */
+static void prints(Job job, const char *want, const char *name) {
+    char *text = captured(print, &job);
+    if (!ok(strncmp(text, want, strlen(want)) == 0 || (job.end && strstr(text, want)), "%s", name))
+        diag("printed:\n%s\nexpected:\n%s", text, want);
+    free(text);
+}
+
+static const Problem P = {
+    .batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 500, .seqlen_k = 1000, .head_dim = 64, .scale = 0.125f};
+#define REPORT(...)                                                                                                         \
+    {                                                                                                                       \
+        .report = {.problem = &P, .device = &device, .options = &options, __VA_ARGS__ }                                     \
+    }
+
+static Comparison comparison(const char *tensor, int is_ok, double error, double allowed) {
+    return (Comparison){.ok = is_ok, .tensor = tensor, .error = error, .allowed = allowed, .severity = error / allowed};
+}
+
+static void test_table(void) {
+    /* 4 * 4 heads * 500 * 1000 * 64 = 512 MFLOPs */
+    Row rows[] = {
+        {.name = "00_naive",
+         .latency_ms = 99.94,
+         .min_ms = 9.994,
+         .tensor_bytes = 1 << 20,
+         .workspace_bytes = (1 << 20) - 1024,
+         .speed_ratio = 1,
+         .validated = 1,
+         .comparison_count = 2,
+         .workspace = {{.purpose = "S", .bytes = 700 << 10}, {.purpose = "P", .bytes = (size_t)3 << 30}},
+         .workspace_count = 2},
+        {.name = "09_test/short", .latency_ms = 1, .min_ms = 0.99949, .tensor_bytes = (1 << 30) - (5 << 20)},
+        {.name = "09_test/a_long_name",
+         .latency_ms = 123.4,
+         .min_ms = 0.000999,
+         .tensor_bytes = (size_t)5 << 30,
+         .speed_ratio = 0.0999,
+         .validated = 1,
+         .comparison_count = 2},
+        {.name = "09_test/edges", .latency_ms = 100, .min_ms = 10, .tensor_bytes = 1 << 30, .speed_ratio = 0.1},
+        {.name = "09_test/none", .note = "out of memory: needs 3.00 GiB"},
+    };
+    rows[0].comparisons[0] = comparison("O", 1, 1.23e-5, 0.5), rows[0].comparisons[1] = comparison("LSE", 1, 2, 3);
+    rows[2].comparisons[0] = comparison("O", 1, 1, 2), rows[2].comparisons[1] = comparison("LSE", 0, 7, 5);
+    Job job = REPORT(.stage = &plain);
+    job.rows = rows;
+    job.count = 5;
+    prints(job,
+           "device   A \"chip\", \\ fast · sm_42\n"
+           "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
+           "variant               latency      min  TFLOP/s  memory: tensors + workspace  vs naive  worst error / allowed\n"
+           "00_naive              99.9 ms  9.99 ms   0.0051          1.00 MiB + 1023 KiB     1.00×      1.2e-05 / 5.0e-01\n"
+           "09_test/short         1.00 ms   999 us     0.51                 1019 MiB + 0         -          not validated\n"
+           "09_test/a_long_name    123 ms  1.00 us   0.0041                 5.00 GiB + 0   0.0999×      7.0e+00 / 5.0e+00\n"
+           "09_test/edges          100 ms  10.0 ms   0.0051                 1.00 GiB + 0     0.10×          not validated\n"
+           "09_test/none          out of memory: needs 3.00 GiB\n",
+           "the table: digits, units, columns; the bad comparison rather than the first");
+    job.end = 1;
+    prints(job, "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\n", "workspace by purpose");
+
+    static const int lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    Problem other = P;
+    other.batch = 9, other.causal = 1, other.scale = 2, other.dtype = DTYPE_BF16;
+    job = (Job)REPORT(.stage = &plain, .key_lengths = lengths);
+    job.report.problem = &other;
+    options.warm = options.outliers = 1;
+    prints(job,
+           "device   A \"chip\", \\ fast · sm_42\n"
+           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
+           "key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
+           "the problem");
+    job.report.load = "folder";
+    other.batch = 8;
+    options.warm = 0;
+    prints(job,
+           "device   A \"chip\", \\ fast · sm_42\n"
+           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
+           "key lengths 1,2,3,4,5,6,7,8 · from folder\n",
+           "the problem, from files");
+    options.outliers = 0;
+}
+
+static void test_decoding(void) {
+    Row rows[] = {
+        {.name = "00_naive", .latency_ms = 1e-3, .min_ms = 5e-4, .tensor_bytes = 1024}, /* 2000 bytes in a us */
+        {.name = "09_test/fill", .direction = PREPARE, .latency_ms = 1, .min_ms = 5e-4, .tensor_bytes = 1024},
+        {.name = "09_test/fill+v", .direction = WITH_PREPARE, .latency_ms = 4e-4, .min_ms = 5e-4, .tensor_bytes = 1024}};
+    Problem other = P;
+    other.settings[0] = 7, other.settings[1] = 1, other.settings[2] = 2;
+    Job job = REPORT(.stage = &decoding, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    job.report.problem = &other;
+    job.rows = rows;
+    job.count = 3;
+    prints(job,
+           "device   A \"chip\", \\ fast · sm_42\n"
+           "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · pieces 7 · round on · "
+           "kind three\n"
+           "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
+           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
+           "error / allowed\n"
+           "00_naive         1.00 us  0.50 us    2.00      4.00%      5.00%                 1.00 KiB + 0         -          "
+           "not validated\n"
+           "09_test/fill     1.00 ms  0.50 us       -          -          -                 1.00 KiB + 0         -          "
+           "            -\n"
+           "09_test/fill+v   0.40 us  0.50 us    5.00      10.0%      12.5%                 1.00 KiB + 0         -          "
+           "            -\n",
+           "the table of a stage that memory limits");
+    static const int lengths[] = {10};
+    job = (Job)REPORT(.stage = &decoding, .key_lengths = lengths);
+    job.rows = rows;
+    job.count = 1;
+    prints(job,
+           "device   A \"chip\", \\ fast · sm_42\n"
+           "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · key lengths 10 · pieces "
+           "auto · "
+           "round off · kind one\n"
+           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
+           "error / allowed\n"
+           "00_naive         1.00 us  0.50 us  0.0200          -          -                 1.00 KiB + 0         -          "
+           "not validated\n",
+           "its bytes follow the key lengths; no share of what is not known");
+}
+
+static void test_backward(void) {
+    Row rows[] = {
+        {.name = "08_test/v", .latency_ms = 1, .min_ms = 5e-4, .tensor_bytes = 1024, .validated = 1, .comparison_count = 2},
+        {.name = "09_test/v",
+         .direction = BACKWARD,
+         .latency_ms = 1,
+         .min_ms = 5e-4,
+         .tensor_bytes = 1024,
+         .speed_ratio = 12.34,
+         .validated = 1,
+         .comparison_count = 3,
+         .spread_runs = 4,
+         .spread = 0.031,
+         .workspace = {{.purpose = "delta", .bytes = 1024}},
+         .workspace_count = 1},
+        {.name = "09_test/v", .direction = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
+        {.name = "09_test/w",
+         .direction = BACKWARD,
+         .latency_ms = 1,
+         .min_ms = 5e-4,
+         .tensor_bytes = 1024,
+         .validated = 1,
+         .comparison_count = 3,
+         .spread_runs = 4},
+    };
+    for (int i = 0; i < 4; i++)
+        for (int c = 0; c < 3; c++)
+            rows[i].comparisons[c] = comparison((const char *[]){"dQ", "dK", "dV"}[c], 1, c == 1 ? 0.2 : 0.1, 1);
+    Job job = REPORT(.stage = &backward);
+    job.rows = rows;
+    job.count = 3;
+    prints(
+        job,
+        "device   A \"chip\", \\ fast · sm_42\n"
+        "problem  forward and backward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
+        "variant    direction   latency      min  TFLOP/s  memory: tensors + workspace  vs naive  worst error / allowed\n"
+        "08_test/v    forward   1.00 ms  0.50 us     0.51                 1.00 KiB + 0         -      1.0e-01 / 1.0e+00\n"
+        "09_test/v   backward   1.00 ms  0.50 us     1.28                 1.00 KiB + 0     12.3×      2.0e-01 / 1.0e+00\n"
+        "09_test/v       both   2.00 ms  0.50 us     0.90                 1.00 KiB + 0         -                      -\n",
+        "the table of a backward stage: the worst of three gradients");
+    job.count = 4;
+    job.end = 1;
+    prints(job,
+           "\nworkspace  09_test/v: delta 1.00 KiB\n"
+           "gradients  09_test/v: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs differ by up to "
+           "3.1e-02\n"
+           "gradients  09_test/w: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs are bit-equal\n",
+           "gradients one by one, and the spread");
+    rows[0].direction = rows[1].direction = FORWARD;
+    rows[2].direction = PREPARE;
+    rows[1].errors_known = 1;
+    rows[1].errors = (SampleErrors){.rms = 0.0123, .worst = 0.5};
+    rows[1].workspace_count = 0;
+    job = (Job)REPORT(.stage = &plain, .sample_count = 61);
+    job.rows = rows, job.count = 3, job.end = 1;
+    prints(job,
+           "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
+           "errors against fp64, where inputs are prepared");
+}
+
+static void test_machines(void) {
+    Row row = {.name = "a,\"b\"\\c",
+               .direction = WITH_PREPARE,
+               .latency_ms = 0.5,
+               .min_ms = INFINITY,
+               .tensor_bytes = 3,
+               .workspace_bytes = 5,
+               .validated = 1,
+               .errors_known = 1,
+               .errors = {.rms = NAN, .worst = 0.25},
+               .comparison_count = 1,
+               .note = ""};
+    row.comparisons[0] = comparison("O", 1, 0.125, 0.75);
+    Job job = REPORT(.stage = &decoding, .format = FORMAT_JSON, .load = "x/y");
+    job.rows = &row, job.count = 1;
+    prints(
+        job,
+        "{\"stage\": \"09_test\", \"variant\": \"a,\\\"b\\\"\\\\c\", \"direction\": \"prepare and forward\", \"batch\": 1, "
+        "\"heads\": 4, "
+        "\"kv_heads\": 2, \"seqlen_q\": 500, \"seqlen_k\": 1000, \"head_dim\": 64, \"dtype\": \"fp16\", \"causal\": false, "
+        "\"latency_ms\": 0.5, \"min_ms\": null, \"tflops\": 1.024, \"gbps\": 0.004, \"tensor_bytes\": 3, "
+        "\"workspace_bytes\": 5, "
+        "\"read_gbps\": null, \"copy_gbps\": null, \"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, "
+        "\"allowed_error\": 0.75, \"ok\": true, \"pieces\": \"auto\", \"round\": \"off\", \"kind\": \"one\", \"inputs\": "
+        "\"x/y\", "
+        "\"l2\": \"cold\", \"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": "
+        "\"",
+        "JSON: quotes and backslashes; what is no number is null");
+    job = (Job)REPORT(.stage = &decoding, .format = FORMAT_CSV, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    options.warm = options.outliers = 1;
+    strcpy(row.note, "a note, with \"quotes\"");
+    row.min_ms = 0.25;
+    job.rows = &row, job.count = 1;
+    prints(
+        job,
+        "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,latency_ms,min_ms,tflops,gbps,"
+        "tensor_bytes,workspace_bytes,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,allowed_error,ok,pieces,round,"
+        "kind,"
+        "inputs,l2,device,clock_mhz,cuda,commit,note\n"
+        "09_test,\"a,\"\"b\"\"\\c\",prepare and "
+        "forward,1,4,2,500,1000,64,fp16,false,,,,,3,5,50,40,,0.25,,,,auto,off,one,outliers,warm,"
+        "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
+        "CSV: commas and quotes; a row with a note has no latency");
+    options.warm = options.outliers = 0;
+}
+
+int main(void) {
+    test_table();
+    test_decoding();
+    test_backward();
+    test_machines();
+    return tap_done();
+}
