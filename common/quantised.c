@@ -270,6 +270,7 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
     double *want = host_alloc((size_t)columns, sizeof *want), *got = host_alloc((size_t)columns, sizeof *got);
     *c_o = comparison_start("O");
     *c_lse = comparison_start("LSE");
+    int rows = 0, empty = 0; /* that are not 0, and of them those whose bound checks nothing */
     for (int i = 0; i < r->count; i++) {
         size_t row = r->rows ? r->rows[i] : (size_t)i;
         RowIndex index = row_index(p, row);
@@ -284,11 +285,15 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
         }
         double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
+        Comparison alone = comparison_start("O");
+        compare_row(&alone, index.batch, index.head, index.row, want, want, columns, allowed);
+        rows += alone.largest > 0;
+        empty += comparison_is_empty(&alone, dtype_step(dtype));
         double lse_allowed =
             want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
-    c_o->empty = comparison_is_empty(c_o, dtype_step(dtype));
+    c_o->empty = 2 * empty > rows; /* P's rounding makes the bound another in each row: a few wide ones are no matter */
     c_lse->empty = comparison_is_empty(c_lse, LSE_FLOOR);
     free(want);
     free(got);

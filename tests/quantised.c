@@ -284,6 +284,19 @@ static void test_result(ReferenceKind kind, const char *name) {
     rounding.sum_roundoff = 1;
     compare(kind);
     ok(comparisons[QUANTISED_O].empty && comparisons[QUANTISED_LSE].empty, "%s: a wide bound is no check", name);
+    int few = 0; /* the rounding that leaves the row of the widest bound unchecked, but not most rows */
+    for (int step = 1; step < 80; step++) {
+        reset();
+        rounding.p_roundoff = 0.01 * step;
+        inputs[2][3 * D] = prepared[2][3 * D] = 100; /* a key that nobody sees, but V is as large */
+        compare(kind);
+        few += comparison_is_empty(&comparisons[QUANTISED_O], dtype_step(DTYPE_FP32)) && !comparisons[QUANTISED_O].empty;
+    }
+    ok(few > 0, "%s: a few rows with a wide one are no matter (%d)", name, few);
+    reset();
+    rounding.p_roundoff = 1;
+    compare(kind);
+    ok(comparisons[QUANTISED_O].empty, "%s: most of them are", name);
 }
 
 /* Scores of 00_naive that no memory holds: 1 TiB. */
