@@ -79,7 +79,8 @@ sub try_barrier {
     return ["$name: does not compile", 0, $log] if !$rows;
     my @races = map { [/"earlier": "([^"]*)", "later": "([^"]*)"/] } grep { /"race"/ } @$rows;
     # Where the kernel comes to a standstill, the races stand behind that.
-    push @races, [$1, $2] while join('', @$rows) =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
+    my $all = join '', @$rows;
+    push @races, [$1, $2] while $all =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
     my @here = grep { $base =~ /\.cuh$/ || "@$_[0] " =~ /\b\Q$base\E:/ && "@$_[1] " =~ /\b\Q$base\E:/ } @races;
     my $stuck = grep { /no thread can go on/ } @$rows;
     return ["$name: " . (@here ? "$here[0][0] and $here[0][1]" : $stuck ? 'a standstill' : 'no race'), @here + $stuck > 0];
