@@ -320,6 +320,9 @@ static void test_compare_samples(void) {
 }
 
 int main(void) {
+    ok(strcmp(gradient_name(GRADIENT_Q), "dQ") == 0 && strcmp(gradient_name(GRADIENT_K), "dK") == 0 &&
+           strcmp(gradient_name(GRADIENT_V), "dV") == 0,
+       "names");
     static const int lengths[] = {7, 0, 3};
     const Problem small = {.batch = 3,
                            .heads = 2,

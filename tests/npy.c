@@ -65,18 +65,22 @@ static void test_round_trip(void) {
         npy_free(&back);
     }
 
-    /* Byte by byte what NumPy writes for numpy.save("x.npy", numpy.float16([[1, 2]])). */
+    /* Byte by byte what NumPy writes for numpy.save("x.npy", numpy.float16([1, 2])), and of [[1, 2]]. */
     const uint16_t pair[] = {0x3c00, 0x4000};
-    npy_write(path, DTYPE_FP16, 2, (size_t[]){1, 2}, pair);
-    char file[200];
-    FILE *in = fopen(path, "rb");
-    size_t length = fread(file, 1, sizeof file, in);
-    fclose(in);
-    char expected[133];
-    memcpy(expected, "\x93NUMPY\1\0\x76\0", 10); /* 0x76: 118 bytes of header, up to byte 128 */
-    snprintf(expected + 10, 119, "%-117s\n", "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2), }");
-    memcpy(expected + 128, pair, 4);
-    ok(length == 132 && memcmp(file, expected, 132) == 0, "the bytes NumPy itself would write");
+    const char *headers[] = {"{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }",
+                             "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2), }"};
+    for (int dims = 1; dims <= 2; dims++) {
+        npy_write(path, DTYPE_FP16, dims, &(size_t[]){1, 2}[2 - dims], pair);
+        char file[200];
+        FILE *in = fopen(path, "rb");
+        size_t length = fread(file, 1, sizeof file, in);
+        fclose(in);
+        char expected[133];
+        memcpy(expected, "\x93NUMPY\1\0\x76\0", 10); /* 0x76: 118 bytes of header, up to byte 128 */
+        snprintf(expected + 10, 119, "%-117s\n", headers[dims - 1]);
+        memcpy(expected + 128, pair, 4);
+        ok(length == 132 && memcmp(file, expected, 132) == 0, "%d dimensions: the bytes NumPy itself would write", dims);
+    }
 }
 
 /* Writes a file by hand: version, header text as given, then the data. */

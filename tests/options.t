@@ -76,9 +76,17 @@ refused("--lengths $_->[1]: choose key lengths", '--lengths', $_->[0])
 my @huge = ('--seqlen', 1073741824);
 refused('--batch 65535.*sizes would pass 64 bits', '--batch', 65535, '--heads', 1, @huge);
 refused('--batch 1, --heads 1, .*sizes would pass 64 bits', '--batch', 1, '--heads', 1, '--seqlen', 268435457, '--seqlen-k', 1073741824);
-refused('not enough memory: .* GiB', '--batch', 65535, '--heads', 1, '--seqlen', 1048576, '--head-dim', 64);
+my @large = ('--batch', 65535, '--heads', 1, '--seqlen', 1048576, '--head-dim', 64); # Q has 8 TiB, LSE a quarter
+refused_by('01_tiled', 'not enough memory: the tensors need 41471\.4 GiB .* has [\d.]+ GiB', @large);        # 5 Q, 2 LSE
+refused_by('05_fa2_backward', 'not enough memory: the tensors need 98814\.5 GiB .* has [\d.]+ GiB', @large); # 12 Q, 2 LSE
 refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
+
+# the environment
+for my $threads ('0', '1025', '-1', '2x', 'all') {
+    my $said = `HOST_THREADS=$threads ./01_tiled/01_tiled --seqlen 8 --batch 1 --iters 1 2>&1 >/dev/null`;
+    is(($? >> 8) . " $said", "2 HOST_THREADS=$threads: must be a whole number from 1 to 1024\n", "HOST_THREADS=$threads");
+}
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);

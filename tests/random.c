@@ -10,7 +10,9 @@
 #include "../common/parallel.h"
 #include "tap.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { COUNT = 1 << 20 };
 
@@ -140,6 +142,16 @@ static void count_visits(size_t begin, size_t end, void *context) {
         visits[i]++;
 }
 
+static void count_calls(size_t begin, size_t end, void *context) {
+    (void)begin, (void)end;
+    atomic_fetch_add((atomic_int *)context, 1);
+}
+
+static void nest(size_t begin, size_t end, void *context) {
+    (void)begin, (void)end;
+    parallel_for(1000, count_calls, context);
+}
+
 static void test_parallel(void) {
     static unsigned char visits[1001];
     const char *threads[] = {"1", "2", "7", "64"};
@@ -151,9 +163,20 @@ static void test_parallel(void) {
         for (size_t i = 0; i <= 1000; i++)
             once &= visits[i] == (i < count);
     }
-    unsetenv("HOST_THREADS");
     ok(once, "parallel_for visits every index once and none beyond");
-    ok(host_threads() >= 1, "there is at least one host thread");
+
+    setenv("HOST_THREADS", "2", 1);
+    atomic_int first = 0, second = 0, inner = 0;
+    parallel_for(1000, count_calls, &first);
+    parallel_for(1000, count_calls, &second);
+    parallel_for(1, nest, &inner);
+    ok(first > 1 && second == first && inner == 1,
+       "a loop is cut in pieces, the one after it likewise, one inside of it is not");
+    setenv("HOST_THREADS", "1024", 1);
+    ok(host_threads() == 1024, "HOST_THREADS=1024");
+    unsetenv("HOST_THREADS");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    ok(host_threads() == (cores < 1024 ? cores : 1024), "as many host threads as cores");
 }
 
 int main(void) {

@@ -80,6 +80,8 @@ is($? >> 8, 2, 'likewise');
 my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;
 is($? >> 8, 2, 'an unknown chip: exit code 2');
 like($error, qr/--roofline b52: choose .*h200/, 'and a line that names the chips');
+is(`$build/01_tiled/01_tiled --trace --csv 2>&1`, "01_tiled: --trace and --csv: choose --json, or neither for a table\n", 'no CSV');
+is($? >> 8, 2, 'likewise');
 done_testing;
 
 sub trace {
