@@ -20,8 +20,8 @@
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
-/* P is stored so many times as large. Among N keys it is about 1 / N, and below 2^-14 an fp16 number has fewer digits: from
- * 16,384 keys on. A power of two changes no digit of the others. */
+/* P is stored so many times as large. Among N keys it is about 1 / N, and below 2^-14 an fp16 number has fewer digits:
+ * from 16,384 keys on. A power of two changes no digit of the others. */
 constexpr float P_SCALE = 1024;
 
 /* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */

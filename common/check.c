@@ -65,9 +65,9 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     *c = worst;
 }
 
-/* How far a sum of n terms in fp32 may be off, relative to the size of its partial sums. n roundings of up to 2^-24 each add up
- * to sqrt(n) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times that, because two such errors
- * meet and the worst of millions of elements is looked at. */
+/* How far a sum of n terms in fp32 may be off, relative to the size of its partial sums. n roundings of up to 2^-24 each
+ * add up to sqrt(n) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times that, because two
+ * such errors meet and the worst of millions of elements is looked at. */
 double sum_error(double terms) { return 4 * sqrt(terms) * 0x1p-24; }
 
 /* How far a score may be off. S is summed in fp32, and its error goes with the size of what is summed, scale |q| |k|, not with
