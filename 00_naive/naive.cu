@@ -20,6 +20,10 @@
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
+/* P is stored so many times as large. Among N keys it is about 1 / N, and below 2^-14 an fp16 number has fewer digits:
+ * from 16,384 keys on. A power of two changes no digit of the others. */
+constexpr float P_SCALE = 1024;
+
 /* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */
 template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *S) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -38,7 +42,7 @@ template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *
     S[element] = visible ? p.scale * dot : -INFINITY;
 }
 
-/* P[flat_row][column] in the problem's dtype, and LSE. A thread is one row and walks it three times. */
+/* P[flat_row][column] times P_SCALE in the problem's dtype, and LSE. A thread is one row and walks it three times. */
 template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const float *S, T *P) {
     size_t flat_row = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (flat_row >= row_count(&p))
@@ -51,12 +55,12 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
 
     /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
     float shift = m == -INFINITY ? 0 : m;
-    float l = 0;
+    double l = 0; /* a float would round 200,000 terms of about 1 all the same way: 0.15 % off */
     for (int column = 0; column < p.seqlen_k; column++)
         l += expf(scores[column] - shift);
     t.lse[flat_row] = shift + logf(l); /* ln 0 = -inf: the LSE of a row without keys */
 
-    float scale = l > 0 ? 1 / l : 0;
+    float scale = l > 0 ? P_SCALE / l : 0;
     for (int column = 0; column < p.seqlen_k; column++)
         P[flat_row * p.seqlen_k + column] = from_float<T>(scale * expf(scores[column] - shift));
 }
@@ -76,7 +80,7 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     float sum = 0;
     for (int column = 0; column < visible; column++)
         sum += to_float(P[flat_row * p.seqlen_k + column]) * to_float(v[(size_t)column * p.head_dim]);
-    ((T *)t.o)[element] = from_float<T>(sum);
+    ((T *)t.o)[element] = from_float<T>(sum / P_SCALE);
 }
 
 extern "C" int naive_plan(const Problem *p, Buffer *workspace) {

@@ -65,11 +65,14 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     *c = worst;
 }
 
+/* How far a sum of n terms in fp32 may be off, relative to the size of its partial sums. n roundings of up to 2^-24 each
+ * add up to sqrt(n) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times that, because two
+ * such errors meet and the worst of millions of elements is looked at. */
+double sum_error(double terms) { return 4 * sqrt(terms) * 0x1p-24; }
+
 /* How far a score may be off. S is summed in fp32, and its error goes with the size of what is summed, scale |q| |k|, not with
- * what is left of it: terms may cancel. D roundings of up to 2^-24 each add up to sqrt(D) 2^-24, since their signs are as good
- * as random (Higham and Mary 2019); four times that, because two such errors meet and the worst of millions of elements is
- * looked at. */
-double score_error(int head_dim, double score_size) { return 4 * sqrt(head_dim) * 0x1p-24 * score_size; }
+ * what is left of it: terms may cancel. */
+double score_error(int head_dim, double score_size) { return sum_error(head_dim) * score_size; }
 
 /* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
  *
@@ -79,11 +82,13 @@ double score_error(int head_dim, double score_size) { return 4 * sqrt(head_dim) 
  *             element may be near 0 by accident.
  * 2^-20 + score_error
  *             e^S turns the absolute error of S into a relative one of P. 2^-20 is for exp2's result and the sums over P.
+ * sum_error   O is a sum over the keys, and its partial sums are about as large as O: 2^-17 for 1000 keys, which shows beside
+ *             4u in fp32 alone.
  * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
  *
  * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
  * an allowance that is not finite, and compare_row takes that as no allowance at all. */
-double output_allowance(Dtype dtype, const double *want_row, int columns, double lse, double score_size) {
+double output_allowance(Dtype dtype, const double *want_row, int columns, int keys, double lse, double score_size) {
     if (lse == -INFINITY)
         return 0;
     if (!isfinite(lse))
@@ -91,7 +96,8 @@ double output_allowance(Dtype dtype, const double *want_row, int columns, double
     double largest = 0;
     for (int column = 0; column < columns; column++)
         largest = worse(fabs(want_row[column]), largest);
-    return (4 * dtype_epsilon(dtype) + 0x1p-20 + score_error(columns, score_size)) * largest + dtype_step(dtype);
+    double relative = 4 * dtype_epsilon(dtype) + 0x1p-20 + score_error(columns, score_size) + sum_error(keys);
+    return relative * largest + dtype_step(dtype);
 }
 
 /* The largest |row|^2 of a matrix. */
@@ -160,7 +166,7 @@ static void compare_output_rows(size_t begin, size_t end, void *context) {
             got[column] = dtype_to_double(p->dtype, job->got, i);
             want[column] = job->want_double ? job->want_double[i] : dtype_to_double(p->dtype, job->want, i);
         }
-        double allowed = output_allowance(p->dtype, want, d, reference_lse(job, row), job->score_size);
+        double allowed = output_allowance(p->dtype, want, d, p->seqlen_k, reference_lse(job, row), job->score_size);
         compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), got, want, d, allowed);
     }
     merge_result(job, &part);

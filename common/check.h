@@ -51,11 +51,13 @@ void comparison_merge(Comparison *c, const Comparison *other);
 /* scale * max|q_i| * max|k_j|: the most a score of the problem can be, and the measure of its rounding error. q, k: host. */
 double score_size(const Problem *p, const void *q, const void *k);
 
-/* How far such a score may be off, summed in fp32. */
+/* How far a sum in fp32 may be off, relative to its partial sums; and such a score. */
+double sum_error(double terms);
 double score_error(int head_dim, double score_size);
 
-/* How far two correct implementations may be apart: derived in check.c. want_row: [columns]; lse: of that row. */
-double output_allowance(Dtype dtype, const double *want_row, int columns, double lse, double score_size);
+/* How far two correct implementations may be apart: derived in check.c. want_row: [columns]; lse: of that row;
+ * keys: seqlen_k. */
+double output_allowance(Dtype dtype, const double *want_row, int columns, int keys, double lse, double score_size);
 double lse_allowance(double want, int head_dim, double score_size);
 
 /* Whole tensors on the host, rows in parallel. O is [batch, heads, seqlen_q, head_dim] in p->dtype (the _double reference:

@@ -27,7 +27,7 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
 
 /* As in output_allowance: P is rounded to the dtype, dS is, and the gradient once more, each by at most u and in both of the
  * two compared; and S, summed in fp32, has an error that goes with the size of what is summed. Together 6u + 2^-20 +
- * score_error of the largest element of the row. Beyond that:
+ * score_error of the largest element of the row, and sum_error of the n terms of its sum. Beyond that:
  *
  * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add
  *             up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
@@ -42,9 +42,12 @@ GradientScale gradient_scale(const Problem *p, const void *q, const void *k, con
     double max_d_o = largest_magnitude(p->dtype, d_o, query_elements(p));
     double ds = 0x1p-20 * sqrt(p->head_dim) * max_d_o * max_v;
     double step = dtype_step(p->dtype);
-    double row_step = step * sqrt(p->seqlen_k), column_step = step * sqrt((double)p->seqlen_q * (p->heads / p->kv_heads));
-    GradientScale scale = {.relative = 6 * dtype_epsilon(p->dtype) + 0x1p-20 + score_error(p->head_dim, score_size(p, q, k)),
-                           .condition = {1, 1, 1}};
+    double rows = (double)p->seqlen_q * (p->heads / p->kv_heads); /* that a key's gradients are summed over */
+    double row_step = step * sqrt(p->seqlen_k), column_step = step * sqrt(rows);
+    double relative = 6 * dtype_epsilon(p->dtype) + 0x1p-20 + score_error(p->head_dim, score_size(p, q, k));
+    GradientScale scale = {.condition = {1, 1, 1}};
+    scale.relative[GRADIENT_Q] = relative + sum_error(p->seqlen_k);
+    scale.relative[GRADIENT_K] = scale.relative[GRADIENT_V] = relative + sum_error(rows);
     scale.floor[GRADIENT_Q] = p->scale * max_k * (ds + row_step) + step;
     scale.floor[GRADIENT_K] = p->scale * max_q * (ds + column_step) + step;
     scale.floor[GRADIENT_V] = max_d_o * column_step + step;
@@ -85,8 +88,9 @@ static void compare_rows(size_t begin, size_t end, void *context) {
     for (size_t row = begin; row < end; row++) {
         read_row(p, job->got, row, got);
         read_row(p, job->want, row, want);
-        double allowed = job->scale->relative * job->scale->condition[job->which] * largest_of(want, p->head_dim) +
-                         job->scale->floor[job->which];
+        double allowed =
+            job->scale->relative[job->which] * job->scale->condition[job->which] * largest_of(want, p->head_dim) +
+            job->scale->floor[job->which];
         compare_row(&part, (int)(row / rows / heads), (int)(row / rows % heads), (int)(row % rows), got, want, p->head_dim,
                     allowed);
     }
@@ -242,7 +246,8 @@ Comparison gradient_samples_compare(const GradientSamples *s, Gradient which, co
         const double *want = s->gradients[which] + (size_t)i * p->head_dim;
         double row[MAX_HEAD_DIM], size = worse(term_size(s, which, i), largest_of(want, p->head_dim));
         read_row(p, got, offset / p->head_dim + at.row, row);
-        compare_row(&c, at.batch, at.head, at.row, row, want, p->head_dim, scale->relative * size + scale->floor[which]);
+        compare_row(&c, at.batch, at.head, at.row, row, want, p->head_dim,
+                    scale->relative[which] * size + scale->floor[which]);
     }
     c.empty = comparison_is_empty(&c, scale->floor[which]);
     return c;

@@ -24,7 +24,7 @@ size_t gradient_elements(const Problem *p, Gradient which);
 
 /* How far two correct gradients may be apart depends on the inputs; this looks at them once. Derived in gradient.c. */
 typedef struct {
-    double relative;                  /* to the row's largest element, */
+    double relative[GRADIENT_COUNT];  /* to the row's largest element, */
     double condition[GRADIENT_COUNT]; /* times this; 1 until gradient_samples_compute has seen how much its sums cancel */
     double floor[GRADIENT_COUNT];     /* even where the gradient is 0 */
 } GradientScale;

@@ -67,7 +67,7 @@ void measure_spread(Run *run, Launch *launch, Row *row) {
                 largest_difference(run->p->dtype, output->host, again, gradient_elements(run->p, (Gradient)i));
             row->spread = difference > row->spread || difference != difference ? difference : row->spread;
             if (launch->variant->same_bits) { /* nothing is allowed, then */
-                Comparison c = compare_gradient(run->p, (Gradient)i, again, output->host, &(GradientScale){.relative = 0});
+                Comparison c = compare_gradient(run->p, (Gradient)i, again, output->host, &(GradientScale){.relative = {0}});
                 comparison_merge(&row->comparisons[i], &c);
             }
         }

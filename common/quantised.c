@@ -254,7 +254,7 @@ static double result_allowance(const Prepared *x, Dtype dtype, const double *wan
     double largest = 0;
     for (int i = 0; i < x->p.head_dim; i++)
         largest = fabs(want[i]) > largest ? fabs(want[i]) : largest;
-    double base = output_allowance(dtype, want, x->p.head_dim, lse, x->score_size);
+    double base = output_allowance(dtype, want, x->p.head_dim, x->p.seqlen_k, lse, x->score_size);
     if (lse == -INFINITY)
         return base;
     double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x));

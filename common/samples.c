@@ -71,7 +71,7 @@ Comparison samples_compare_output(const Samples *s, const void *o) {
         RowIndex row = s->rows[i];
         const double *want = s->o + (size_t)i * p->head_dim;
         double *got = to_doubles(p, o, flat_row(p, row) * p->head_dim, (size_t)p->head_dim);
-        double allowed = output_allowance(p->dtype, want, p->head_dim, s->lse[i], s->score_size);
+        double allowed = output_allowance(p->dtype, want, p->head_dim, p->seqlen_k, s->lse[i], s->score_size);
         compare_row(&c, row.batch, row.head, row.row, got, want, p->head_dim, allowed);
         free(got);
     }

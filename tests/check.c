@@ -139,7 +139,8 @@ static void test_output(void) {
     /* The allowance is exact: half of it passes, half as much again does not. Rounding what is stored moves it
      * by up to u, an eighth of the allowance. */
     reset();
-    double allowed = output_allowance(problem.dtype, want + at(1, 1, 35, 0), D, want_lse[(1 * HEADS + 1) * ROWS + 35], size);
+    double allowed = output_allowance(problem.dtype, want + at(1, 1, 35, 0), D, problem.seqlen_k,
+                                      want_lse[(1 * HEADS + 1) * ROWS + 35], size);
     set(1, 1, 35, 4, want[at(1, 1, 35, 4)] + 0.5 * allowed);
     c = output();
     ok(c.ok == 1 && c.bad == 0 && stands_at(&c, 1, 1, 35, 4) && c.error > 0 && c.error < c.allowed,
@@ -211,10 +212,13 @@ static void test_lse(void) {
 
 static void test_allowance(void) {
     const double row[] = {0.25, -2, 1, 0};
-    ok(output_allowance(DTYPE_FP16, row, 3, 0, 0) == (0x1p-9 + 0x1p-20) * 2 + 0x1p-24, "4u of the row's largest, in fp16");
-    ok(output_allowance(DTYPE_BF16, row, 4, -7, 14) == (0x1p-6 + 8 * 0x1p-20) * 2 + 0x1p-133,
+    ok(output_allowance(DTYPE_FP16, row, 3, 0, 0, 0) == (0x1p-9 + 0x1p-20) * 2 + 0x1p-24,
+       "4u of the row's largest, in fp16");
+    ok(output_allowance(DTYPE_BF16, row, 4, 0, -7, 14) == (0x1p-6 + 8 * 0x1p-20) * 2 + 0x1p-133,
        "in bf16, and with the scores' size");
-    ok(output_allowance(DTYPE_FP32, row, 3, -INFINITY, 9) == 0, "nothing for a row without keys");
+    ok(output_allowance(DTYPE_FP32, row, 3, 2500, 1, 0) == (0x1p-22 + 0x1p-20 + 200 * 0x1p-24) * 2 + 0x1p-149,
+       "in fp32, and with 2500 keys");
+    ok(output_allowance(DTYPE_FP32, row, 3, 9, -INFINITY, 9) == 0, "nothing for a row without keys");
 
     static const float q2[] = {3, 4, 0, 1, 0, 0}, k2[] = {1, 2, 2, 0, 0, 0}; /* |q| at most 5, |k| at most 3 */
     Problem two_rows = {.batch = 1,
@@ -249,7 +253,8 @@ static void test_empty(void) {
     ok(other.loosest == 2 && other.largest == 9, "whichever comes first");
 
     reset();
-    const double last = (0.5 - 0x1p-9 - 0x1p-20) / (4 * sqrt(D) * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
+    const double rest = 0.5 - 0x1p-9 - 0x1p-20 - 4 * sqrt(problem.seqlen_k) * 0x1p-24;
+    const double last = rest / (4 * sqrt(D) * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
     problem.dtype = DTYPE_FP16;
     reset();
     ok(!compare_output(&problem, got, reference, reference_lse, 0.99 * last).empty &&

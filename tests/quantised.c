@@ -203,7 +203,7 @@ static double allowed_in(int row) {
     double likely = 7 * spread * (rounding.p_roundoff / sqrt(3) + score),
            most = (rounding.p_roundoff + 2 * score) * largest_v;
     met[likely < most] = 1;
-    return output_allowance(DTYPE_FP32, want_o + row * D, D, want_lse[row], size) + fmin(likely, most) +
+    return output_allowance(DTYPE_FP32, want_o + row * D, D, KEYS, want_lse[row], size) + fmin(likely, most) +
            8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS) * largest_v;
 }
 
