@@ -66,7 +66,7 @@ for my $variant ('two_pass', 'atomic', '00_naive') {
 # ---- all files or none: dq.npy, a small one, fits; dk.npy does not
 {
     my $saved = tempdir(CLEANUP => 1);
-    my @long = ('--heads', 1, '--seqlen', 4, '--seqlen-k', 400, '--variant', 'two_pass', '--iters', 1);
+    my @long = ('--batch', 1, '--heads', 1, '--seqlen', 4, '--seqlen-k', 400, '--variant', 'two_pass', '--iters', 1);
     my $out = `trap '' XFSZ; ulimit -f 8; ./$stage/$stage @long --save $saved 2>&1`;
     is($? >> 8, 2, 'a file that cannot be written: exit code 2');
     like($out, qr/^$stage: --save \Q$saved\E: dk\.npy: .*File too large\n\z/m, 'and one line');
