@@ -160,6 +160,7 @@ static void test_refusals(void) {
          "trailing garbage"},
         {"{'descr': '<f8', 'shape': (2, 3), }\n", "lacks", "no order given"},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), 'colour': 'red', }\n", "'colour'", "an unknown key"},
+        {"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), 'size': (1, 6), }\n", "'size'", "one with a shape"},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), } and more\n", "closing brace",
          "text after the dictionary"},
         {"('descr', '<f8')\n", "dictionary", "a tuple instead of a dictionary"},
@@ -192,6 +193,11 @@ static void test_refusals(void) {
     fwrite("\x93NUMPY\2\0\xff\xff\xff\xff{'descr'", 1, 20, file);
     fclose(file);
     refused("4294967295 bytes", "a header of 4 GiB");
+    char many[8100] = "{'descr': '<f8', 'fortran_order': False, 'shape': (";
+    for (int i = 0; i < 4000; i++)
+        strcat(many, "1,");
+    hand_made(1, strcat(many, "), }\n"), data, 8);
+    refused("4000 dimensions", "more dimensions than memory that is theirs");
     unlink(path);
     refused("No such file", "a missing file");
     mkdir(path, 0700);

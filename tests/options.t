@@ -124,7 +124,7 @@ like($help, qr/$_/, "--help tells of $_")
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
-    '01_tiled' => ['--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
+    '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
     '05_fa2_backward' => ['and do\.npy, .*', 'The forward pass is 04_fa2/split_q\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3, e5m2', '--scaling: tensor, block', '--hadamard'],

@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 use utf8;
+use File::Temp qw(tempdir);
 use Test::More;
 use JSON::PP;
 use lib 'tests';
@@ -103,6 +104,8 @@ is($rows[2]{note}, 'not run: takes fp16, bf16, not fp32', 'it says why');
 is(scalar @rows, 1, '--variant with --no-validate runs that one alone');
 is($rows[0]{ok}, undef, '--no-validate: ok is not known');
 ok($rows[0]{latency_ms} > 0, 'but the latency is');
+@rows = json_rows('--variant', 'mma', '--no-validate', '--save', tempdir(CLEANUP => 1));
+is(scalar(@rows) . ($rows[0]{ok} // ' not known'), '1 not known', 'ok is not known with --save, either');
 like(run('01_tiled', @small, '--no-validate')->{out}, qr/not validated\n.*\nnot validated\n\z/s, 'the table says so too');
 
 my ($header, @csv) = split /\n/, run('01_tiled', @small, '--csv', '--dtype', 'fp32')->{out};
