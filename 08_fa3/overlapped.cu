@@ -131,9 +131,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
     for (int turn = 0;; turn++) {
         mbarrier_wait(&shared.tile_full, turn % 2);
         const QueryTile here = shared.tile;
-        __syncwarp();
-        if (elect_one())
-            mbarrier_arrive(&shared.tile_empty);
+        mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
         if (here.batch_head < 0)
             break;
         const int row = here.first_row + own_row;
@@ -223,7 +221,7 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
     if (warp == 0 && elect_one()) {
         constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
         mbarrier_init(&shared.tile_full, 1);
-        mbarrier_init(&shared.tile_empty, consumer_warps);
+        mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
         mbarrier_init(&shared.q_full, 1);
         mbarrier_init(&shared.q_empty, consumer_warps);
         for (int i = 0; i < STAGES; i++) {

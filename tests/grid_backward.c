@@ -75,7 +75,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     (void)workspace;
     int good = 1;
     for (int which = 0; which < GRADIENT_COUNT; which++) {
-        double u = dtype_epsilon(p->dtype), largest = 0, floor = 0x1p-20 * 25 * c->size[which];
+        double u = dtype_epsilon(p->dtype), largest = 0, floor = 0x1p-20 * 25 * c->size[which] + dtype_step(p->dtype);
         for (size_t i = 0; i < gradient_elements(p, which); i++)
             largest = fmax(largest, fabs(c->want[which][i]));
         /* the naive gradients, which have nobody to be measured by: a few roundings of the largest element. P = 1 in single
