@@ -7,9 +7,9 @@
  */
 #define _XOPEN_SOURCE 700 /* posix_openpt */
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/run.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/parallel.h"
+#include "../common/harness/run.h"
 #include "capture.h"
 #include "figures.h"
 #include "tap.h"

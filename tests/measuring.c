@@ -3,7 +3,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/numeric.h"
-#include "../common/run.h"
+#include "../common/harness/run.h"
 #include "figures.h"
 #include "tap.h"
 
