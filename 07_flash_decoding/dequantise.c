@@ -2,7 +2,7 @@
 #include "cache.h"
 #include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/host/parallel.h"
+#include "../common/host/allocation.h"
 
 #include <stdlib.h>
 

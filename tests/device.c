@@ -4,7 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "../common/device/device.h"
 #include "../common/harness/options.h"
-#include "../common/host/parallel.h"
+#include "../common/host/allocation.h"
 #include "tap.h"
 
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include "../common/judge/gradient.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/parallel.h"
+#include "../common/host/allocation.h"
 #include "grid.h"
 
 #include <stdlib.h>

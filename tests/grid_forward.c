@@ -7,7 +7,7 @@
 #include "../common/judge/check.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/parallel.h"
+#include "../common/host/allocation.h"
 #include "../common/judge/prepared.h"
 #include "grid.h"
 

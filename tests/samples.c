@@ -3,7 +3,7 @@
 #include "../common/judge/samples.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/parallel.h"
+#include "../common/host/allocation.h"
 #include "../common/host/random.h"
 #include "tap.h"
 

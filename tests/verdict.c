@@ -9,7 +9,7 @@
 #include "../common/device/device.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/parallel.h"
+#include "../common/host/allocation.h"
 #include "../common/stage.h"
 #include "tap.h"
 

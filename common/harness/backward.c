@@ -2,7 +2,8 @@
  * validated in place of outputs. See run.h.
  */
 #include "../device/device.h"
-#include "../host/parallel.h"
+#include "../host/allocation.h"
+#include "../host/errors.h"
 #include "run.h"
 
 #include <stdio.h>
@@ -13,14 +14,14 @@ void prepare_backward(Run *run) {
     const Problem *p = run->p;
     const char *reason = variant_refuses(run->stage->forward, p);
     if (reason)
-        cannot_run(run->stage, "the forward pass cannot run here: %s %s", run->stage->forward->name, reason);
-    run->device.d_o = upload(run, run->inputs.d_o, query_elements(p) * dtype_bytes(p->dtype), "dO");
+        cannot_run("the forward pass cannot run here: %s %s", run->stage->forward->name, reason);
+    run->device.d_o = upload(run->inputs.d_o, query_elements(p) * dtype_bytes(p->dtype), "dO");
 }
 
 void run_forward(Run *run) {
     run_variant(run, run->stage->forward, FORWARD);
     if (!row_ran(&run->rows[0]))
-        cannot_run(run->stage, "the forward pass: %s", run->rows[0].note);
+        cannot_run("the forward pass: %s", run->rows[0].note);
     gradients_are_outputs(run);
 }
 

@@ -4,7 +4,8 @@
  * runs once, is compared with 00_naive (and that with the fp64 oracle), and only then is timed.
  */
 #define _GNU_SOURCE /* isatty */
-#include "../host/parallel.h"
+#include "../host/allocation.h"
+#include "../host/errors.h"
 #include "../judge/prepared.h"
 #include "run.h"
 #include "../trace/trace.h"
@@ -25,11 +26,11 @@ void progress(const Run *run, const char *name, const char *text) {
     fflush(stderr);
 }
 
-void *upload(const Run *run, const void *host, size_t bytes, const char *purpose) {
+void *upload(const void *host, size_t bytes, const char *purpose) {
     void *device = device_alloc(bytes, purpose);
     if (!device)
-        cannot_run(run->stage, "out of device memory: %s needs %.2f GiB, beside %.2f GiB in use", purpose,
-                   (double)bytes / 0x1p30, (double)device_allocated() / 0x1p30);
+        cannot_run("out of device memory: %s needs %.2f GiB, beside %.2f GiB in use", purpose, (double)bytes / 0x1p30,
+                   (double)device_allocated() / 0x1p30);
     device_write(device, host, bytes);
     return device;
 }
@@ -241,7 +242,7 @@ static int trace_variant(Run *run, const Variant *v) {
     name_row(run, v, row);
     row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
     if (!alloc_outputs(run, row))
-        cannot_run(run->stage, "%s: out of memory", row->name);
+        cannot_run("%s: out of memory", row->name);
     trace_begin();
     if (variant_prepares(v, run->p))
         v->prepare(run->p, &run->device, row->workspace);
@@ -250,7 +251,7 @@ static int trace_variant(Run *run, const Variant *v) {
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
     double flops = counted_flops(run->p, run->stage->forward ? BACKWARD : FORWARD);
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
-    flush_output(run->stage);
+    flush_output();
     free_outputs(run, row);
     return trace->race_count;
 }
@@ -259,7 +260,7 @@ static int trace_variant(Run *run, const Variant *v) {
 static int trace_variants(Run *run) {
     if (run->stage->forward) {
         if (!alloc_outputs(run, &run->rows[0]))
-            cannot_run(run->stage, "out of memory");
+            cannot_run("out of memory");
         run->stage->forward->launch(run->p, &run->device, NULL);
         gradients_are_outputs(run);
     }
@@ -272,7 +273,7 @@ static int trace_variants(Run *run) {
         races += found > 0;
     }
     if (!traced)
-        cannot_run(run->stage, "--trace: no variant can run this problem here");
+        cannot_run("--trace: no variant can run this problem here");
     return races > 0;
 }
 #endif
@@ -316,28 +317,29 @@ static const Variant *find_variant(const Run *run, const char *name) {
 }
 
 int harness_main(const Stage *stage, int argc, char **argv) {
+    program_is(stage->name);
     Run run = {.stage = stage, .options = options_parse(stage, argc, argv)};
     run.reference = stage->reference ? stage->reference : &naive_variant;
     Options *options = &run.options;
     const Problem *p = run.p = &options->problem;
     if (options->save)
-        save_check(stage, options->save);
+        save_check(options->save);
     if (options->load)
-        run.inputs = tensors_load(stage, options);
+        run.inputs = tensors_load(options, stage->forward != NULL);
     const DeviceProperties *device = device_properties();
     options_complete(options, stage, device->is_cpu);
     const Variant *only = run.only = options->variant ? find_variant(&run, options->variant) : NULL;
     const char *reason = only ? variant_refuses(only, p) : NULL;
     if (reason)
-        cannot_run(stage, "--variant %s cannot run here: %s", options->variant, reason);
+        cannot_run("--variant %s cannot run here: %s", options->variant, reason);
 
     if (!options->load)
-        run.inputs = tensors_random(stage, p, options->seed, options->outliers);
-    run.device.q = upload(&run, run.inputs.q, query_elements(p) * dtype_bytes(p->dtype), "Q");
-    run.device.k = upload(&run, run.inputs.k, key_elements(p) * dtype_bytes(p->dtype), "K");
-    run.device.v = upload(&run, run.inputs.v, key_elements(p) * dtype_bytes(p->dtype), "V");
+        run.inputs = tensors_random(p, options->seed, options->outliers, stage->forward != NULL);
+    run.device.q = upload(run.inputs.q, query_elements(p) * dtype_bytes(p->dtype), "Q");
+    run.device.k = upload(run.inputs.k, key_elements(p) * dtype_bytes(p->dtype), "K");
+    run.device.v = upload(run.inputs.v, key_elements(p) * dtype_bytes(p->dtype), "V");
     if (options->key_lengths)
-        run.device.key_lengths = upload(&run, options->key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
+        run.device.key_lengths = upload(options->key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
     if (stage->forward)
         prepare_backward(&run);
     add_output(&run, "O", query_elements(p) * dtype_bytes(p->dtype), &run.device.o);
@@ -368,9 +370,9 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         run_variant(&run, &stage->variants[i], direction);
     if (options->save && row_ran(&run.rows[run.row_total - 1])) { /* the variant named ran last */
         if (stage->forward)
-            save_gradients(stage, options->save, p, run.outputs[0].host, run.outputs[1].host, run.outputs[2].host);
+            save_gradients(options->save, p, run.outputs[0].host, run.outputs[1].host, run.outputs[2].host);
         else
-            save_outputs(stage, options->save, p, run.outputs[0].host, run.outputs[1].host);
+            save_outputs(options->save, p, run.outputs[0].host, run.outputs[1].host);
     }
     report_end(&run.report, run.rows, run.row_total);
     free_run(&run);

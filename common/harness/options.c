@@ -2,39 +2,20 @@
 #define _GNU_SOURCE /* getopt_long */
 #include "options.h"
 
-#include "../host/parallel.h"
+#include "../host/allocation.h"
+#include "../host/errors.h"
 #include "../trace/roofline.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MAX_SCALE 1e6
 #define MAX_ITERS 1000000
-
-void cannot_run(const Stage *stage, const char *text, ...) {
-    va_list arguments;
-    va_start(arguments, text);
-    fprintf(stderr, "%s: ", stage->name);
-    vfprintf(stderr, text, arguments);
-    fprintf(stderr, "\n");
-    va_end(arguments);
-    exit(2);
-}
-
-void flush_output(const Stage *stage) {
-    if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
-        cannot_run(stage, "stdout is closed, nothing can be printed");
-    if (fflush(stdout) != 0 || ferror(stdout))
-        cannot_run(stage, "the output cannot be written: %s", strerror(errno));
-}
 
 /* ---- one value ---- */
 
@@ -46,31 +27,31 @@ static int parse_whole(const char *text, uint64_t max, uint64_t *value) {
     return isdigit((unsigned char)*text) && *end == '\0' && errno == 0 && *value <= max;
 }
 
-static int int_option(const Stage *stage, const char *option, const char *text, int max) {
+static int int_option(const char *option, const char *text, int max) {
     uint64_t value;
     if (!parse_whole(text, (uint64_t)max, &value) || value == 0)
-        cannot_run(stage, "--%s %s: choose a whole number from 1 to %d", option, text, max);
+        cannot_run("--%s %s: choose a whole number from 1 to %d", option, text, max);
     return (int)value;
 }
 
-static float scale_option(const Stage *stage, const char *text) {
+static float scale_option(const char *text) {
     char *end;
     float value = strtof(text, &end);
     int starts_well = isdigit((unsigned char)*text) || *text == '.';
     if (!starts_well || *end != '\0' || !(value > 0 && value <= MAX_SCALE))
-        cannot_run(stage, "--scale %s: choose a number above 0, up to 1e6", text);
+        cannot_run("--scale %s: choose a number above 0, up to 1e6", text);
     return value;
 }
 
-static Dtype dtype_option(const Stage *stage, const char *text) {
+static Dtype dtype_option(const char *text) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         if (strcmp(text, dtype_name((Dtype)dtype)) == 0)
             return (Dtype)dtype;
-    cannot_run(stage, "--dtype %s: choose fp16, bf16 or fp32", text);
+    cannot_run("--dtype %s: choose fp16, bf16 or fp32", text);
 }
 
 /* "a,b,c": fills in key_lengths and key_length_count. */
-static void lengths_option(Options *o, const Stage *stage, const char *text) {
+static void lengths_option(Options *o, const char *text) {
     free(o->key_lengths);
     o->key_lengths = host_alloc(strlen(text) / 2 + 1, sizeof *o->key_lengths);
     o->key_length_count = 0;
@@ -82,7 +63,7 @@ static void lengths_option(Options *o, const Stage *stage, const char *text) {
             *next++ = '\0';
         uint64_t length;
         if (!parse_whole(item, MAX_SEQLEN, &length))
-            cannot_run(stage, "--lengths %s: choose key lengths from 0 to --seqlen-k, like 17,0,256", text);
+            cannot_run("--lengths %s: choose key lengths from 0 to --seqlen-k, like 17,0,256", text);
         o->key_lengths[o->key_length_count++] = (int)length;
     }
     free(list);
@@ -101,7 +82,7 @@ static const char *variant_option(const Stage *stage, const char *text) {
     }
     if (strcmp(text, NAIVE) == 0)
         return NAIVE;
-    cannot_run(stage, "--variant %s: choose %s%s" NAIVE, text, choices, *choices ? " or " : "");
+    cannot_run("--variant %s: choose %s%s" NAIVE, text, choices, *choices ? " or " : "");
 }
 
 /* ---- the command line ---- */
@@ -191,7 +172,7 @@ static void list_choices(const Setting *setting, char *list, size_t size) {
         snprintf(list + used, size - used, "%sa whole number from 1 to %d", used ? " or " : "", setting->max);
 }
 
-static int setting_option(const Stage *stage, const Setting *setting, const char *text) {
+static int setting_option(const Setting *setting, const char *text) {
     if (is_flag(setting))
         return 1;
     uint64_t value;
@@ -202,7 +183,7 @@ static int setting_option(const Stage *stage, const Setting *setting, const char
         return (int)value;
     char list[160] = "";
     list_choices(setting, list, sizeof list);
-    cannot_run(stage, "--%s %s: choose %s", setting->name, text, list);
+    cannot_run("--%s %s: choose %s", setting->name, text, list);
 }
 
 static const char *option_name(int code) {
@@ -289,7 +270,7 @@ static void print_help(const Stage *stage) {
 Options options_parse(const Stage *stage, int argc, char **argv) {
     Options o = {.validate = 1, .roofline = "h200"};
     Problem *p = &o.problem;
-    flush_output(stage);
+    flush_output();
     add_settings(stage);
     optind = 1;
     opterr = 0; /* the messages are ours */
@@ -298,78 +279,78 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         if (code <= HEAD_DIM)
             o.shape_given = name;
         if (code >= SETTING && code < END) {
-            p->settings[code - SETTING] = setting_option(stage, &stage->settings[code - SETTING], optarg);
+            p->settings[code - SETTING] = setting_option(&stage->settings[code - SETTING], optarg);
             continue;
         }
         switch (code) {
-        case BATCH: p->batch = int_option(stage, name, optarg, MAX_BATCH); break;
-        case HEADS: p->heads = int_option(stage, name, optarg, MAX_HEADS); break;
-        case KV_HEADS: p->kv_heads = int_option(stage, name, optarg, MAX_HEADS); break;
-        case SEQLEN: p->seqlen_q = int_option(stage, name, optarg, MAX_SEQLEN); break;
-        case SEQLEN_K: p->seqlen_k = int_option(stage, name, optarg, MAX_SEQLEN); break;
-        case HEAD_DIM: p->head_dim = int_option(stage, name, optarg, MAX_HEAD_DIM); break;
-        case DTYPE: p->dtype = dtype_option(stage, optarg); break;
+        case BATCH: p->batch = int_option(name, optarg, MAX_BATCH); break;
+        case HEADS: p->heads = int_option(name, optarg, MAX_HEADS); break;
+        case KV_HEADS: p->kv_heads = int_option(name, optarg, MAX_HEADS); break;
+        case SEQLEN: p->seqlen_q = int_option(name, optarg, MAX_SEQLEN); break;
+        case SEQLEN_K: p->seqlen_k = int_option(name, optarg, MAX_SEQLEN); break;
+        case HEAD_DIM: p->head_dim = int_option(name, optarg, MAX_HEAD_DIM); break;
+        case DTYPE: p->dtype = dtype_option(optarg); break;
         case CAUSAL: p->causal = 1; break;
-        case LENGTHS: lengths_option(&o, stage, optarg); break;
-        case SCALE: p->scale = scale_option(stage, optarg); break;
+        case LENGTHS: lengths_option(&o, optarg); break;
+        case SCALE: p->scale = scale_option(optarg); break;
         case VARIANT: o.variant = variant_option(stage, optarg); break;
-        case ITERS: o.iters = int_option(stage, name, optarg, MAX_ITERS); break;
+        case ITERS: o.iters = int_option(name, optarg, MAX_ITERS); break;
         case SEED:
             if (!parse_whole(optarg, UINT64_MAX, &o.seed))
-                cannot_run(stage, "--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
+                cannot_run("--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
             break;
         case INPUTS:
             o.outliers = find_choice("normal|outliers", optarg);
             if (o.outliers < 0)
-                cannot_run(stage, "--inputs %s: choose normal or outliers", optarg);
+                cannot_run("--inputs %s: choose normal or outliers", optarg);
             break;
         case WARM: o.warm = 1; break;
         case LOAD:
         case SAVE:
             if (!*optarg)
-                cannot_run(stage, "--%s: choose a folder", name);
+                cannot_run("--%s: choose a folder", name);
             *(code == LOAD ? &o.load : &o.save) = optarg;
             break;
         case CSV:
         case JSON:
             if (o.format != FORMAT_TABLE && o.format != (code == CSV ? FORMAT_CSV : FORMAT_JSON))
-                cannot_run(stage, "--csv and --json: choose one");
+                cannot_run("--csv and --json: choose one");
             o.format = code == CSV ? FORMAT_CSV : FORMAT_JSON;
             break;
         case TRACE_RUN:
 #ifndef TRACE
-            cannot_run(stage, "--trace: this program is not built for it; make trace-%s builds and runs one", stage->name);
+            cannot_run("--trace: this program is not built for it; make trace-%s builds and runs one", stage->name);
 #endif
             o.trace = 1;
             break;
         case ROOFLINE:
             if (!find_chip(optarg))
-                cannot_run(stage, "--roofline %s: choose " CHIP_NAMES, optarg);
+                cannot_run("--roofline %s: choose " CHIP_NAMES, optarg);
             o.roofline = optarg;
             break;
         case NO_VALIDATE: o.validate = 0; break;
         case HELP:
             print_help(stage);
-            flush_output(stage);
+            flush_output();
             exit(0);
-        case ':': cannot_run(stage, "--%s: its value is missing", option_name(optopt));
+        case ':': cannot_run("--%s: its value is missing", option_name(optopt));
         default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
             if (optopt >= END)
-                cannot_run(stage, "-%c: no such option, --help lists them", optopt);
-            cannot_run(stage, "%s: %s", argv[optind - 1], optopt ? "takes no value" : "no such option, --help lists them");
+                cannot_run("-%c: no such option, --help lists them", optopt);
+            cannot_run("%s: %s", argv[optind - 1], optopt ? "takes no value" : "no such option, --help lists them");
         }
     }
     if (optind < argc)
-        cannot_run(stage, "%s: not an option, --help lists them", argv[optind]);
+        cannot_run("%s: not an option, --help lists them", argv[optind]);
     if (o.load && o.shape_given)
-        cannot_run(stage, "--%s and --load: choose one, the shape comes from the files", o.shape_given);
+        cannot_run("--%s and --load: choose one, the shape comes from the files", o.shape_given);
 
     if (o.trace && o.format == FORMAT_CSV)
-        cannot_run(stage, "--trace and --csv: choose --json, or neither for a table");
+        cannot_run("--trace and --csv: choose --json, or neither for a table");
     if (!stage->variants[0].name)
         o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)
-        cannot_run(stage, "--save %s: name the one to save with --variant", o.save);
+        cannot_run("--save %s: name the one to save with --variant", o.save);
     return o;
 }
 
@@ -388,30 +369,30 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
 
     const char *source = o->load ? "--load" : "--head-dim";
     if (p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM)
-        cannot_run(stage, "%s: head dim %d, choose a multiple of 8 up to %d", source, p->head_dim, MAX_HEAD_DIM);
+        cannot_run("%s: head dim %d, choose a multiple of 8 up to %d", source, p->head_dim, MAX_HEAD_DIM);
     if (p->heads % p->kv_heads)
-        cannot_run(stage, "%s %d: choose a divisor of %d, the number of query heads",
+        cannot_run("%s %d: choose a divisor of %d, the number of query heads",
                    o->load ? "--load: key/value heads" : "--kv-heads", p->kv_heads, p->heads);
 
     /* The kernels have one (batch, head) a block of their grid's y or z dimension. */
     if ((long)p->batch * p->heads > 65535)
-        cannot_run(stage, "--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
+        cannot_run("--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
 
     /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
     if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
-        cannot_run(stage, "--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
+        cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
                    p->batch, p->heads, p->seqlen_q, p->seqlen_k);
 
     if (!o->key_lengths)
         return;
     if (o->key_length_count != 1 && o->key_length_count != p->batch)
-        cannot_run(stage, "--lengths: %d given, choose one for all batch entries or one for each of the %d",
-                   o->key_length_count, p->batch);
+        cannot_run("--lengths: %d given, choose one for all batch entries or one for each of the %d", o->key_length_count,
+                   p->batch);
     int *lengths = host_alloc((size_t)p->batch, sizeof *lengths);
     for (int b = 0; b < p->batch; b++) {
         lengths[b] = o->key_lengths[o->key_length_count == 1 ? 0 : b];
         if (lengths[b] > p->seqlen_k)
-            cannot_run(stage, "--lengths: %d, choose key lengths from 0 to %d, the number of keys", lengths[b], p->seqlen_k);
+            cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", lengths[b], p->seqlen_k);
     }
     free(o->key_lengths);
     o->key_lengths = lengths;

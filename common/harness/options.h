@@ -11,13 +11,6 @@
 #include "../problem.h"
 #include "../stage.h"
 
-/* Batch and heads may become a grid's y and z, which end at 65535. Rows are counted in ints, and kernels round them up to
- * whole tiles: half the range of int leaves room for that. */
-#define MAX_BATCH 65535
-#define MAX_HEADS 65535
-#define MAX_SEQLEN (1 << 30)
-#define MAX_HEAD_DIM 256
-
 #define NAIVE "00_naive" /* the name under which every stage knows the reference */
 
 typedef enum { FORMAT_TABLE, FORMAT_CSV, FORMAT_JSON } Format;
@@ -45,12 +38,5 @@ Options options_parse(const Stage *stage, int argc, char **argv);
 /* Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say
  * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
 void options_complete(Options *options, const Stage *stage, int is_cpu);
-
-/* Ends the program, as a mistake does, unless what was printed to stdout so far has been written. Also if stdout is closed:
- * the next file that is opened would take its place, and the table with it. */
-void flush_output(const Stage *stage);
-
-/* Prints "01_tiled: " and the text as one line on stderr, and exits with code 2. */
-__attribute__((format(printf, 2, 3), noreturn)) void cannot_run(const Stage *stage, const char *text, ...);
 
 #endif

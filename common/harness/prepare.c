@@ -13,12 +13,12 @@ void validate_prepared(Run *run, const Launch *launch, Row *row) {
     sample_errors(run, row);
     row->comparison_count = PREPARED_COMPARISONS;
     row->against_oracle = !compare_prepared(run->p, launch->variant, lengths, run->device.key_lengths, &run->inputs,
-                                             launch->workspace, o, lse, REFERENCE_NAIVE, row->comparisons);
+                                            launch->workspace, o, lse, REFERENCE_NAIVE, row->comparisons);
     if (!row->against_oracle)
         return;
     run->report.sample_count = run->samples.count;
     compare_prepared(run->p, launch->variant, lengths, run->device.key_lengths, &run->inputs, launch->workspace, o, lse,
-                      REFERENCE_SAMPLES, row->comparisons);
+                     REFERENCE_SAMPLES, row->comparisons);
 }
 
 /* Times the launch in another direction and prints that as a row of its own. */

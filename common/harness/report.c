@@ -1,6 +1,8 @@
 /* report.c - see report.h. */
 #include "report.h"
 
+#include "../host/errors.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -457,7 +459,7 @@ void report_start(const Report *r) {
         table_start(r);
     else if (r->format == FORMAT_CSV)
         csv_start(r);
-    flush_output(r->stage); /* a kernel may yet end the program */
+    flush_output(); /* a kernel may yet end the program */
 }
 
 void report_row(const Report *r, const Row *row) {
@@ -465,7 +467,7 @@ void report_row(const Report *r, const Row *row) {
         table_row(r, row);
     else
         print_fields(r, row);
-    flush_output(r->stage);
+    flush_output();
 }
 
 void report_end(const Report *r, const Row *rows, int count) {
@@ -499,5 +501,5 @@ void report_end(const Report *r, const Row *rows, int count) {
     }
     if (r->format == FORMAT_TABLE)
         print_verdict(r, rows, count);
-    flush_output(r->stage);
+    flush_output();
 }

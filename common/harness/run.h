@@ -58,7 +58,7 @@ void launch_once(void *launch);
 /* One line on a terminal, overwritten by the next and gone at the end (text NULL). */
 void progress(const Run *run, const char *name, const char *text);
 /* A copy of a host array on the device; ends the program if it does not fit. */
-void *upload(const Run *run, const void *host, size_t bytes, const char *purpose);
+void *upload(const void *host, size_t bytes, const char *purpose);
 /* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
 int alloc_buffer(Buffer *buffer);
 /* Fills in the row's errors against fp64, in sampled rows. */

@@ -3,9 +3,10 @@
 
 #include "parallel.h"
 
+#include "errors.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -41,10 +42,8 @@ int host_threads(void) {
     }
     char *end;
     long threads = strtol(text, &end, 10);
-    if (*end || threads < 1 || threads > MAX_THREADS) {
-        fprintf(stderr, "HOST_THREADS=%s: must be a whole number from 1 to %d\n", text, MAX_THREADS);
-        exit(2);
-    }
+    if (*end || threads < 1 || threads > MAX_THREADS)
+        cannot_run("HOST_THREADS=%s: choose a whole number from 1 to %d", text, MAX_THREADS);
     return (int)threads;
 }
 
@@ -69,13 +68,4 @@ void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *con
     inside = 0;
     for (int i = 0; i < started; i++)
         pthread_join(helpers[i], NULL);
-}
-
-void *host_alloc(size_t count, size_t size) {
-    void *memory = calloc(count ? count : 1, size);
-    if (!memory) {
-        fprintf(stderr, "out of host memory: %.1f MiB more are needed\n", (double)count * (double)size / 0x1p20);
-        exit(2);
-    }
-    return memory;
 }

@@ -1,4 +1,4 @@
-/* parallel.h - splits a loop over the host's cores, and host memory that is there or ends the program.
+/* parallel.h - splits a loop over the host's cores.
  *
  *     static void square(size_t begin, size_t end, void *context) {
  *         double *values = context;
@@ -24,9 +24,6 @@ void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *con
 
 /* All online cores, or the environment's HOST_THREADS, 1 to 1024. Another value there ends the program with exit code 2. */
 int host_threads(void);
-
-/* Memory for count elements of `size` bytes, zeroed. Ends the program with one line and exit code 2 if it is not there. */
-void *host_alloc(size_t count, size_t size);
 
 #ifdef __cplusplus
 }

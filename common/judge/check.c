@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "../numeric.h"
+#include "../host/allocation.h"
 #include "../host/parallel.h"
 
 #include <float.h>

@@ -2,6 +2,7 @@
 #include "gradient.h"
 
 #include "../numeric.h"
+#include "../host/allocation.h"
 #include "../host/parallel.h"
 
 #include <pthread.h>

@@ -15,6 +15,7 @@
  */
 #include "oracle.h"
 
+#include "../host/allocation.h"
 #include "../host/parallel.h"
 
 #include <stdlib.h>

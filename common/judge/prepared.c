@@ -4,7 +4,7 @@
 #include "../device/device.h"
 #include "../numeric.h"
 #include "oracle.h"
-#include "../host/parallel.h"
+#include "../host/allocation.h"
 #include "samples.h"
 
 #include <stdlib.h>
@@ -300,8 +300,8 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
 }
 
 int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
-                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse,
-                      ReferenceKind kind, Comparison comparisons[PREPARED_COMPARISONS]) {
+                     const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
+                     Comparison comparisons[PREPARED_COMPARISONS]) {
     Prepared x = prepare(p, variant, inputs, workspace);
     Reference reference = {0};
     double largest_v = 0;

@@ -11,7 +11,6 @@
 
 #include "check.h"
 #include "../stage.h"
-#include "../harness/tensors.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,8 +25,8 @@ typedef enum { REFERENCE_NAIVE, REFERENCE_ORACLE, REFERENCE_SAMPLES } ReferenceK
  * the host, device_lengths on the device, or both NULL. Fills in all of `comparisons`. Returns 0 if `kind` does not fit into
  * memory; O and LSE are not filled in then. */
 int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
-                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse,
-                      ReferenceKind kind, Comparison comparisons[PREPARED_COMPARISONS]);
+                     const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
+                     Comparison comparisons[PREPARED_COMPARISONS]);
 
 /* Whether the variant prepares its inputs for this problem. */
 int variant_prepares(const Variant *variant, const Problem *p);

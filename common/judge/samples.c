@@ -3,6 +3,7 @@
 
 #include "../numeric.h"
 #include "oracle.h"
+#include "../host/allocation.h"
 #include "../host/parallel.h"
 
 #include <stdlib.h>

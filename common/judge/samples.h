@@ -5,7 +5,6 @@
 #define FA_SAMPLES_H
 
 #include "check.h"
-#include "../harness/tensors.h"
 
 #define MAX_SAMPLES 64
 
