@@ -1,4 +1,4 @@
-/* softmax.cuh - the small change of every softmax on fragments: what four lanes do together for a row, and a few constants. */
+/* softmax.cuh - what every softmax on fragments needs: what the four lanes of a row do together, and a few constants. */
 #ifndef FA_SOFTMAX_CUH
 #define FA_SOFTMAX_CUH
 
