@@ -89,7 +89,7 @@ endif
 objects = $(patsubst %,$(OUT)/%.o,$1)
 COMMON := $(wildcard common/harness/*.c common/judge/*.c common/host/*.c) $(MACHINE)
 # A backward stage starts from another stage's forward pass.
-FORWARD_05_fa2_backward := 04_fa2/split_q.cu
+FORWARD_05_fa2_backward := 04_fa2/tuned.cu
 NAIVE  := 00_naive/naive.c 00_naive/traffic.c 00_naive/naive.cu
 
 $(OUT)/%.c.o: %.c
