@@ -49,20 +49,20 @@ ifeq ($(DEVICE),cuda)
   OUT       := build/cuda-$(subst $(space),-,$(strip $(ARCH)))
   KERNEL_CC  = $(NVCC) -std=c++17 -O3 -lineinfo $(foreach a,$(ARCH),$(call gencode,$a)) -Xcompiler -Wall
   LINK       = $(NVCC) $(foreach a,$(ARCH),$(call gencode,$a)) -Xcompiler -pthread
-  MACHINE   := common/device_cuda.cu
+  MACHINE   := common/device/device_cuda.cu
 else
   # no contraction to fused multiply-adds: results must not depend on the compiler's mood
   OUT       := build/cpu$(addprefix -,$(subst $(,),-,$(SANITIZE)))
   SAN       := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
   KERNEL_CC  = $(CXX) -x c++ -std=c++17 $(KERNEL_OPTIMISE) -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
   LINK       = $(CXX) -pthread $(SAN)
-  MACHINE   := common/device_cpu.c $(filter-out common/cpu/trace%,$(wildcard common/cpu/*.c))
+  MACHINE   := common/device/device_cpu.c $(wildcard common/cpu/*.c)
 endif
 
 is_gnu  = $(findstring Free Software Foundation,$(shell $1 --version 2>/dev/null))
 GNU_CXX = $(firstword $(foreach c,$(CXX) g++,$(if $(call is_gnu,$c),$c)))
 
-# TRACE=1: the kernels report each access to memory (common/cpu/trace.c, notes/trace.md). -fsanitize=thread inserts the calls,
+# TRACE=1: the kernels report each access to memory (common/trace/trace.c, notes/trace.md). -fsanitize=thread inserts the calls,
 # the options after it keep them true to the source; clang would split or lose the 16-byte ones.
 ifdef TRACE
   ifneq ($(DEVICE),cpu)
@@ -77,7 +77,7 @@ ifdef TRACE
   KERNEL_CC   = $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \
                 -fsanitize=thread --param tsan-instrument-func-entry-exit=0 -fno-tree-sra
   LINK        = $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f
-  MACHINE    := common/device_cpu.c $(wildcard common/cpu/*.c)
+  MACHINE    := common/device/device_cpu.c $(wildcard common/cpu/*.c common/trace/*.c)
 endif
 
 # `make V=1` prints the commands as they are.
@@ -87,7 +87,7 @@ endif
 
 # ---- objects ------------------------------------------------------------------------------------------------------------
 objects = $(patsubst %,$(OUT)/%.o,$1)
-COMMON := $(filter-out common/device_cpu.c,$(wildcard common/*.c)) $(MACHINE)
+COMMON := $(wildcard common/harness/*.c common/judge/*.c common/host/*.c) $(MACHINE)
 # A backward stage starts from another stage's forward pass.
 FORWARD_05_fa2_backward := 04_fa2/split_q.cu
 NAIVE  := 00_naive/naive.c 00_naive/traffic.c 00_naive/naive.cu
@@ -102,8 +102,8 @@ $(OUT)/%.cu.o: %.cu
 
 # The commit a binary was built from stands in its JSON rows.
 COMMIT ?= $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
-$(OUT)/common/report.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
-$(OUT)/common/report.c.o: $(OUT)/commit-$(COMMIT)
+$(OUT)/common/harness/report.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
+$(OUT)/common/harness/report.c.o: $(OUT)/commit-$(COMMIT)
 $(OUT)/commit-%:
 	@mkdir -p $(@D) && rm -f $(OUT)/commit-* && touch $@
 
@@ -158,8 +158,7 @@ endef
 WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc
 $(foreach s,$(STAGES),$(eval $(call grid_rule,$s)))
 
-$(OUT)/tests/fp8_options: $(OUT)/06_fp8/main_as_table.o $(call objects,$(filter-out %/main.c,$(wildcard 06_fp8/*.c 06_fp8/*.cu)) \
-		$(NAIVE) $(wildcard common/harness*.c) common/quantised.c)
+$(OUT)/tests/fp8_options: $(OUT)/06_fp8/main_as_table.o $(call objects,$(filter-out %/main.c,$(wildcard 06_fp8/*.c 06_fp8/*.cu)))
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
@@ -218,7 +217,7 @@ $(foreach s,$(STAGES),$(eval $(call trace_rules,$s)))
 trace: ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 trace-built
 trace-built: $(foreach s,$(STAGES),$(OUT)/$s/$s)
-	@perl common/trace_table.pl $(foreach s,$(STAGES),$(OUT)/$s/$s) -- $(TRACE_OPTIONS)
+	@perl common/classroom/trace_table.pl $(foreach s,$(STAGES),$(OUT)/$s/$s) -- $(TRACE_OPTIONS)
 
 # ---- ncu ----------------------------------------------------------------------------------------------------------------
 # The first launch of each kernel of the variant VARIANT (the stage's last if not given), at the shape in PROFILE_OPTIONS.
@@ -255,7 +254,7 @@ tables: ## rewrite the figures in README and notes from the result files
 # The host's C. Not main.c, which are tables, and nothing of kernels: clang-format knows neither macros that take a body nor a
 # comment before #pragma unroll.
 format: ## clang-format over the host's sources
-	clang-format -i $(filter-out %/main.c %_cpu.h,$(wildcard common/*.[ch] common/cpu/*.[ch] 0?_*/*.c tests/*.[ch]))
+	clang-format -i $(filter-out %/main.c %_cpu.h,$(wildcard common/*.h common/*/*.[ch] 0?_*/*.c tests/*.[ch]))
 
 clean: ## remove what was built
 	rm -rf build $(foreach s,$(STAGES),$s/$s)
@@ -276,29 +275,29 @@ PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 DECODING := $(filter %decoding,$(PROGRAMS))
 
 compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for 07)
-	@perl common/compare.pl $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
+	@perl common/classroom/compare.pl $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
 
 sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (SWEEP_OPTIONS)
-	@perl common/sweep.pl $(PROGRAMS) -- $(SWEEP_OPTIONS)
+	@perl common/classroom/sweep.pl $(PROGRAMS) -- $(SWEEP_OPTIONS)
 
 fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
-	@perl common/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
+	@perl common/classroom/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
 
 plots: ## draw notes/pictures/ from the result files; needs Python with matplotlib (PLOT_OPTIONS)
 	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
-	@python3 -B common/pictures.py && python3 -B common/plots.py $(PLOT_OPTIONS)
+	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py $(PLOT_OPTIONS)
 
 intensity: ## FLOPs a byte of every variant, by the trace, into notes/results/intensity.tsv, for the roofline
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 intensity-built
 intensity-built: $(filter-out $(DECODING),$(PROGRAMS))
-	@perl common/intensity.pl $^
+	@perl common/classroom/intensity.pl $^
 
 diff-%:
-	@perl common/diff.pl $*
+	@perl common/classroom/diff.pl $*
 diff: ## the lesson between two kernels: make diff-03-04, make diff-04.1-04.2
-	@perl common/diff.pl
+	@perl common/classroom/diff.pl
 
-# One kernel file of a stage replaced by what lies in exercises/<number>/; common/exercise.pl calls these.
+# One kernel file of a stage replaced by what lies in exercises/<number>/; common/classroom/exercise.pl calls these.
 ifdef EXERCISE
 SCRATCH  := $(wildcard exercises/$(EXERCISE)/*.cu)
 REPLACED := $(patsubst exercises/$(EXERCISE)/%,$(OUT)/$(EXERCISE_STAGE)/%.o,$(SCRATCH))
@@ -313,4 +312,4 @@ $(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/main_as_table.o $(so
 endif
 
 exercise: ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
-	@MAKE="$(MAKE_COMMAND)" OUT=$(OUT) DEVICE=$(DEVICE) perl common/exercise.pl $(N) $(if $(ANSWER),-- "$(ANSWER)")
+	@MAKE="$(MAKE_COMMAND)" OUT=$(OUT) DEVICE=$(DEVICE) perl common/classroom/exercise.pl $(N) $(if $(ANSWER),-- "$(ANSWER)")

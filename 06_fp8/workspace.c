@@ -1,10 +1,10 @@
 /* workspace.c - the workspace of fp8.h as the host sees it: how large it is, and what it stands for. Everything that the
  * pre-pass did is undone here step by step (scale, rotation, mean, transposition); the variants' output is validated against
- * attention of the result (common/quantised.h).
+ * attention of the result (common/judge/prepared.h).
  */
-#include "../common/device.h"
+#include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/parallel.h"
+#include "../common/host/allocation.h"
 #include "fp8.h"
 
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #ifndef FA_DECODE_H
 #define FA_DECODE_H
 
-#include "../common/device.h"
+#include "../common/device/device.h"
 #include "../common/stage.h"
 
 enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings: 0 is auto, none, same */

@@ -1,8 +1,8 @@
 /* dequantise.c - what the 8-bit cache stands for, on the host. */
 #include "decode.h"
-#include "../common/device.h"
+#include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/parallel.h"
+#include "../common/host/allocation.h"
 
 #include <stdlib.h>
 

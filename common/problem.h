@@ -42,6 +42,13 @@ typedef struct {
     int settings[MAX_SETTINGS]; /* the stage's own options, in the order of its table (stage.h: Setting) */
 } Problem;
 
+/* Batch and heads may become a grid's y and z, which end at 65535. Rows are counted in ints, and kernels round them up to
+ * whole tiles: half the range of int leaves room for that. */
+#define MAX_BATCH 65535
+#define MAX_HEADS 65535
+#define MAX_SEQLEN (1 << 30)
+#define MAX_HEAD_DIM 256
+
 /* Device pointers. q, o, d_o, dq: [batch, heads, seqlen_q, head_dim]; k, v, dk, dv: [batch, kv_heads, seqlen_k, head_dim];
  * lse: [batch, heads, seqlen_q], fp32, natural logarithm. Passed to kernels by value. */
 typedef struct {
@@ -52,6 +59,12 @@ typedef struct {
     const void *d_o;        /* backward only: the upstream gradient, and the three gradients */
     void *dq, *dk, *dv;
 } Tensors;
+
+/* Q, K, V and dO on the host, in the problem's dtype and shapes. */
+typedef struct {
+    void *q, *k, *v;
+    void *d_o; /* NULL in a forward stage */
+} HostTensors;
 
 /* One piece of workspace, named by its purpose so that memory can be reported by purpose. */
 typedef struct {

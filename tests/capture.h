@@ -5,7 +5,7 @@
 #ifndef FA_CAPTURE_H
 #define FA_CAPTURE_H
 
-#include "../common/parallel.h"
+#include "../common/host/allocation.h"
 
 #include <stdio.h>
 #include <stdlib.h>

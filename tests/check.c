@@ -1,11 +1,11 @@
-/* check.c - tests of common/check.h. Mostly of what it must refuse: a comparison is only worth something if wrong results,
+/* check.c - tests of common/judge/check.h. Mostly of what it must refuse: a comparison is only worth something if wrong results,
  * NaN and unwritten memory above all, cannot get past it.
  */
-#include "../common/check.h"
+#include "../common/judge/check.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/random.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/parallel.h"
+#include "../common/host/random.h"
 #include "tap.h"
 
 #include <float.h>

@@ -54,7 +54,7 @@ my $crash = fake_stage('08_crash', 'print STDERR "08_crash: last words\n"; my ($
 
 # ---- compare
 my @tiny = qw(--heads 1 --seqlen 24 --head-dim 64 --iters 1);
-my $run = run('perl', 'common/compare.pl', @few, '--', @tiny);
+my $run = run('perl', 'common/classroom/compare.pl', @few, '--', @tiny);
 is($run->{code}, 0, 'compare: all agree') or diag($run->{out}, $run->{err});
 utf8::decode($run->{out});
 my @rows = $run->{out} =~ /^(0\S+) +forward .*×.* \/ /mg;
@@ -63,22 +63,22 @@ like($run->{out}, qr/^problem  forward · batch 1 · heads 1\/1 · seqlen 24×24
 like($run->{out}, qr/\nPASS  2 variants agree with 00_naive\n\z/, 'compare: the verdict');
 is($run->{err}, '', 'compare: no progress where stderr is not a terminal');
 
-$run = run('perl', 'common/compare.pl', $crash, $large, $few[0], '--', qw(--seqlen 1024 --batch 1 --heads 1 --iters 1 --lengths 1));
+$run = run('perl', 'common/classroom/compare.pl', $crash, $large, $few[0], '--', qw(--seqlen 1024 --batch 1 --heads 1 --iters 1 --lengths 1));
 is($run->{code}, 1, 'compare: a crash is a failure');
 like($run->{out}, qr/^08_crash +ended by signal 11: last words$/m, 'compare: which says how it ended');
 like($run->{out}, qr/^08_large\/slow +forward +out of memory: needs 9.00 GiB$/m, 'compare: out of memory is a line');
 like($run->{out}, qr/^00_naive +forward +[\d.]+ (us|ms|s) /m, 'compare: and the stages after them run');
-$run = run('perl', 'common/compare.pl', $wrong, '--', '--seqlen', 16);
+$run = run('perl', 'common/classroom/compare.pl', $wrong, '--', '--seqlen', 16);
 like($run->{out}, qr/\nFAIL  disagree: 08_wrong\/slow\n\z/, 'compare: who disagrees');
 is($run->{code}, 1, 'compare: exit code 1 then');
-$run = run('perl', 'common/compare.pl', @few, '--', '--seqlenn', 3);
+$run = run('perl', 'common/classroom/compare.pl', @few, '--', '--seqlenn', 3);
 is("$run->{code} $run->{out}$run->{err}", "2 compare.pl: --seqlenn: no such option, --help lists them\n", 'compare: a bad option is one line');
-$run = run('perl', 'common/compare.pl', $few[0], '--', @tiny, '--', $few[1], '--', @tiny, '--seqlen', 16);
+$run = run('perl', 'common/classroom/compare.pl', $few[0], '--', @tiny, '--', $few[1], '--', @tiny, '--seqlen', 16);
 is(() = $run->{out} =~ /^problem /mg, 2, 'compare: a group of programs with options of its own') or diag($run->{out}, $run->{err});
 
 # ---- sweep
 my $csv = "$scratch/sweep.csv";
-my @sweep = ('perl', 'common/sweep.pl', @few, '--', '--lengths', '16,32', '--out', $csv);
+my @sweep = ('perl', 'common/classroom/sweep.pl', @few, '--', '--lengths', '16,32', '--out', $csv);
 $run = run(@sweep);
 is($run->{code}, 0, 'sweep runs') or diag($run->{out}, $run->{err});
 my $whole = read_text($csv);
@@ -110,25 +110,25 @@ is(keys_of($csv), keys_of_text($whole), "sweep: interrupted after $some lines an
 
 unlink $csv;
 my @doubling = ('--lengths', '64,128,256,512,1024,2048', '--masks', 'full');
-$run = run('perl', 'common/sweep.pl', $large, '--', @doubling, '--limit', 3, '--out', $csv);
+$run = run('perl', 'common/classroom/sweep.pl', $large, '--', @doubling, '--limit', 3, '--out', $csv);
 my %note = map { my @cell = split /,/, $_, -1; $cell[7] => $cell[22] } split /\n/, read_text($csv);
 is($run->{code}, 0, 'sweep: a slow variant is no accident') or diag($run->{out}, $run->{err});
 is($note{256}, '', 'sweep: what is fast is measured');
 like($note{512}, qr/^skipped: about 2.62 s a launch/, 'sweep: what is predicted to be slow is not');
 unlink $csv;
-run('perl', 'common/sweep.pl', $large, '--', @doubling, '--limit', 1000, '--out', $csv);
+run('perl', 'common/classroom/sweep.pl', $large, '--', @doubling, '--limit', 1000, '--out', $csv);
 %note = map { my @cell = split /,/, $_, -1; $cell[7] => $cell[22] } split /\n/, read_text($csv);
 is($note{1024}, 'out of memory: needs 9.00 GiB', 'sweep: out of memory is a row');
 ok(!exists $note{2048}, 'sweep: and beyond that nothing');
 unlink $csv;
-$run = run('perl', 'common/sweep.pl', $crash, $few[0], '--', '--lengths', '32', '--masks', 'full', '--out', $csv);
+$run = run('perl', 'common/classroom/sweep.pl', $crash, $few[0], '--', '--lengths', '32', '--masks', 'full', '--out', $csv);
 is($run->{code}, 1, 'sweep: a crash is an accident');
 like($run->{out}, qr/^08_crash\/slow, seqlen 32: ended by signal 11: last words$/m, 'sweep: which it tells');
 is(keys_of($csv), '00_naive 00_naive 32 false', 'sweep: and the others are measured');
 for (['--lengths', '1,x', 'choose whole numbers with commas between, like 512,1024'],
      ['--masks', 'none', 'choose full, causal or full,causal'], ['--limit', 'x', 'choose seconds']) {
     my ($option, $value, $expected) = @$_;
-    $run = run('perl', 'common/sweep.pl', $few[0], '--', $option, $value);
+    $run = run('perl', 'common/classroom/sweep.pl', $few[0], '--', $option, $value);
     is("$run->{code} $run->{err}", "2 sweep.pl: $option $value: $expected\n", "sweep: $option $value");
 }
 write_text($csv, "other,columns\n1,2\n");
@@ -138,10 +138,10 @@ is("$run->{code} $run->{err}", "2 sweep.pl: $csv: has other columns than this sw
 # ---- diff
 for (['03-04', '03_fa1/fa1.cu', '04_fa2/epilogue.cu'], ['04.2-04.3', '04_fa2/loop_swap.cu', '04_fa2/split_q.cu']) {
     my ($asked, $from, $to) = @$_;
-    $run = run('perl', 'common/diff.pl', $asked);
+    $run = run('perl', 'common/classroom/diff.pl', $asked);
     like($run->{out}, qr/\A--- \Q$from\E\n\+\+\+ \Q$to\E\n.*\n\Q$from\E to \Q$to\E: \d+ lines go, \d+ come\n\z/s, "diff $asked");
 }
-is(run('perl', 'common/diff.pl', $_)->{code}, 2, "diff $_") for '3', '03-44', '04.1-04.7';
+is(run('perl', 'common/classroom/diff.pl', $_)->{code}, 2, "diff $_") for '3', '03-44', '04.1-04.7';
 
 # ---- exercises, in a folder of their own: what a student has in exercises/ is not ours to touch
 my ($commit) = map { m{commit-(.*)} } glob "$build/commit-*";
@@ -149,7 +149,7 @@ $ENV{COMMIT} = $commit if defined $commit;    # else the build would take this f
 $ENV{OUT} = $build;
 symlink "$root/$_", "$scratch/$_" for 'Makefile', 'common', 'tests', 'notes', 'build', @stages;
 chdir $scratch or BAIL_OUT("$scratch: $!");
-my @exercise = ('perl', 'common/exercise.pl');
+my @exercise = ('perl', 'common/classroom/exercise.pl');
 my $list = run(@exercise)->{out};
 my %of_stage;
 push @{$of_stage{$1}}, "$1.$2" while $list =~ /^(\d\d)\.(\d+)  /mg;
@@ -203,14 +203,14 @@ SKIP: {
     mkdir "$scratch/without";
     write_text("$scratch/without/matplotlib.py", "raise ImportError('not here')\n");
     skip 'no python3 here', 1 if system('command -v python3 >/dev/null') != 0;
-    $run = run('env', "PYTHONPATH=$scratch/without", 'python3', '-B', 'common/plots.py');
+    $run = run('env', "PYTHONPATH=$scratch/without", 'python3', '-B', 'common/plots/plots.py');
     is("$run->{code} $run->{err}", "2 plots need matplotlib: pip install matplotlib\n", 'plots without matplotlib: one line');
     skip 'no matplotlib here', 3 if run('python3', '-c', 'import matplotlib')->{code};
-    run('python3', '-B', 'common/pictures.py', "$scratch/pictures$_") for 1, 2;
+    run('python3', '-B', 'common/plots/pictures.py', "$scratch/pictures$_") for 1, 2;
     my @pictures = map { s{.*/}{}r } sort glob "$scratch/pictures1/*.svg";
     is("@pictures", 'fragments.svg loop_orders.svg ring.svg roles.svg swizzle.svg warp_ownership.svg', 'the pictures are drawn');
     ok(!(grep { read_text("$scratch/pictures1/$_") ne read_text("$scratch/pictures2/$_") } @pictures), 'twice the same, byte for byte');
-    $run = run('python3', '-B', 'common/plots.py', '--out', "$scratch/pictures1");
+    $run = run('python3', '-B', 'common/plots/plots.py', '--out', "$scratch/pictures1");
     is($run->{code}, 0, 'plots of what was measured') or diag($run->{out}, $run->{err});
 }
 done_testing;

@@ -2,9 +2,9 @@
  * watched behind its end. And which problems a variant refuses, by what the device is.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/device.h"
-#include "../common/options.h"
-#include "../common/parallel.h"
+#include "../common/device/device.h"
+#include "../common/harness/options.h"
+#include "../common/host/allocation.h"
 #include "tap.h"
 
 #include <stdlib.h>

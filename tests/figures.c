@@ -7,9 +7,9 @@
  */
 #define _XOPEN_SOURCE 700 /* posix_openpt */
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/run.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/harness/run.h"
 #include "capture.h"
 #include "figures.h"
 #include "tap.h"
@@ -750,7 +750,7 @@ static void test_other_options(void) {
         failures += sessions[i].contexts != 20 || sessions[i].copies != 1;
     ok(!failures && json.code == code, "other options: every field; a run to warm up and five more; --warm");
 
-    HostTensors want = tensors_random(&stage, &json.p, 5, 1);
+    HostTensors want = tensors_random(&json.p, 5, 1, stage.forward != NULL);
     void *tensors[4] = {want.q, want.k, want.v, want.d_o};
     failures = 0;
     for (int i = 0; i < 4 && tensors[i]; i++) {

@@ -3,8 +3,8 @@
 #ifndef FA_FIGURES_H
 #define FA_FIGURES_H
 
-#include "../common/device.h"
-#include "../common/report.h"
+#include "../common/device/device.h"
+#include "../common/harness/report.h"
 #include "../common/stage.h"
 
 #include <string.h>

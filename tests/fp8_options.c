@@ -3,11 +3,11 @@
  * with key lengths, too. Runs on both devices.
  */
 #include "../06_fp8/fp8.h"
-#include "../common/device.h"
+#include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/random.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/host/random.h"
 #include "tap.h"
 
 #include <stdlib.h>

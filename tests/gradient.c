@@ -1,10 +1,10 @@
-/* gradient.c - tests of common/gradient.h: its bounds by hand, its samples against the oracle, and what comparing must refuse.
+/* gradient.c - tests of common/judge/gradient.h: its bounds by hand, its samples against the oracle, and what comparing must refuse.
  */
-#include "../common/gradient.h"
+#include "../common/judge/gradient.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/random.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/host/random.h"
 #include "tap.h"
 
 #include <stdlib.h>

@@ -20,7 +20,8 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "grid.h"
-#include "../common/parallel.h"
+#include "../common/host/allocation.h"
+#include "../common/host/parallel.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -10,9 +10,9 @@
 #ifndef FA_GRID_H
 #define FA_GRID_H
 
-#include "../common/device.h"
+#include "../common/device/device.h"
 #include "../common/stage.h"
-#include "../common/tensors.h"
+#include "../common/harness/tensors.h"
 #include "tap.h"
 
 extern const Stage stage;

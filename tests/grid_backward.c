@@ -5,11 +5,11 @@
  * naive gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels;
  * and if it is exactly 0 where the mask leaves nothing.
  */
-#include "../common/check.h"
-#include "../common/gradient.h"
+#include "../common/judge/check.h"
+#include "../common/judge/gradient.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
 #include "grid.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* grid_case.c - one case: its inputs, on host and device; running a variant on it; and saying which case it was. */
 #include "../common/numeric.h"
-#include "../common/parallel.h"
-#include "../common/random.h"
+#include "../common/host/allocation.h"
+#include "../common/host/random.h"
 #include "grid.h"
 
 #include <stdlib.h>

@@ -2,13 +2,13 @@
  *
  * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
  * 00_naive's in the same dtype, and if LSE agrees on its own. A variant that prepares its inputs is held against the oracle of
- * those (quantised.h).
+ * those (prepared.h).
  */
-#include "../common/check.h"
+#include "../common/judge/check.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/quantised.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/judge/prepared.h"
 #include "grid.h"
 
 #include <stdlib.h>
@@ -39,11 +39,11 @@ static void compare(const Case *c, Comparison *comparisons) {
 }
 
 static int judge(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *)) {
-    Comparison comparisons[QUANTISED_COMPARISONS];
-    int prepares = variant_prepares(variant, &c->p), count = prepares ? QUANTISED_COMPARISONS : 2, good = 1;
+    Comparison comparisons[PREPARED_COMPARISONS];
+    int prepares = variant_prepares(variant, &c->p), count = prepares ? PREPARED_COMPARISONS : 2, good = 1;
     double allowed = INFINITY;
     if (prepares)
-        compare_quantised(&c->p, variant, c->key_lengths, c->t.key_lengths, &c->host, workspace, c->got[0], c->got[1],
+        compare_prepared(&c->p, variant, c->key_lengths, c->t.key_lengths, &c->host, workspace, c->got[0], c->got[1],
                           REFERENCE_ORACLE, comparisons);
     else
         compare(c, comparisons);

@@ -165,7 +165,7 @@ my @mutations = (
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7e ? code : 0x7e', 'code', 'e4m3 does not saturate'],
     ['tests/fp8', '', 'common/numeric.h', 'code < 0x7b ? code : 0x7b', 'code', 'e5m2 does not saturate'],
     # the judge
-    ['tests/verdict', '', 'common/device_cpu.c', 'memset(device, 0xff, bytes);', ';', 'device_poison does nothing'],
+    ['tests/verdict', '', 'common/device/device_cpu.c', 'memset(device, 0xff, bytes);', ';', 'device_poison does nothing'],
 );
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';

@@ -3,7 +3,7 @@
 # operators at sites that a seed chooses, and demands that what `make test` runs catches 95 % of them.
 #
 #     make mutations                                  SEED=1 MUTANTS=200
-#     make mutations-host MUTANT=common/check.c:41    all mistakes of one line (or file), and what catches each
+#     make mutations-host MUTANT=common/judge/check.c:41    all mistakes of one line (or file), and what catches each
 #
 # The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, a condition is fixed, a statement goes, an
 # index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs
@@ -27,7 +27,7 @@ my $limits = 'mkdir -p build/tmp; export TMPDIR=$PWD/build/tmp; ulimit -v 800000
 my $patience = 10;    # seconds of a core: tests that take longer are left out, which can only let a mistake pass
 
 my %why = equivalents('tests/mutations_host.txt');
-my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/*.c';
+my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/{harness,judge,host}/*.c';
 @sites = grep { !defined $only || index("$_->{file}:$_->{line} ", $only =~ /:/ ? "$only " : $only) == 0 } @sites;
 @sites or BAIL_OUT("MUTANT=$only: nothing there can be changed");
 my $slots = defined $only ? @sites : $ENV{MUTANTS} // 200;

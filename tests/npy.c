@@ -1,9 +1,9 @@
-/* npy.c - tests of common/npy.h: what it writes it can read, what others write it can read, and everything else it refuses
+/* npy.c - tests of common/host/npy.h: what it writes it can read, what others write it can read, and everything else it refuses
  * with a sentence, leaving no half-written file behind.
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "../common/npy.h"
+#include "../common/host/npy.h"
 #include "../common/numeric.h"
 #include "tap.h"
 

@@ -85,7 +85,7 @@ refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--vari
 # the environment
 for my $threads ('0', '1025', '-1', '2x', 'all') {
     my $said = `HOST_THREADS=$threads ./01_tiled/01_tiled --seqlen 8 --batch 1 --iters 1 2>&1 >/dev/null`;
-    is(($? >> 8) . " $said", "2 HOST_THREADS=$threads: must be a whole number from 1 to 1024\n", "HOST_THREADS=$threads");
+    is(($? >> 8) . " $said", "2 01_tiled: HOST_THREADS=$threads: choose a whole number from 1 to 1024\n", "HOST_THREADS=$threads");
 }
 
 # what one stage alone has

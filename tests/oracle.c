@@ -1,11 +1,11 @@
-/* oracle.c - tests of common/oracle.h, the reference of everything else, so it is held against things that owe it nothing:
+/* oracle.c - tests of common/judge/oracle.h, the reference of everything else, so it is held against things that owe it nothing:
  * a direct computation written the other way round, cases with a known answer, and central finite differences.
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/random.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/host/random.h"
 #include "tap.h"
 
 #include <stdlib.h>

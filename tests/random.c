@@ -1,13 +1,14 @@
-/* random.c - tests of common/random.h and of the loop splitter common/parallel.h beneath it: the numbers are normal,
+/* random.c - tests of common/host/random.h and of the loop splitter common/host/parallel.h beneath it: the numbers are normal,
  * independent, and the same for any number of threads.
  *
  * Each statistical bound is five standard deviations of the statistic, and the seeds are fixed: a pass stays a pass.
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "../common/random.h"
+#include "../common/host/random.h"
 #include "../common/numeric.h"
-#include "../common/parallel.h"
+#include "../common/host/allocation.h"
+#include "../common/host/parallel.h"
 #include "tap.h"
 
 #include <stdatomic.h>

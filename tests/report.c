@@ -2,7 +2,7 @@
  * about is another matter (figures.c), and so is the verdict.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/report.h"
+#include "../common/harness/report.h"
 #include "capture.h"
 #include "tap.h"
 

@@ -1,10 +1,10 @@
-/* samples.c - tests of common/samples.h: that sampled rows are the oracle's, and what comparing with them must refuse.
+/* samples.c - tests of common/judge/samples.h: that sampled rows are the oracle's, and what comparing with them must refuse.
  */
-#include "../common/samples.h"
+#include "../common/judge/samples.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
-#include "../common/random.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/host/random.h"
 #include "tap.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  */
 #include "../common/gpu/hopper.cuh"
 #include "../common/gpu/tile.cuh"
-#include "../common/trace.h"
+#include "../common/trace/trace.h"
 #include "tap.h"
 
 #include <string.h>

@@ -59,7 +59,7 @@ for my $stage (@stages) {
 }
 
 # The table in notes/trace.md is what make trace prints.
-my %now = map { /^(\S+)/ ? ($1 => $_) : () } `perl common/trace_table.pl @{[map { "$build/$_/$_" } @stages]} -- --heads 1 --seqlen 512`;
+my %now = map { /^(\S+)/ ? ($1 => $_) : () } `perl common/classroom/trace_table.pl @{[map { "$build/$_/$_" } @stages]} -- --heads 1 --seqlen 512`;
 open my $note, '<', 'notes/trace.md' or die "notes/trace.md: $!";
 my @printed = grep { /^0\d_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
 ok(@printed >= 10, 'notes/trace.md has the table');

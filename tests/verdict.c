@@ -6,10 +6,10 @@
  * Nothing here is a stage. The tables run on both devices.
  */
 #define _GNU_SOURCE /* dup2, fileno */
-#include "../common/device.h"
+#include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/oracle.h"
-#include "../common/parallel.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
 #include "../common/stage.h"
 #include "tap.h"
 

@@ -10,7 +10,7 @@
 #ifndef FA_KERNEL_CUH
 #define FA_KERNEL_CUH
 
-#include "../device.h"
+#include "../device/device.h"
 #include "../problem.h"
 #include "../stage.h"
 

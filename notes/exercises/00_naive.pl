@@ -1,4 +1,4 @@
-# Exercises of notes/00_naive.md. What the fields mean is in common/exercise.pl.
+# Exercises of notes/00_naive.md. What the fields mean is in common/classroom/exercise.pl.
 exercise '00.1',
     ask => 'the N at which S and P of batch 4, heads 16 pass 64 GiB; and MiB of workspace of --seqlen 512 (batch 1, two heads)',
     within => 1e-4, # the first N above, or the last below

@@ -1,0 +1,28 @@
+/* tensors.h - Q, K, V (and dO) on the host: drawn at random or read from a folder; and the outputs written to one.
+ *
+ * A mistake in a file, or too little memory, ends the program with one line on stderr and exit code 2.
+ */
+#ifndef FA_TENSORS_H
+#define FA_TENSORS_H
+
+#include "options.h"
+
+/* N(0,1), the same numbers for the same seed on every device; with outliers a thousandth of Q, K and V have N(0,100) added.
+ * with_d_o: dO as well, for a backward stage. */
+HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o);
+
+/* Reads q.npy, k.npy and v.npy (and do.npy) from the folder options->load and fills in the shape and dtype of options->problem.
+ * fp16 files stay fp16; fp32 and fp64 ones are rounded to --dtype, fp16 unless given. */
+HostTensors tensors_load(Options *options, int with_d_o);
+
+/* Ends the program unless a file can be created in `folder`: better before the work than after it. */
+void save_check(const char *folder);
+
+/* Writes o.npy, [batch, heads, seqlen_q, head_dim] (fp16 as '<f2', bf16 and fp32 as '<f4'), and lse.npy,
+ * [batch, heads, seqlen_q] as '<f4': both, or neither. */
+void save_outputs(const char *folder, const Problem *p, const void *o, const float *lse);
+
+/* The same for dq.npy, dk.npy and dv.npy, in the shapes of Q, K and V. */
+void save_gradients(const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv);
+
+#endif

@@ -1,0 +1,27 @@
+/* errors.h - how a program ends when it cannot do what it was asked for: one line on stderr, exit code 2.
+ *
+ *     program_is("01_tiled");
+ *     if (rows % columns)
+ *         cannot_run("--rows %d: choose a multiple of %d", rows, columns);        01_tiled: --rows 7: choose a multiple of 4
+ */
+#ifndef FA_ERRORS_H
+#define FA_ERRORS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The name that the lines begin with. It is kept, not copied. Without a name they begin with the text. */
+void program_is(const char *name);
+
+/* Prints the name and the text as one line on stderr, and exits with code 2. */
+__attribute__((format(printf, 1, 2), noreturn)) void cannot_run(const char *text, ...);
+
+/* Ends the program in the same way unless all that was printed to stdout has been written. Also if stdout is closed: the next file
+ * that is opened would take its place, and what is printed would go there. */
+void flush_output(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

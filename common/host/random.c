@@ -1,0 +1,78 @@
+/* random.c - see random.h.
+ *
+ * Counter-based: there is no state to carry from one number to the next. A hash turns (key, counter) into 64 bits that look
+ * random, and Box and Muller's formula turns two uniform numbers into two independent normal ones:
+ *
+ *     r = sqrt(-2 ln u1),  a = 2 pi u2  =>  r cos a  and  r sin a
+ *
+ * So elements 2i and 2i + 1 come from one hash. u1 has 32 bits and is never 0, so |value| stays below 6.8 standard
+ * deviations; a true normal variable passes that once in 10^11 draws.
+ */
+#include "random.h"
+
+#include "../numeric.h"
+#include "parallel.h"
+
+typedef struct {
+    Dtype dtype;
+    void *out;
+    size_t count;
+    uint64_t key;
+    double mean, std;
+} Fill;
+
+/* Mixes 64 bits: each input bit flips each output bit about half of the time. Shifts bring high bits down, multiplications
+ * by odd numbers carry low bits up; both can be undone, so different inputs stay different. The constants are the
+ * finaliser of SplitMix64 (Steele, Lea and Flood 2014). */
+static uint64_t mix(uint64_t z) {
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+
+/* 2^64 / golden ratio: multiples of it spread evenly over the 64-bit numbers. */
+static const uint64_t step = 0x9e3779b97f4a7c15;
+
+static void fill_pairs(size_t begin, size_t end, void *context) {
+    const Fill *f = context;
+    const double two_pi = 6.283185307179586476925;
+    for (size_t pair = begin; pair < end; pair++) {
+        uint64_t hash = mix(f->key + (pair + 1) * step);
+        double u1 = ((double)(uint32_t)hash + 0.5) * 0x1p-32;
+        double u2 = ((double)(hash >> 32) + 0.5) * 0x1p-32;
+        double radius = f->std * sqrt(-2 * log(u1));
+        dtype_store(f->dtype, f->out, 2 * pair, f->mean + radius * cos(two_pi * u2));
+        if (2 * pair + 1 < f->count)
+            dtype_store(f->dtype, f->out, 2 * pair + 1, f->mean + radius * sin(two_pi * u2));
+    }
+}
+
+void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double mean, double std) {
+    Fill fill = {dtype, out, count, mix(mix(seed + step) + (stream + 1) * step), mean, std};
+    parallel_for(count / 2 + count % 2, fill_pairs, &fill);
+}
+
+typedef struct {
+    Fill fill;
+    double probability;
+} Scatter;
+
+/* Each element draws its own lot and, if it is chosen, its own normal number: from 2 hashes. */
+static void scatter(size_t begin, size_t end, void *context) {
+    const Scatter *s = context;
+    const Fill *f = &s->fill;
+    for (size_t i = begin; i < end; i++) {
+        double lot = ((double)(mix(f->key + (2 * i + 1) * step) >> 32) + 0.5) * 0x1p-32;
+        if (lot >= s->probability)
+            continue;
+        uint64_t hash = mix(f->key + (2 * i + 2) * step);
+        double u1 = ((double)(uint32_t)hash + 0.5) * 0x1p-32, u2 = ((double)(hash >> 32) + 0.5) * 0x1p-32;
+        double outlier = f->std * sqrt(-2 * log(u1)) * cos(6.283185307179586476925 * u2);
+        dtype_store(f->dtype, f->out, i, dtype_to_double(f->dtype, f->out, i) + outlier);
+    }
+}
+
+void random_outliers(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double probability, double std) {
+    Scatter s = {{dtype, out, count, mix(mix(seed + step) + (stream + 1) * step), 0, std}, probability};
+    parallel_for(count, scatter, &s);
+}

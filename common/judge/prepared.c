@@ -1,0 +1,327 @@
+/* prepared.c - see prepared.h. */
+#include "prepared.h"
+
+#include "../device/device.h"
+#include "../numeric.h"
+#include "oracle.h"
+#include "../host/allocation.h"
+#include "samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int variant_prepares(const Variant *v, const Problem *p) { return v->prepare && (!v->prepares || v->prepares(p)); }
+
+/* ---- the prepared inputs ---- */
+
+/* The prepared inputs, and the problem they are the inputs of: fp32, since a scaled 8-bit number fits no 16-bit format. */
+typedef struct {
+    Problem p;
+    Rounding rounding;
+    float *q, *k, *v;
+    double score_size; /* of the prepared inputs, see check.h */
+} Prepared;
+
+static double norm(const double *row, int columns) {
+    double square = 0;
+    for (int i = 0; i < columns; i++)
+        square += row[i] * row[i];
+    return sqrt(square);
+}
+
+/* The largest element's part of the length of got - want; 1 if there is no such length. */
+static double share_of_worst(const double *got, const double *want, int columns) {
+    double square = 0, worst = 0;
+    for (int i = 0; i < columns; i++) {
+        double error = fabs(got[i] - want[i]);
+        square += error * error;
+        worst = error > worst ? error : worst;
+    }
+    return square > 0 && isfinite(square) ? worst / sqrt(square) : 1;
+}
+
+/* Rows of Q, or of K or V as far as keys exist, against what they were prepared from: the length of each row's error.
+ *
+ * Rounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
+ * the largest number of its group, A, to the format's largest, so that step is input_step * A. A rotation keeps lengths, so
+ * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
+ * of that. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
+ * row at most as much longer as the mean is, at most the longest row again: hence |row| + longest for K. */
+static Comparison compare_rows(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
+                               const void *inputs, const float *prepared, const Rounding *r, int has_mean) {
+    int columns = p->head_dim;
+    double *want = host_alloc((size_t)columns, sizeof *want), *got = host_alloc((size_t)columns, sizeof *got), longest = 0;
+    Comparison c = comparison_start(tensor);
+    for (int pass = 0; pass < 2; pass++) /* the longest row first */
+        for (size_t row = 0; row < (size_t)p->batch * heads * seqlen; row++) {
+            int batch = (int)(row / seqlen / heads), head = (int)(row / seqlen % heads), index = (int)(row % seqlen);
+            if (lengths && index >= lengths[batch])
+                continue;
+            for (int i = 0; i < columns; i++) {
+                want[i] = dtype_to_double(p->dtype, inputs, row * columns + i);
+                got[i] = prepared[row * columns + i];
+            }
+            double length = norm(want, columns);
+            longest = length > longest ? length : longest;
+            if (pass == 0)
+                continue;
+            double allowed = r->input_roundoff * (length + has_mean * longest) + sqrt(columns) * r->input_step * longest +
+                             0x1p-20 * longest;
+            compare_row(&c, batch, head, index, got, want, columns, allowed * share_of_worst(got, want, columns));
+        }
+    free(want);
+    free(got);
+    return c;
+}
+
+static Prepared prepare(const Problem *p, const Variant *variant, const HostTensors *inputs, const Buffer *workspace) {
+    Prepared x = {.p = *p};
+    x.p.dtype = DTYPE_FP32;
+    x.q = host_alloc(query_elements(p), sizeof *x.q);
+    x.k = host_alloc(key_elements(p), sizeof *x.k);
+    x.v = host_alloc(key_elements(p), sizeof *x.v);
+    for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
+        x.q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
+    x.rounding = variant->dequantise(p, workspace, x.q, x.k, x.v);
+    x.score_size = score_size(&x.p, x.q, x.k);
+    return x;
+}
+
+static void free_prepared(Prepared *x) {
+    free(x->q);
+    free(x->k);
+    free(x->v);
+}
+
+/* ---- the reference ---- */
+
+/* Attention of the prepared inputs, and how strongly the errors of single P_j can add up: with random signs the standard
+ * deviation of sum_j p_j e_j v_j is the root of sum_j p_j^2 v_j^2 times that of e. That sum is an attention, too: of the
+ * squares of V, with twice the scale, because softmax of 2 S is p_j^2 over their sum:
+ *
+ *     p_j = e^(S_j - LSE)      p_j^2 = e^(2 S_j - 2 LSE) = softmax(2 S)_j e^(LSE' - 2 LSE),  LSE' that of 2 S */
+typedef struct {
+    int count;      /* rows */
+    size_t *rows;   /* which ones, counted through the whole problem; NULL: all of them */
+    float *o;       /* [count, head_dim] */
+    float *lse;     /* [count] */
+    float *squares; /* [count, head_dim] attention of V^2 with twice the scale, and its LSE */
+    float *squares_lse;
+} Reference;
+
+static Reference new_reference(size_t count, int columns) {
+    return (Reference){(int)count,
+                       NULL,
+                       host_alloc(count * columns, sizeof(float)),
+                       host_alloc(count, sizeof(float)),
+                       host_alloc(count * columns, sizeof(float)),
+                       host_alloc(count, sizeof(float))};
+}
+
+static void free_reference(Reference *r) {
+    free(r->rows);
+    free(r->o);
+    free(r->lse);
+    free(r->squares);
+    free(r->squares_lse);
+}
+
+static void square(float *values, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        values[i] *= values[i];
+}
+
+/* 00_naive in fp32. Returns 0 if it does not fit. */
+static int naive_reference(Prepared *x, const int *device_lengths, Reference *r) {
+    const Problem *p = &x->p;
+    size_t query_bytes = 4 * query_elements(p), key_bytes = 4 * key_elements(p), row_bytes = 4 * row_count(p);
+    size_t bytes[5] = {query_bytes, key_bytes, key_bytes, query_bytes, row_bytes};
+    void *device[5];
+    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
+    int buffers = naive_variant.plan(p, workspace), fits = 1;
+    for (int i = 0; i < 5; i++)
+        fits &= (device[i] = device_alloc(bytes[i], "the reference's tensors")) != NULL;
+    for (int i = 0; i < buffers; i++)
+        fits &= (workspace[i].pointer = device_alloc(workspace[i].bytes, workspace[i].purpose)) != NULL;
+    if (fits) {
+        Tensors t = {
+            .q = device[0], .k = device[1], .v = device[2], .o = device[3], .lse = device[4], .key_lengths = device_lengths};
+        Problem twice = *p;
+        twice.scale *= 2;
+        *r = new_reference(row_count(p), p->head_dim);
+        device_write(device[0], x->q, query_bytes);
+        device_write(device[1], x->k, key_bytes);
+        for (int squares = 0; squares < 2; squares++) {
+            if (squares)
+                square(x->v, key_elements(p));
+            device_write(device[2], x->v, key_bytes);
+            naive_variant.launch(squares ? &twice : p, &t, workspace);
+            device_synchronize();
+            device_read(squares ? r->squares : r->o, device[3], query_bytes);
+            device_read(squares ? r->squares_lse : r->lse, device[4], row_bytes);
+        }
+    }
+    for (int i = 0; i < 5; i++)
+        device_free(device[i]);
+    for (int i = 0; i < buffers; i++)
+        device_free(workspace[i].pointer);
+    return fits;
+}
+
+/* The oracle in sampled rows. */
+static void sampled_reference(Prepared *x, const int *key_lengths, Reference *r) {
+    const Problem *p = &x->p;
+    Problem twice = *p;
+    twice.scale *= 2;
+    HostTensors inputs = {x->q, x->k, x->v, NULL};
+    for (int squares = 0; squares < 2; squares++) {
+        if (squares)
+            square(x->v, key_elements(p));
+        Samples s = samples_compute(squares ? &twice : p, key_lengths, &inputs);
+        if (!squares) {
+            *r = new_reference((size_t)s.count, p->head_dim);
+            r->rows = host_alloc((size_t)s.count, sizeof *r->rows);
+        }
+        float *o = squares ? r->squares : r->o, *lse = squares ? r->squares_lse : r->lse;
+        for (int i = 0; i < s.count; i++) {
+            RowIndex row = s.rows[i];
+            r->rows[i] = ((size_t)row.batch * p->heads + row.head) * p->seqlen_q + row.row;
+            lse[i] = (float)s.lse[i];
+            for (int d = 0; d < p->head_dim; d++)
+                o[(size_t)i * p->head_dim + d] = (float)s.o[(size_t)i * p->head_dim + d];
+        }
+        free(s.o);
+    }
+}
+
+static double *doubles(const float *values, size_t count) {
+    double *copy = host_alloc(count, sizeof *copy);
+    for (size_t i = 0; i < count; i++)
+        copy[i] = values[i];
+    return copy;
+}
+
+/* The oracle everywhere. */
+static void oracle_reference(Prepared *x, const int *key_lengths, Reference *r) {
+    const Problem *p = &x->p;
+    size_t queries = query_elements(p), keys = key_elements(p), rows = row_count(p);
+    Problem twice = *p;
+    twice.scale *= 2;
+    *r = new_reference(rows, p->head_dim);
+    double *q = doubles(x->q, queries), *k = doubles(x->k, keys), *o = host_alloc(queries, sizeof *o),
+           *lse = host_alloc(rows, sizeof *lse);
+    for (int squares = 0; squares < 2; squares++) {
+        if (squares)
+            square(x->v, keys);
+        double *v = doubles(x->v, keys);
+        oracle_forward(squares ? &twice : p, key_lengths, q, k, v, o, lse);
+        free(v);
+        for (size_t i = 0; i < queries; i++)
+            (squares ? r->squares : r->o)[i] = (float)o[i];
+        for (size_t i = 0; i < rows; i++)
+            (squares ? r->squares_lse : r->lse)[i] = (float)lse[i];
+    }
+    free(q);
+    free(k);
+    free(o);
+    free(lse);
+}
+
+/* ---- the result ---- */
+
+/* How far a score may be off: as in check.c, D errors of random sign and four times what they add up to. Hopper's tensor cores cut each
+ * of the D products to 13 bits below the largest that they add it to, so D errors of that size it is for them, too. */
+static double score_allowance(const Prepared *x) {
+    return 4 * sqrt(x->p.head_dim) * x->rounding.sum_roundoff * x->score_size;
+}
+
+/* How far a row of O may be from attention of the prepared inputs, beyond what two kernels in the input's dtype may differ
+ * by (output_allowance). `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row.
+ *
+ * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
+ *              each P_j is rounded with a relative error up to u, on average u / sqrt(3), and has that of its score: of random
+ *              sign, so they add up as derived above. Seven standard deviations: one in 10^11 elements is beyond.
+ * (u + 2 score_allowance) largest |v|
+ *              if that is less, as in a row of few keys: the P_j add up to 1, so no signs make more of the first, sum_j p_j e_j v_j,
+ *              nor of the second, sum_j p_j e_j (v_j - O), since the scores' errors are in the sum that P is divided by, too.
+ * 8 sum_roundoff (largest + 7 spread)
+ *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
+ * p_step sqrt(keys) largest |v|
+ *              P_j too small for the format's normal numbers is off by up to half its smallest step. */
+static double result_allowance(const Prepared *x, Dtype dtype, const double *want, double lse, double spread,
+                               double largest_v) {
+    const Rounding *r = &x->rounding;
+    double largest = 0;
+    for (int i = 0; i < x->p.head_dim; i++)
+        largest = fabs(want[i]) > largest ? fabs(want[i]) : largest;
+    double base = output_allowance(dtype, want, x->p.head_dim, x->p.seqlen_k, lse, x->score_size);
+    if (lse == -INFINITY)
+        return base;
+    double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x));
+    double most = (r->p_roundoff + 2 * score_allowance(x)) * largest_v;
+    return base + (likely < most ? likely : most) + 8 * r->sum_roundoff * (largest + 7 * spread) +
+           r->p_step * sqrt(x->p.seqlen_k) * largest_v;
+}
+
+static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, double largest_v, const void *o,
+                           const float *lse, Comparison *c_o, Comparison *c_lse) {
+    const Problem *p = &x->p;
+    int columns = p->head_dim;
+    double *want = host_alloc((size_t)columns, sizeof *want), *got = host_alloc((size_t)columns, sizeof *got);
+    *c_o = comparison_start("O");
+    *c_lse = comparison_start("LSE");
+    int rows = 0, empty = 0; /* that are not 0, and of them those whose bound checks nothing */
+    for (int i = 0; i < r->count; i++) {
+        size_t row = r->rows ? r->rows[i] : (size_t)i;
+        RowIndex index = row_index(p, row);
+        double want_lse = r->lse[i], got_lse = lse[row], largest_square = 0;
+        double from_squares = want_lse == -INFINITY ? 0 : exp(r->squares_lse[i] - 2 * want_lse);
+        for (int d = 0; d < columns; d++) {
+            size_t element = (size_t)i * columns + d;
+            want[d] = r->o[element];
+            got[d] = dtype_to_double(dtype, o, row * columns + d);
+            double square = r->squares[element] * from_squares;
+            largest_square = square > largest_square || square != square ? square : largest_square;
+        }
+        double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
+        compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
+        Comparison alone = comparison_start("O");
+        compare_row(&alone, index.batch, index.head, index.row, want, want, columns, allowed);
+        rows += alone.largest > 0;
+        empty += comparison_is_empty(&alone, dtype_step(dtype));
+        double lse_allowed =
+            want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
+        compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
+    }
+    c_o->empty = 2 * empty > rows; /* P's rounding makes the bound another in each row: a few wide ones are no matter */
+    c_lse->empty = comparison_is_empty(c_lse, LSE_FLOOR);
+    free(want);
+    free(got);
+}
+
+int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
+                     const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
+                     Comparison comparisons[PREPARED_COMPARISONS]) {
+    Prepared x = prepare(p, variant, inputs, workspace);
+    Reference reference = {0};
+    double largest_v = 0;
+    for (size_t i = 0; i < key_elements(p); i++)
+        largest_v = fabs(x.v[i]) > largest_v ? fabs(x.v[i]) : largest_v;
+    const Rounding *r = &x.rounding;
+    comparisons[PREPARED_Q] = compare_rows(p, "prepared Q", p->heads, p->seqlen_q, NULL, inputs->q, x.q, r, 0);
+    comparisons[PREPARED_K] = compare_rows(p, "prepared K", p->kv_heads, p->seqlen_k, key_lengths, inputs->k, x.k, r, 1);
+    comparisons[PREPARED_V] = compare_rows(p, "prepared V", p->kv_heads, p->seqlen_k, key_lengths, inputs->v, x.v, r, 0);
+    int fits = 1; /* the references square x.v as they go: it is not needed after them */
+    if (kind == REFERENCE_NAIVE)
+        fits = naive_reference(&x, device_lengths, &reference);
+    else if (kind == REFERENCE_ORACLE)
+        oracle_reference(&x, key_lengths, &reference);
+    else
+        sampled_reference(&x, key_lengths, &reference);
+    if (fits) {
+        compare_result(&x, &reference, p->dtype, largest_v, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
+        free_reference(&reference);
+    }
+    free_prepared(&x);
+    return fits;
+}

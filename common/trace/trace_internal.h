@@ -1,0 +1,118 @@
+/* trace_internal.h - what the rooms of the trace share:
+ *
+ *     trace.c         what the compiler calls at each access; which tensor and which site that is; launches
+ *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost
+ *     trace_race.c    remembers who touched each byte last, and compares
+ *     trace_order.c   what is ordered before what, by all kinds of barriers
+ *     trace_source.c  from a place in the program to a source line
+ *     trace_result.c  what all this adds up to: the Trace of trace.h
+ *     trace_report.c  prints it
+ */
+#ifndef FA_TRACE_INTERNAL_H
+#define FA_TRACE_INTERNAL_H
+
+#include "../cpu/simt_internal.h"
+#include "trace.h"
+#include "../cpu/trace_hooks.h"
+#include "trace_order.h"
+
+#include <stdint.h>
+
+/* MAX_SITES must fit the site's bits of a Touch. */
+enum { MAX_SITES = 4096, MAX_TENSORS = 32, SHARED_TENSOR = 0 };
+
+/* A tensor is an allocation of device memory; number 0 is shared memory. */
+struct Cell;
+typedef struct {
+    char name[64];
+    char *pointer;
+    size_t bytes;
+    struct Cell *cells; /* one a byte, fresh in each launch */
+} Tensor;
+extern Tensor trace_tensors[MAX_TENSORS];
+extern int trace_tensor_count;
+
+/* A *site* is one place in the program that touches one tensor. Sites are numbered as they are met, and keep their number.
+ */
+typedef enum { SITE_READ, SITE_WRITE, SITE_ATOMIC } SiteKind;
+typedef struct {
+    const void *place; /* the address to which the access's call returns */
+    int tensor;
+    SiteKind kind;
+} Site;
+extern Site trace_sites[MAX_SITES];
+extern int trace_site_count;
+
+typedef struct {
+    uint64_t requests, bytes, cost, ideal;
+    int approximate;
+} SiteCount;
+
+/* One request in the making: the addresses of the lanes that have come to it so far. */
+typedef struct {
+    unsigned lanes, bytes; /* which lanes; bytes a lane */
+    uintptr_t address[SIMT_WARP];
+} Request;
+
+/* A warp at a site, since its last collective. Request i is the lanes' i-th visit. */
+typedef struct {
+    unsigned visits[SIMT_WARP];
+    Request *requests;
+    unsigned count, capacity;
+} SiteLog;
+
+typedef struct {
+    SiteLog *sites[MAX_SITES]; /* made when first needed */
+    uint16_t touched[MAX_SITES];
+    int touched_count;
+    unsigned returned; /* lanes */
+} WarpLog;
+
+/* What a worker knows about the launch at hand. */
+typedef struct {
+    SiteCount sites[MAX_SITES];
+    WarpLog warps[MAX_WARPS];
+    uint64_t barriers, exponentials;
+    TraceCollective collectives[16];
+
+    struct Cell *shared_cells;
+    uint64_t *wgmma_readers; /* touches, see trace_race.c */
+    uint32_t block;          /* its number in the grid */
+    Ordering order;
+    int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
+    uint32_t fenced, seen; /* __threadfence since the block began; see race_atomic */
+} Recorder;
+
+extern __thread Recorder *trace_self; /* this worker's, while a launch is recorded; else NULL */
+
+/* One side of a race. */
+typedef struct {
+    int site;
+    unsigned block, thread;
+} Toucher;
+
+/* trace_warp.c */
+void warp_access(Recorder *r, int warp, int lane, int site, uintptr_t address, unsigned bytes);
+void warp_flush(Recorder *r, int warp);
+
+/* trace_race.c. `offset` counts from the start of the tensor. `agent`: the current thread, or one that works for it. */
+void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes);
+void race_atomic(Recorder *r);
+void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset);
+void race_launch_begins(Recorder *const *recorders, int count);
+void race_launch_ends(Recorder *const *recorders, int count);
+void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]); /* adds the bytes touched in this launch */
+
+/* trace_source.c: fills in the line of each site: "mma.cu:53", or "tile.cuh:64 in mma.cu:53" for a function that was
+ * inlined. */
+typedef char SourceLine[TRACE_LINE];
+void source_lines(const Site *sites, int count, SourceLine *lines);
+
+/* trace_result.c */
+extern Trace trace_result;
+void result_clear(void);
+void result_add_launch(Recorder *const *recorders, int count);
+void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
+void result_finish(void);
+
+#endif

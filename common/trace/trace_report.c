@@ -1,0 +1,195 @@
+/* trace_report.c - prints a Trace: a table a kernel for people, or JSON, one object a line, for machines. */
+#include "roofline.h"
+#include "trace_internal.h"
+
+#include <string.h>
+
+/* Everything trace_print was given. */
+typedef struct {
+    const Trace *trace;
+    const char *variant;
+    const Problem *p;
+    double flops; /* of the problem, not those that the kernels really do */
+    const Traffic *predicted;
+    int predicted_count;
+    const Chip *chip;
+} Report;
+
+static int is_shared(const TraceRow *row) { return strcmp(row->tensor, SHARED_MEMORY_NAME) == 0; }
+
+static double per(uint64_t a, uint64_t b) { return b ? (double)a / (double)b : 0; }
+
+/* What the formula says about this row, or NULL if it does not speak of it. */
+static const Traffic *prediction(const Report *r, const TraceRow *row) {
+    for (int i = 0; i < r->predicted_count; i++)
+        if (strcmp(r->predicted[i].kernel, row->kernel) == 0 && strcmp(r->predicted[i].tensor, row->tensor) == 0)
+            return &r->predicted[i];
+    return NULL;
+}
+
+/* Device memory of the whole variant: as requested, and if each kernel fetched each byte only once. */
+typedef struct {
+    double requested, unique;
+} Total;
+static Total total_bytes(const Trace *trace) {
+    Total total = {0, 0};
+    for (const TraceRow *row = trace->rows; row < trace->rows + trace->row_count; row++)
+        for (int i = 0; i < TRACE_DIRECTIONS && !is_shared(row); i++) {
+            total.requested += (double)row->bytes[i];
+            total.unique += (double)row->unique[i];
+        }
+    return total;
+}
+
+/* ---- for people ---- */
+
+static void print_bytes(const Traffic *predicted, uint64_t bytes, int direction) {
+    printf(" %11llu", (unsigned long long)bytes);
+    if (predicted)
+        printf(" %11.0f", direction == TRACE_READ ? predicted->read : predicted->written);
+    else
+        printf(" %11s", "-");
+}
+
+static void print_worst(const TraceRow *row) {
+    if (row->worst_line[0])
+        printf("  %s (%.4g for %.4g)", row->worst_line, per(row->worst_cost, row->worst_requests),
+               per(row->worst_ideal, row->worst_requests));
+    printf("\n");
+}
+
+static void print_device_row(const Report *r, const TraceRow *row) {
+    const Traffic *predicted = prediction(r, row);
+    uint64_t requests = row->requests[0] + row->requests[1], bytes = row->bytes[0] + row->bytes[1];
+    printf("  %-13s", row->tensor);
+    print_bytes(predicted, row->bytes[TRACE_READ], TRACE_READ);
+    print_bytes(predicted, row->bytes[TRACE_WRITE], TRACE_WRITE);
+    printf(" %8.1f %7.2f %6.2f%s", per(bytes, row->unique[0] + row->unique[1]), per(row->cost[0] + row->cost[1], requests),
+           per(row->ideal[0] + row->ideal[1], requests), row->approximate ? "~" : " ");
+    print_worst(row);
+}
+
+static void print_shared_row(const TraceRow *row) {
+    uint64_t cost = row->cost[0] + row->cost[1], ideal = row->ideal[0] + row->ideal[1];
+    printf("  shared memory: read %llu, written %llu bytes; %llu wavefronts, %llu of them bank conflicts%s",
+           (unsigned long long)row->bytes[TRACE_READ], (unsigned long long)row->bytes[TRACE_WRITE], (unsigned long long)cost,
+           (unsigned long long)(cost - ideal), row->worst_line[0] ? "; worst:" : "");
+    print_worst(row);
+}
+
+static void print_work(const TraceKernel *k) {
+    printf("  work: %llu mma FLOPs, %llu exponentials, %llu barriers", (unsigned long long)k->mma_flops,
+           (unsigned long long)k->exponentials, (unsigned long long)k->barriers);
+    for (const TraceCollective *c = k->collectives; c->what; c++)
+        printf(", %llu %s", (unsigned long long)c->count, c->what);
+    printf("\n");
+}
+
+static void print_race(const TraceRace *race, FILE *to) {
+    fprintf(to, "RACE in %s, %s: thread %u of block %u %s at %s\n", race->kernel, race->tensor, race->thread[0],
+            race->block[0], race->writes[0] ? "writes" : "reads", race->line[0]);
+    fprintf(to, "     and thread %u of block %u %s at %s: the same byte, %llu, %s\n", race->thread[1], race->block[1],
+            race->writes[1] ? "writes" : "reads", race->line[1], (unsigned long long)race->offset,
+            race->unpublished ? "in order, but with no proxy_fence after the first"
+                              : "with nothing in between that orders them");
+    fprintf(to, "     (%llu bytes between these lines)\n", (unsigned long long)race->count);
+}
+
+void trace_print_races(const Trace *trace, FILE *to) {
+    for (int i = 0; i < trace->race_count; i++)
+        print_race(&trace->races[i], to);
+}
+
+/* Does a kernel multiply in 8 bits? Then its instruction takes 32 elements of k at a time; 16-bit ones take 16. */
+static int multiplies_8_bits(const Trace *trace) {
+    for (int i = 0; i < trace->kernel_count; i++)
+        for (const TraceCollective *c = trace->kernels[i].collectives; c->what; c++)
+            if (strstr(c->what, "mma_m") && strstr(c->what, "k32"))
+                return 1;
+    return 0;
+}
+
+static void print_roof(const Report *r, const char *what, double bytes) {
+    double intensity = r->flops / bytes, peak = r->chip->tflops[multiplies_8_bits(r->trace)];
+    double balance = peak * 1000 / r->chip->gbps;
+    printf("  %-28s %14.0f bytes %9.2f FLOPs a byte   %-6s at most %7.1f of %.0f TFLOP/s: %s is the limit\n", what, bytes,
+           intensity, r->chip->name, roof(r->chip, peak, intensity), peak, intensity < balance ? "memory" : "compute");
+}
+
+static void print_table(const Report *r) {
+    const Problem *p = r->p;
+    printf("%s   batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s\n", r->variant, p->batch, p->heads, p->kv_heads,
+           p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+    for (int i = 0; i < r->trace->kernel_count; i++) {
+        const TraceKernel *k = &r->trace->kernels[i];
+        const TraceRow *rows = r->trace->rows, *end = rows + r->trace->row_count;
+        printf("\n%s   %llu blocks of %llu threads, %llu bytes of shared memory each\n", k->name,
+               (unsigned long long)k->blocks, (unsigned long long)k->threads, (unsigned long long)k->shared_bytes);
+        printf("  %-13s %11s %11s %11s %11s %8s %7s %6s   %s\n", "bytes of", "read", "formula", "written", "formula",
+               "times", "sectors", "ideal", "costs most at");
+        for (const TraceRow *row = rows; row < end; row++)
+            if (row->kernel == k->name && !is_shared(row))
+                print_device_row(r, row);
+        for (const TraceRow *row = rows; row < end; row++)
+            if (row->kernel == k->name && is_shared(row))
+                print_shared_row(row);
+        print_work(k);
+    }
+    Total total = total_bytes(r->trace);
+    printf("\nall kernels, %.0f FLOPs of attention\n", r->flops);
+    print_roof(r, "if nothing were cached", total.requested);
+    print_roof(r, "if each byte moved once", total.unique);
+    trace_print_races(r->trace, stdout);
+    printf(r->trace->race_count ? "\n" : "no races\n\n");
+}
+
+/* ---- for machines ---- */
+
+static void print_pair(const char *name, const uint64_t pair[TRACE_DIRECTIONS]) {
+    printf(", \"%s_read\": %llu, \"%s_written\": %llu", name, (unsigned long long)pair[TRACE_READ], name,
+           (unsigned long long)pair[TRACE_WRITE]);
+}
+
+static void print_json(const Report *r) {
+    const Trace *trace = r->trace;
+    for (const TraceRow *row = trace->rows; row < trace->rows + trace->row_count; row++) {
+        const Traffic *predicted = prediction(r, row);
+        printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"%s\": \"%s\"", r->variant, row->kernel,
+               is_shared(row) ? "memory" : "tensor", row->tensor);
+        print_pair("bytes", row->bytes);
+        print_pair("unique", row->unique);
+        print_pair("requests", row->requests);
+        print_pair(is_shared(row) ? "wavefronts" : "sectors", row->cost);
+        print_pair("ideal", row->ideal);
+        if (predicted)
+            printf(", \"formula_read\": %.0f, \"formula_written\": %.0f", predicted->read, predicted->written);
+        printf(", \"worst\": \"%s\"}\n", row->worst_line);
+    }
+    for (int i = 0; i < trace->kernel_count; i++) {
+        const TraceKernel *k = &trace->kernels[i];
+        printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"blocks\": %llu, \"barriers\": %llu, \"exponentials\": %llu, "
+               "\"mma_flops\": %llu}\n",
+               r->variant, k->name, (unsigned long long)k->blocks, (unsigned long long)k->barriers,
+               (unsigned long long)k->exponentials, (unsigned long long)k->mma_flops);
+    }
+    for (int i = 0; i < trace->race_count; i++) {
+        const TraceRace *race = &trace->races[i];
+        printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"race\": \"%s\", \"earlier\": \"%s\", \"later\": \"%s\", "
+               "\"missing\": \"%s\", \"bytes\": %llu}\n",
+               r->variant, race->kernel, race->tensor, race->line[0], race->line[1],
+               race->unpublished ? "proxy_fence" : "order", (unsigned long long)race->count);
+    }
+    Total total = total_bytes(trace);
+    printf("{\"variant\": \"%s\", \"attention_flops\": %.0f, \"requested_bytes\": %.0f, \"unique_bytes\": %.0f}\n",
+           r->variant, r->flops, total.requested, total.unique);
+}
+
+void trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
+                 int predicted_count, const char *chip, int json) {
+    Report report = {trace, variant, p, flops, predicted, predicted_count, find_chip(chip)};
+    if (json)
+        print_json(&report);
+    else
+        print_table(&report);
+    fflush(stdout);
+}

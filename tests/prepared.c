@@ -1,0 +1,360 @@
+/* prepared.c - tests of common/judge/prepared.h: the bounds on prepared inputs and on what is computed of them, from both sides,
+ * against each kind of reference. The "variant" here is arrays on the host: what it prepared, and what it computed.
+ */
+#include "../common/judge/prepared.h"
+#include "../common/device/device.h"
+#include "../common/numeric.h"
+#include "../common/judge/oracle.h"
+#include "../common/host/allocation.h"
+#include "../common/host/random.h"
+#include "tap.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 20, D = 8 };
+enum { QUERIES = BATCH * HEADS * ROWS * D, KV = BATCH * KV_HEADS * KEYS * D, LSE_ROWS = BATCH * HEADS * ROWS };
+static const Problem problem = {.batch = BATCH,
+                                .heads = HEADS,
+                                .kv_heads = KV_HEADS,
+                                .seqlen_q = ROWS,
+                                .seqlen_k = KEYS,
+                                .head_dim = D,
+                                .dtype = DTYPE_FP32,
+                                .causal = 1,
+                                .scale = 0.4f};
+static const int lengths[BATCH] = {3, 20}; /* rows of entry 0 see none, none, 1, 2 and 3 keys, of entry 1 16 to 20 */
+static int *device_lengths;
+
+/* fp32, so that what is stored is what was meant. */
+static float inputs[3][KV], prepared[3][KV]; /* Q, K, V; Q is shorter */
+static float o[QUERIES], lse[LSE_ROWS];
+static Rounding rounding;
+static double want_o[QUERIES], want_lse[LSE_ROWS];
+
+static Rounding dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    (void)workspace;
+    memcpy(q, prepared[0], query_elements(p) * sizeof *q);
+    memcpy(k, prepared[1], key_elements(p) * sizeof *k);
+    memcpy(v, prepared[2], key_elements(p) * sizeof *v);
+    return rounding;
+}
+static Rounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    float *as_given = host_alloc(query_elements(p), sizeof *as_given);
+    memcpy(as_given, q, query_elements(p) * sizeof *q);
+    dequantise(p, workspace, q, k, v);
+    memcpy(q, as_given, query_elements(p) * sizeof *q);
+    free(as_given);
+    return rounding;
+}
+static const Variant variant = {.name = "test", .dequantise = dequantise},
+                     variant_of_kv = {.name = "test", .dequantise = leaves_q};
+
+/* Inputs that are exact, and what is right for them. */
+static void reset(void) {
+    double q[QUERIES], k[KV], v[KV];
+    for (uint32_t i = 0; i < 3; i++) {
+        random_normal(DTYPE_FP32, inputs[i], i ? KV : QUERIES, 4, i, 0, 1);
+        memcpy(prepared[i], inputs[i], sizeof inputs[i]);
+    }
+    for (int i = 0; i < QUERIES; i++)
+        q[i] = inputs[0][i];
+    for (int i = 0; i < KV; i++)
+        k[i] = inputs[1][i], v[i] = inputs[2][i];
+    oracle_forward(&problem, lengths, q, k, v, want_o, want_lse);
+    for (int i = 0; i < QUERIES; i++)
+        o[i] = (float)want_o[i];
+    for (int i = 0; i < LSE_ROWS; i++)
+        lse[i] = (float)want_lse[i];
+    rounding = (Rounding){0};
+}
+
+static Comparison comparisons[PREPARED_COMPARISONS];
+static int compare_variant(const Variant *v, ReferenceKind kind) {
+    HostTensors given = {inputs[0], inputs[1], inputs[2], NULL};
+    return compare_prepared(&problem, v, lengths, device_lengths, &given, NULL, o, lse, kind, comparisons);
+}
+static int compare(ReferenceKind kind) { return compare_variant(&variant, kind); }
+
+/* Which comparisons are not ok, as bits. */
+static int bad(void) {
+    int bits = 0;
+    for (int i = 0; i < PREPARED_COMPARISONS; i++)
+        bits |= !comparisons[i].ok << i;
+    return bits;
+}
+
+static int is_at(const Comparison *c, int batch, int head, int row, int column) {
+    return c->batch == batch && c->head == head && c->row == row && c->column == column;
+}
+
+/* ---- which variants ---- */
+
+static int always(const Problem *p) { return p != NULL; }
+static int never(const Problem *p) { return p == NULL; }
+static void prepares(const Problem *p, const Tensors *t, const Buffer *w) { (void)p, (void)t, (void)w; }
+
+static void test_prepares(void) {
+    const Variant usual = {.prepares = always}, plain = {.prepare = prepares},
+                  asked = {.prepare = prepares, .prepares = always}, not_now = {.prepare = prepares, .prepares = never};
+    ok(!variant_prepares(&usual, &problem) && variant_prepares(&plain, &problem) && variant_prepares(&asked, &problem) &&
+           !variant_prepares(&not_now, &problem),
+       "who prepares its inputs");
+}
+
+/* ---- the prepared inputs ---- */
+
+static double norm(const float *row) {
+    double square = 0;
+    for (int i = 0; i < D; i++)
+        square += (double)row[i] * row[i];
+    return sqrt(square);
+}
+
+/* The longest row of an input, as far as keys exist. */
+static double longest(int tensor) {
+    double length = 0;
+    for (int row = 0; row < (tensor ? KEYS * BATCH : LSE_ROWS); row++)
+        if (!tensor || row % KEYS < lengths[row / KEYS])
+            length = fmax(length, norm(inputs[tensor] + row * D));
+    return length;
+}
+
+static void test_prepared(void) {
+    static const char *names[] = {"prepared Q", "prepared K", "prepared V"};
+    const int first[3][4] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, last[3][4] = {{1, 1, 4}, {1, 0, 19}, {1, 0, 19}};
+    for (int tensor = 0; tensor < 3; tensor++)
+        for (int part = 0; part < 2; part++) {
+            const int *at = part ? last[tensor] : first[tensor];
+            int heads = tensor ? KV_HEADS : HEADS, rows = tensor ? KEYS : ROWS, which = PREPARED_Q + tensor;
+            int row = (at[0] * heads + at[1]) * rows + at[2], column = part ? D - 1 : 0;
+            /* u of the row, and of the longest for K, whose mean may have gone; half a step of the largest number; fp32 */
+            const Rounding kinds[] = {{.input_roundoff = 0x1p-4}, {.input_step = 0x1p-6}, {.input_step = 0}};
+            for (int kind = 0; kind < 3; kind++) {
+                reset();
+                rounding = kinds[kind];
+                double allowed = rounding.input_roundoff * (norm(inputs[tensor] + row * D) + (tensor == 1) * longest(1)) +
+                                 sqrt(D) * rounding.input_step * longest(tensor) + 0x1p-20 * longest(tensor);
+                prepared[tensor][row * D + column] = (float)(inputs[tensor][row * D + column] + 0.95 * allowed);
+                compare(REFERENCE_SAMPLES);
+                int good = comparisons[which].ok && comparisons[which].bad == 0;
+                prepared[tensor][row * D + column] = (float)(inputs[tensor][row * D + column] + 1.05 * allowed);
+                compare(REFERENCE_SAMPLES);
+                const Comparison *c = &comparisons[which];
+                good = good && !c->ok && c->bad == 1 && is_at(c, at[0], at[1], at[2], column) &&
+                       !strcmp(c->tensor, names[tensor]);
+                for (int other = 0; other < 3; other++)
+                    good = good && (other == tensor || comparisons[PREPARED_Q + other].ok);
+                /* the length of the error counts, not its largest element */
+                for (int i = 0; i < D; i++)
+                    prepared[tensor][row * D + i] =
+                        (float)(inputs[tensor][row * D + i] + (i % 2 ? -1 : 1) * 0.95 * allowed / sqrt(D));
+                compare(REFERENCE_SAMPLES);
+                good = good && comparisons[which].ok;
+                for (int i = 0; i < D; i++)
+                    prepared[tensor][row * D + i] =
+                        (float)(inputs[tensor][row * D + i] + (i % 2 ? -1 : 1) * 1.05 * allowed / sqrt(D));
+                compare(REFERENCE_SAMPLES);
+                good = good && !comparisons[which].ok && comparisons[which].row == at[2];
+                ok(good, "%s[%d, %d, %d]: inside the bound, and outside of it (%d)", names[tensor], at[0], at[1], at[2],
+                   kind);
+            }
+            reset();
+            prepared[tensor][row * D + column] = NAN;
+            compare(REFERENCE_SAMPLES);
+            ok(!comparisons[which].ok && is_at(&comparisons[which], at[0], at[1], at[2], column) &&
+                   isnan(comparisons[which].got),
+               "%s: NaN", names[tensor]);
+        }
+    reset();
+    prepared[1][3 * D] = prepared[2][3 * D] = prepared[1][19 * D] = prepared[2][19 * D + 7] = NAN;
+    compare(REFERENCE_SAMPLES);
+    ok(comparisons[PREPARED_K].ok && comparisons[PREPARED_V].ok, "keys that do not exist are not looked at");
+    reset();
+    prepared[0][0] = NAN;
+    compare_variant(&variant_of_kv, REFERENCE_SAMPLES);
+    ok(!bad(), "a variant may leave Q as it is");
+}
+
+/* ---- the result ---- */
+
+/* What is allowed in a row of O beyond two kernels' difference, by the definition: the root of sum_j p_j^2 v_j^2 from P itself. */
+static int met[2]; /* whether either of the two bounds on what P's rounding does was the smaller one */
+static double allowed_in(int row) {
+    const float *q = inputs[0] + row * D;
+    int batch = row / ROWS / HEADS, visible = row % ROWS + lengths[batch] - ROWS + 1;
+    double squares = 0, largest = 0, largest_v = 0, size = score_size(&problem, inputs[0], inputs[1]);
+    for (int d = 0; d < D; d++) {
+        double sum = 0;
+        for (int j = 0; j < visible; j++) {
+            const float *k = inputs[1] + (batch * KEYS + j) * D, *v = inputs[2] + (batch * KEYS + j) * D;
+            double s = 0;
+            for (int i = 0; i < D; i++)
+                s += (double)q[i] * k[i];
+            double p = exp(problem.scale * s - want_lse[row]);
+            sum += p * p * v[d] * v[d];
+        }
+        squares = fmax(squares, sum);
+        largest = fmax(largest, fabs(want_o[row * D + d]));
+    }
+    for (int i = 0; i < KV; i++)
+        largest_v = fmax(largest_v, fabs(inputs[2][i]));
+    double spread = sqrt(squares), score = 4 * sqrt(D) * rounding.sum_roundoff * size;
+    double likely = 7 * spread * (rounding.p_roundoff / sqrt(3) + score),
+           most = (rounding.p_roundoff + 2 * score) * largest_v;
+    met[likely < most] = 1;
+    return output_allowance(DTYPE_FP32, want_o + row * D, D, KEYS, want_lse[row], size) + fmin(likely, most) +
+           8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS) * largest_v;
+}
+
+static void test_result(ReferenceKind kind, const char *name) {
+    reset();
+    rounding = (Rounding){.sum_roundoff = 0x1p-24};
+    ok(compare(kind) && !bad() && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
+       "%s: what is right passes", name);
+    ok(!strcmp(comparisons[PREPARED_O].tensor, "O") && !strcmp(comparisons[PREPARED_LSE].tensor, "LSE"), "by its name");
+
+    /* each part of the bound is the largest once */
+    const Rounding kinds[] = {{.p_roundoff = 0x1p-4}, {.sum_roundoff = 0x1p-13}, {.p_step = 0x1p-12}};
+    const int rows[] = {2, 4, 7, 9, 10, 14, 15, 19}; /* first and last with keys of each head */
+    for (int i = 0; i < 3; i++) {
+        int missed = 0;
+        for (int r = 0; r < 8; r++)
+            for (int column = 0; column < D; column += D - 1) {
+                size_t element = (size_t)rows[r] * D + column;
+                reset();
+                rounding = kinds[i];
+                double allowed = allowed_in(rows[r]);
+                o[element] = (float)(want_o[element] + 0.99 * allowed);
+                compare(kind);
+                missed += bad() != 0;
+                o[element] = (float)(want_o[element] - 1.01 * allowed);
+                compare(kind);
+                const Comparison *c = &comparisons[PREPARED_O];
+                missed += bad() != 1 << PREPARED_O || c->bad != 1 ||
+                          !is_at(c, rows[r] / ROWS / HEADS, rows[r] / ROWS % HEADS, rows[r] % ROWS, column);
+                o[element] = NAN;
+                compare(kind);
+                missed += bad() != 1 << PREPARED_O || c->bad != 1 ||
+                          !is_at(c, rows[r] / ROWS / HEADS, rows[r] / ROWS % HEADS, rows[r] % ROWS, column);
+            }
+        ok(!missed, "%s: O inside the bound, outside of it, NaN (%d)", name, i);
+    }
+    int missed = 0;
+    for (int r = 0; r < 8; r++) {
+        int row = rows[r];
+        reset();
+        rounding.sum_roundoff = 0x1p-13;
+        double size = score_size(&problem, inputs[0], inputs[1]);
+        double allowed = lse_allowance(want_lse[row], D, size) + 4 * sqrt(D) * 0x1p-13 * size;
+        lse[row] = (float)(want_lse[row] - 0.99 * allowed);
+        compare(kind);
+        missed += bad() != 0;
+        lse[row] = (float)(want_lse[row] + 1.01 * allowed);
+        compare(kind);
+        const Comparison *c = &comparisons[PREPARED_LSE];
+        missed +=
+            bad() != 1 << PREPARED_LSE || c->bad != 1 || !is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, -1);
+        lse[row] = NAN;
+        compare(kind);
+        missed +=
+            bad() != 1 << PREPARED_LSE || c->bad != 1 || !is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, -1);
+    }
+    ok(!missed, "%s: LSE likewise", name);
+
+    reset();
+    rounding = (Rounding){.p_roundoff = 0x1p-4, .sum_roundoff = 0x1p-13, .p_step = 0x1p-12};
+    o[D - 1] = 1e-30f;
+    lse[1] = -1e30f;
+    compare(kind);
+    ok(bad() == (1 << PREPARED_O | 1 << PREPARED_LSE) && is_at(&comparisons[PREPARED_O], 0, 0, 0, D - 1) &&
+           is_at(&comparisons[PREPARED_LSE], 0, 0, 1, -1),
+       "%s: a row without keys is 0 and -infinity", name);
+
+    reset(); /* prepared inputs that are others: their attention is what counts, and that the inputs are others is seen */
+    for (int i = 0; i < KV; i++)
+        prepared[2][i] = -2 * inputs[2][i];
+    for (int i = 0; i < QUERIES; i++)
+        o[i] = (float)(-2 * want_o[i]);
+    rounding.sum_roundoff = 0x1p-24;
+    compare(kind);
+    ok(bad() == 1 << PREPARED_V, "%s: it is attention of what was prepared", name);
+
+    reset();
+    rounding.sum_roundoff = 1;
+    compare(kind);
+    ok(comparisons[PREPARED_O].empty && comparisons[PREPARED_LSE].empty, "%s: a wide bound is no check", name);
+    int few = 0; /* the rounding that leaves the row of the widest bound unchecked, but not most rows */
+    for (int step = 1; step < 80; step++) {
+        reset();
+        rounding.p_roundoff = 0.01 * step;
+        inputs[2][3 * D] = prepared[2][3 * D] = 100; /* a key that nobody sees, but V is as large */
+        compare(kind);
+        few += comparison_is_empty(&comparisons[PREPARED_O], dtype_step(DTYPE_FP32)) && !comparisons[PREPARED_O].empty;
+    }
+    ok(few > 0, "%s: a few rows with a wide one are no matter (%d)", name, few);
+    reset();
+    rounding.p_roundoff = 1;
+    compare(kind);
+    ok(comparisons[PREPARED_O].empty, "%s: most of them are", name);
+}
+
+/* Scores of 00_naive that no memory holds: 1 TiB. */
+static Rounding zeros(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    (void)workspace, (void)q, (void)k, (void)v, (void)p;
+    return (Rounding){0};
+}
+static void test_too_large(void) {
+    const Problem p = {.batch = 1,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .seqlen_q = 1 << 19,
+                       .seqlen_k = 1 << 19,
+                       .head_dim = 1,
+                       .dtype = DTYPE_FP16,
+                       .scale = 1};
+    const Variant large = {.name = "test", .dequantise = zeros};
+    size_t before = device_allocated();
+    void *zero = host_alloc(query_elements(&p), sizeof(float));
+    HostTensors given = {zero, zero, zero, NULL};
+    ok(!compare_prepared(&p, &large, NULL, NULL, &given, NULL, zero, zero, REFERENCE_NAIVE, comparisons),
+       "00_naive may need too much memory");
+    ok(device_allocated() == before, "and gives back what there was");
+    free(zero);
+}
+
+/* A row that is no sample: the oracle sees it, samples do not. One query and one key a head, so O is V. */
+static void test_unsampled(void) {
+    const Problem p = {
+        .batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 200, .seqlen_k = 1, .head_dim = 1, .dtype = DTYPE_FP32};
+    const Variant large = {.name = "test", .dequantise = zeros};
+    float *all = host_alloc(200, sizeof *all); /* Q = K = V = 0 */
+    HostTensors given = {all, all, all, NULL};
+    float *result = host_alloc(200, sizeof *result);
+    result[2] = 1;
+    ok(compare_prepared(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_SAMPLES, comparisons) && !bad(),
+       "samples look at some rows");
+    ok(compare_prepared(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_ORACLE, comparisons) &&
+           bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == 2,
+       "the oracle at all");
+    ok(compare_prepared(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_NAIVE, comparisons) &&
+           bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == 2,
+       "and 00_naive");
+    free(all), free(result);
+}
+
+int main(void) {
+    device_lengths = device_alloc(sizeof lengths, "key lengths");
+    device_write(device_lengths, lengths, sizeof lengths);
+    test_prepares();
+    test_prepared();
+    test_result(REFERENCE_ORACLE, "oracle");
+    test_result(REFERENCE_SAMPLES, "samples");
+    test_result(REFERENCE_NAIVE, "00_naive");
+    ok(met[0] && met[1], "rows of few keys, which one number rules, and others are among them");
+    test_too_large();
+    test_unsampled();
+    ok(device_allocated() == sizeof lengths, "nothing is left on the device");
+    device_free(device_lengths);
+    return tap_done();
+}
