@@ -27,6 +27,6 @@ exercise '07.3',
     };
 
 exercise '07.4',
-    ask => 'a column of all `pieces` of a row merged into m, l and o: the largest natural logsumexp, the sum of the weights, the weighted sum',
+    ask => 'floats m, l and o of a column, all `pieces` of the row merged: the largest natural logsumexp, the sum of the weights, the weighted sum',
     variant => 'split_k',
-    blank => {file => '07_flash_decoding/split_k.cu', from => 'for (int piece = 0; piece < pieces; piece++)', to => "* D + column];\n    }"};
+    blank => {file => '07_flash_decoding/split_k.cu', from => 'float m = LOWEST, l = 0, o = 0;', to => "* D + column];\n    }"};
