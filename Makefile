@@ -14,7 +14,7 @@ JOBS     ?= $(shell getconf _NPROCESSORS_ONLN)
 ifeq ($(MAKELEVEL)$(filter-out 0 1,$(words $(MAKECMDGOALS))),0)
   MAKEFLAGS += --jobs=$(JOBS)
 endif
-submake := $(MAKE) --no-print-directory
+MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
         trace trace-defects intensity intensity-built compare sweep fp8-errors plots diff exercise compile_commands.json
@@ -154,12 +154,12 @@ tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 # `make test` takes a third of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
 test mutations: export GRID_EVERY ?= 3
 test: ## the tests: on the CPU device, then on the GPU where there is one
-	@$(submake) test-device DEVICE=cpu
-	@$(if $(GNU_CXX),$(submake) test-trace,echo "the trace is not tested: g++ is not here")
-	@$(if $(GPU_CC),$(submake) test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
+	@$(MAKE) test-device DEVICE=cpu
+	@$(if $(GNU_CXX),$(MAKE) test-trace,echo "the trace is not tested: g++ is not here")
+	@$(if $(GPU_CC),$(MAKE) test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
 test-all: ## and all the rest: every point of the grids, every command of the notes as it stands there
-	@$(submake) test GRID_EVERY=1 TEST_ALL=1
+	@$(MAKE) test GRID_EVERY=1 TEST_ALL=1
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
 	$(PROVE) $(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
@@ -172,8 +172,8 @@ fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
 mutations: ## plant mistakes in the kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
-	@$(submake) mutations-kernels DEVICE=cpu
-	@$(submake) mutations-host DEVICE=cpu
+	@$(MAKE) mutations-kernels DEVICE=cpu
+	@$(MAKE) mutations-host DEVICE=cpu
 mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 	$(PROVE) tests/mutations_$*.t
 
@@ -182,7 +182,7 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 TRACE_OPTIONS ?= --heads 1 --seqlen 256
 ifndef TRACE
 trace test-trace trace-defects $(STAGES:%=trace-%):
-	@$(submake) DEVICE=cpu TRACE=1 $@
+	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
 	@perl common/classroom/trace_table.pl $^ -- $(TRACE_OPTIONS)
@@ -203,7 +203,7 @@ $(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) # profile-<stage>: hardware 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 # With -O1 it compiles in a third of the time.
 sanitize: $(if $(on_gpu),$(GRIDS)) ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
-	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),$(submake) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE=-O1)
+	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),$(MAKE) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE=-O1)
 
 tables: ## rewrite the figures in README and notes from the result files
 	perl notes/tables.pl

@@ -1,5 +1,5 @@
 # stage.mk - in a stage's folder `make` builds the stage, and all that the top Makefile can do is there, too.
-MAKEFLAGS += --jobs=$(shell getconf _NPROCESSORS_ONLN)
+MAKEFLAGS += --no-print-directory --jobs=$(shell getconf _NPROCESSORS_ONLN)
 .PHONY: $(notdir $(CURDIR))
 $(notdir $(CURDIR)) .DEFAULT:
-	@$(MAKE) --no-print-directory -C .. $@
+	@$(MAKE) -C .. $@
