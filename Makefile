@@ -87,8 +87,8 @@ IS_COMMIT := $(OUT)/commit-$(COMMIT)
 IS_FLAGS  := $(OUT)/flags-$(firstword $(shell echo '$(CC) $(CFLAGS) $(KERNEL_CC) $(LINK)' | cksum))
 $(IS_COMMIT) $(IS_FLAGS):
 	@mkdir -p $(@D) && rm -f $(OUT)/$(firstword $(subst -, ,$(@F)))-* && touch $@
-$(OUT)/common/harness/report.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
-$(OUT)/common/harness/report.c.o: $(IS_COMMIT)
+$(OUT)/common/harness/records.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
+$(OUT)/common/harness/records.c.o: $(IS_COMMIT)
 
 $(OUT)/%.c.o: %.c $(IS_FLAGS)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
