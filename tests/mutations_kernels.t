@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# mutations.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
+# mutations_kernels.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
 #
 #     make mutations
 #
