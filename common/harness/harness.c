@@ -7,6 +7,7 @@
 #include "../host/allocation.h"
 #include "../host/errors.h"
 #include "../judge/prepared.h"
+#include "budget.h"
 #include "run.h"
 #include "../trace/trace.h"
 
@@ -297,8 +298,8 @@ static void free_run(Run *run) {
     const void *on_device[] = {run->device.q, run->device.k, run->device.v, run->device.key_lengths};
     for (int i = 0; i < 4; i++)
         device_free((void *)on_device[i]);
-    void *on_host[] = {run->inputs.q, run->inputs.k, run->inputs.v, run->options.key_lengths, run->samples.o};
-    for (int i = 0; i < 5; i++)
+    void *on_host[] = {run->inputs.q, run->inputs.k, run->inputs.v, run->samples.o};
+    for (int i = 0; i < 4; i++)
         free(on_host[i]);
     for (int i = 0; i < run->output_count; i++) {
         free(run->outputs[i].host);
@@ -308,33 +309,26 @@ static void free_run(Run *run) {
         free_backward(run);
 }
 
-static const Variant *find_variant(const Run *run, const char *name) {
-    const Stage *stage = run->stage;
-    for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++)
-        if (strcmp(stage->variants[i].name, name) == 0)
+static const Variant *reference_of(const Stage *stage) { return stage->reference ? stage->reference : &naive_variant; }
+
+/* The one that --variant names; NULL: all. */
+static const Variant *named_variant(const Options *o) {
+    const Stage *stage = o->stage;
+    for (int i = 0; o->variant && i < MAX_VARIANTS && stage->variants[i].name; i++)
+        if (strcmp(stage->variants[i].name, o->variant) == 0)
             return &stage->variants[i];
-    return run->reference;
+    return o->variant ? reference_of(stage) : NULL;
 }
 
-int harness_main(const Stage *stage, int argc, char **argv) {
-    program_is(stage->name);
-    Run run = {.stage = stage, .options = options_parse(stage, argc, argv)};
-    run.reference = stage->reference ? stage->reference : &naive_variant;
-    Options *options = &run.options;
-    const Problem *p = run.p = &options->problem;
-    if (options->save)
-        save_check(options->save);
-    if (options->load)
-        run.inputs = tensors_load(options, stage->forward != NULL);
-    const DeviceProperties *device = device_properties();
-    options_complete(options, stage, device->is_cpu);
-    const Variant *only = run.only = options->variant ? find_variant(&run, options->variant) : NULL;
-    const char *reason = only ? variant_refuses(only, p) : NULL;
-    if (reason)
-        cannot_run("--variant %s cannot run here: %s", options->variant, reason);
-
-    if (!options->load)
-        run.inputs = tensors_random(p, options->seed, options->outliers, stage->forward != NULL);
+/* The selected problem, from its inputs to its verdict. Returns the exit code. */
+static int run_problem(const Options *options) {
+    const Stage *stage = options->stage;
+    const Problem *p = &options->problem;
+    Run run = {.stage = stage, .options = *options, .p = p};
+    run.reference = reference_of(stage);
+    const Variant *only = run.only = named_variant(options);
+    run.inputs = options->load ? tensors_load(options->load, p, stage->forward != NULL)
+                               : tensors_random(p, options->seed, options->outliers, stage->forward != NULL);
     run.device.q = upload(run.inputs.q, query_elements(p) * dtype_bytes(p->dtype), "Q");
     run.device.k = upload(run.inputs.k, key_elements(p) * dtype_bytes(p->dtype), "K");
     run.device.v = upload(run.inputs.v, key_elements(p) * dtype_bytes(p->dtype), "V");
@@ -346,13 +340,16 @@ int harness_main(const Stage *stage, int argc, char **argv) {
     add_output(&run, "LSE", row_count(p) * sizeof(float), (void **)&run.device.lse);
 
 #ifdef TRACE
-    if (options->trace)
-        return trace_variants(&run);
+    if (options->trace) {
+        int code = trace_variants(&run);
+        free_run(&run);
+        return code;
+    }
 #endif
     run.report = (Report){.stage = stage,
                           .problem = p,
                           .key_lengths = options->key_lengths,
-                          .device = device,
+                          .device = device_properties(),
                           .load = options->load,
                           .options = options,
                           .format = options->format};
@@ -377,4 +374,35 @@ int harness_main(const Stage *stage, int argc, char **argv) {
     report_end(&run.report, run.rows, run.row_total);
     free_run(&run);
     return exit_code(&run);
+}
+
+/* The problem is known from here on, and that it can run: no mistake is left but those in the numbers of --load. */
+static void select_problem(Options *options, int index) {
+    options_select(options, index, device_properties()->is_cpu);
+    const Variant *only = named_variant(options);
+    const char *reason = only ? variant_refuses(only, &options->problem) : NULL;
+    if (reason)
+        cannot_run("--variant %s cannot run here: %s", options->variant, reason);
+    budget_check(options);
+}
+
+int harness_main(const Stage *stage, int argc, char **argv) {
+    program_is(stage->name);
+    Options options = options_parse(stage, argc, argv);
+    int count = options.problem_count, codes[3] = {0};
+    if (options.save)
+        save_check(options.save);
+    if (options.load)
+        tensors_read_headers(&options, stage->forward != NULL);
+    for (int i = 0; i < count; i++)
+        select_problem(&options, i);
+    for (int i = 0; i < count; i++) {
+        select_problem(&options, i);
+        codes[run_problem(&options)]++;
+    }
+    if (count > 1 && options.format == FORMAT_TABLE)
+        printf("\n%d problems: %d agree, %d disagree, %d could not run or be checked\n", count, codes[0], codes[1], codes[2]);
+    flush_output();
+    options_free(&options);
+    return codes[1] ? 1 : codes[2] ? 2 : 0;
 }

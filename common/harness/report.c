@@ -199,7 +199,7 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
 
 static void table_start(const Report *r) {
     const Problem *p = r->problem;
-    printf("device   %s · %s\n", r->device->name, r->device->platform);
+    printf("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
     printf("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s",
            r->stage->forward ? "forward and backward" : "forward", p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k,
            p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
@@ -457,7 +457,7 @@ static void csv_start(const Report *r) {
 void report_start(const Report *r) {
     if (r->format == FORMAT_TABLE)
         table_start(r);
-    else if (r->format == FORMAT_CSV)
+    else if (r->format == FORMAT_CSV && r->options->selected == 0)
         csv_start(r);
     flush_output(); /* a kernel may yet end the program */
 }
