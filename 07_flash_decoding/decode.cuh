@@ -25,7 +25,6 @@
 
 #include <float.h>
 
-constexpr float LOWEST = -FLT_MAX; /* m at first: -inf would make -inf - -inf = NaN of rows that see no key */
 
 /* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */
 struct Cache {
