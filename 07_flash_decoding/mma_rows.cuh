@@ -1,6 +1,6 @@
 /* mma_rows.cuh - up to 16 or 32 rows against a warp's keys on the tensor cores; K and V in fp16 or bf16, or in an e4m3 cache.
  *
- * The same arithmetic as in 04_fa2/split_q.cu, for one warp alone. Most of the 16 rows of an mma are empty (grouped heads fill
+ * The same arithmetic as in 04_fa2/tuned.cu, for one warp alone. Most of the 16 rows of an mma are empty (grouped heads fill
  * four, say), and that costs nothing here: a warp waits for memory most of the time.
  *
  * From 8 bits to 16. ldmatrix moves pairs of bytes, so a register that holds two elements of a 16-bit tile holds four of an
@@ -26,7 +26,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
     static constexpr int units = D * bytes / 2; /* a row of the cache, in 16-bit units */
     using KeyTile = Tile<uint16_t, keys, units>;
 
-    /* Indexed as in split_q.cu: row 16 i + 8 h + lane / 4. */
+    /* Indexed as in tuned.cu: row 16 i + 8 h + lane / 4. */
     uint32_t q[m_tiles][D / 16][4];
     float o[m_tiles][D / 8][4], m[m_tiles][2], l[m_tiles][2];
     int seen[m_tiles][2]; /* keys the row sees; `whole` all of them see, and `keys_end` any */
