@@ -110,9 +110,8 @@ void simt_set_ready(Worker *w, int warp, unsigned lanes);
 void simt_run_ready(Worker *w);
 
 /* simt_report.c: are the two the same wait? Nobody can run and not all have returned: says who waits where, and ends the
- * program, exit code 1. One line and the end of the program, outside of kernels. */
+ * program, exit code 1. */
 int simt_same_place(const Place *a, const Place *b);
 __attribute__((noreturn)) void simt_report_stuck(const Worker *w);
-__attribute__((noreturn, format(printf, 2, 3))) void simt_give_up(int code, const char *format, ...);
 
 #endif

@@ -73,7 +73,7 @@ typedef struct {
     SiteCount sites[MAX_SITES];
     WarpLog warps[MAX_WARPS];
     uint64_t barriers, exponentials;
-    TraceCollective collectives[16];
+    TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* as in TraceKernel */
 
     struct Cell *shared_cells;
     uint64_t *wgmma_readers; /* touches, see trace_race.c */
@@ -111,6 +111,7 @@ void source_lines(const Site *sites, int count, SourceLine *lines);
 /* trace_result.c */
 extern Trace trace_result;
 void result_clear(void);
+void result_count(TraceCollective *collectives, const char *what, uint64_t count); /* adds to those of this kind */
 void result_add_launch(Recorder *const *recorders, int count);
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
 void result_finish(void);

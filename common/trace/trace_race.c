@@ -20,6 +20,9 @@
  */
 #include "trace_internal.h"
 
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +41,8 @@ struct Cell {
 static void *zeros(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
     if (!memory)
-        simt_give_up(2, "trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
-                     sizeof(struct Cell));
+        cannot_run("trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
+                   sizeof(struct Cell));
     return memory;
 }
 
@@ -173,8 +176,8 @@ void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset) {
 void race_launch_begins(Recorder *const *recorders, int count) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
     if (blocks > 1u << BLOCK_BITS)
-        simt_give_up(2, "trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel,
-                     blocks, 1u << BLOCK_BITS);
+        cannot_run("trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel, blocks,
+                   1u << BLOCK_BITS);
     released = zeros(blocks, sizeof *released);
     atomics = 0;
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
