@@ -1,6 +1,6 @@
 /* report.h - what a run prints: a table for people, CSV or JSON rows for machines.
  *
- *     Report report = {.stage = &stage, .problem = &p, .device = device_properties(), .format = FORMAT_TABLE};
+ *     Report report = {.stage = &stage, .task = task_of(&stage), .problem = &p, ...};
  *     report_start(&report);
  *     report_row(&report, &row);              as soon as a variant is done
  *     report_end(&report, rows, row_count);
@@ -12,15 +12,19 @@
 
 #include "../judge/check.h"
 #include "../device/device.h"
+#include "direction.h"
 #include "options.h"
+#include "task.h"
 #include "../judge/samples.h"
 
-/* PREPARE: what a variant does to its inputs first (stage.h); WITH_PREPARE: that and the forward pass. */
-typedef enum { FORWARD, BACKWARD, BOTH, PREPARE, WITH_PREPARE } Direction;
+/* Whose row it is: a variant's; 00_naive's; the forward pass that a backward stage starts from; or a part of what a variant does,
+ * timed alone. Only the first says whether a variant is right. */
+typedef enum { ROW_VARIANT, ROW_REFERENCE, ROW_FORWARD, ROW_PART } Role;
 
 /* What is known of one variant after its run. */
-typedef struct {
+typedef struct Row {
     char name[64]; /* "01_tiled/mma" or "00_naive" */
+    Role role;
     Direction direction;
     char note[160]; /* why it did not run; empty: it ran */
     double latency_ms, min_ms;
@@ -41,33 +45,37 @@ typedef struct {
 
 typedef struct {
     const Stage *stage;
+    const Task *task;
     const Problem *problem;
-    const int *key_lengths; /* host, or NULL */
-    const DeviceProperties *device;
-    const char *load; /* the inputs' folder, or NULL */
-    Format format;
-    int sample_count; /* rows the oracle looked at */
     const Options *options;
-    Bandwidth bandwidth; /* a stage with .bytes: what the memory gives */
+    const DeviceProperties *device;
+    int sample_count;    /* rows the oracle looked at */
+    Bandwidth bandwidth; /* what the memory gives, if the task shows it */
 } Report;
 
-/* FLOPs of the forward pass, 4 * batch * heads * seqlen_q * seqlen_k * head_dim and half of that when causal: what everybody
- * counts, whatever the mask really leaves. The backward pass has five such products to the forward's two: 2.5 times that; both
- * together 3.5 times. Bytes that must move at least: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
- * and dQ, dK, dV written. */
-double counted_flops(const Problem *p, Direction direction);
-double compulsory_bytes(const Problem *p, Direction direction);
-
-const char *direction_name(Direction direction);
-int is_variant_row(const Row *row, const Stage *stage); /* not the reference's, nor a backward stage's forward pass */
 int row_ran(const Row *row);
 int row_ok(const Row *row);                      /* it ran, and nothing is known to be wrong with it */
 const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
+const Comparison *row_worst(const Row *row);     /* the first, unless only a later one is bad; of gradients the worst */
+/* Why the row did not run, or was not checked. Empty: it ran, and was or nobody asked for it. */
+void row_note(const Row *row, char *text, size_t size);
+/* NaN of a preparation alone: what is counted is attention's. */
+double row_tflops(const Report *report, const Row *row);
+double row_gbps(const Report *report, const Row *row);
+/* A setting's value as the command line says it. */
+void setting_text(const Setting *setting, int value, char *text, size_t size);
 
 void report_start(const Report *report);
 void report_row(const Report *report, const Row *row);
 
 /* The workspace by purpose, what failed or was not checked, and the verdict. */
 void report_end(const Report *report, const Row *rows, int count);
+
+/* ---- their parts: table.c, for people; records.c, one CSV line or JSON object a row ---- */
+void table_start(const Report *report);
+void table_row(const Report *report, const Row *row);
+void table_end(const Report *report, const Row *rows, int count);
+void csv_start(const Report *report);
+void record_row(const Report *report, const Row *row);
 
 #endif
