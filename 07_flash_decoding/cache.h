@@ -21,7 +21,7 @@ void cache_plan(const Problem *p, Buffer *workspace);
 /* Variant.prepare and the like: cache.cu. */
 int cache_wanted(const Problem *p);
 Launcher cache_fill;
-Dequantiser cache_dequantise;
+PreparedValues cache_prepared_values;
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,7 @@ const Stage stage = {
          .launch = decode_split_k, .plan = decode_split_k_plan, .predict = decode_split_k_traffic,
          .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .min_bf16_capability = 80, .max_seqlen_q = 16,
          .refuses = decode_split_k_refuses, .prepare_name = "fill cache", .prepares = cache_wanted, .prepare = cache_fill,
-         .dequantise = cache_dequantise},
+         .prepared_values = cache_prepared_values},
     },
 };
 

@@ -303,7 +303,7 @@ void simt_copy(void *shared, const unsigned char bytes[16]) {
         fiber->copy_capacity = fiber->copy_capacity ? 2 * fiber->copy_capacity : 64;
         fiber->copies = host_resize(fiber->copies, (size_t)fiber->copy_capacity, sizeof *fiber->copies);
     }
-    Copy *copy = &fiber->copies[fiber->copy_count++];
+    AsyncCopy *copy = &fiber->copies[fiber->copy_count++];
     copy->to = shared;
     copy->group = fiber->group;
     memcpy(copy->bytes, bytes, 16);

@@ -46,7 +46,7 @@ typedef struct {
     void *to;
     unsigned char bytes[16];
     int group;
-} Copy;
+} AsyncCopy;
 
 typedef struct {
     jmp_buf context;       /* where it goes on */
@@ -55,7 +55,7 @@ typedef struct {
     int returned;          /* from the kernel */
     Place place;           /* where it waits, unless it is ready */
     const void *sleeps_on; /* simt_sleep's address, or NULL */
-    Copy *copies;          /* issued and not landed, oldest first */
+    AsyncCopy *copies;     /* issued and not landed, oldest first */
     int copy_count, copy_capacity;
     int group; /* of the next copy: how many groups this thread has committed */
     char *stack;

@@ -22,12 +22,12 @@
 enum { MAX_SITES = 4096, MAX_TENSORS = 32, SHARED_TENSOR = 0 };
 
 /* A tensor is an allocation of device memory; number 0 is shared memory. */
-struct Cell;
+struct TouchCell;
 typedef struct {
     char name[64];
     char *pointer;
     size_t bytes;
-    struct Cell *cells; /* one a byte, fresh in each launch */
+    struct TouchCell *cells; /* one a byte, fresh in each launch */
 } Tensor;
 extern Tensor trace_tensors[MAX_TENSORS];
 extern int trace_tensor_count;
@@ -75,7 +75,7 @@ typedef struct {
     uint64_t barriers, exponentials;
     TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* as in TraceKernel */
 
-    struct Cell *shared_cells;
+    struct TouchCell *shared_cells;
     uint64_t *wgmma_readers; /* touches, see trace_race.c */
     uint32_t block;          /* its number in the grid */
     Ordering order;
