@@ -96,7 +96,8 @@ int harness_main(const Stage *stage, int argc, char **argv) {
     Run run = {.stage = stage, .task = task_of(stage), .options = options_parse(stage, argc, argv)};
     run.p = &run.options.problem;
     run.reference = stage->reference ? stage->reference : &naive_variant;
-    run.report = (Report){.stage = stage, .task = run.task, .problem = run.p, .options = &run.options, .device = device_properties()};
+    run.report =
+        (Report){.stage = stage, .task = run.task, .problem = run.p, .options = &run.options, .device = device_properties()};
     load_inputs(&run);
     upload_inputs(&run);
 #ifdef TRACE

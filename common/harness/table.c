@@ -1,5 +1,5 @@
-/* table.c - the table for people. See report.h. */
-#include "report.h"
+/* table.c - the table for people. See table.h. */
+#include "table.h"
 
 #include <stdio.h>
 #include <string.h>
