@@ -1,13 +1,13 @@
-/* 02_online_softmax/fma - online softmax in plain CUDA: a row's maximum and sum are found tile by tile, S is not stored.
+/* 02_online_softmax/fma - online softmax in plain CUDA: a row's maximum and sum tile by tile, S is not stored.
  *
- * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let some
- * columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
+ * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let
+ * some columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
  * e^(S_j - m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
  *
  *     m' = max(m, m~)     alpha = e^(m - m')     beta = e^(m~ - m')     l' = alpha l + beta l~
  *
- * (Milakov and Gimelshein 2018, section 3.1.) So two numbers a row stand for all columns seen so far. A single score S_j
- * is (S_j, 1), no column at all is (-inf, 0). Two passes over the keys:
+ * (Milakov and Gimelshein 2018, section 3.1.) So two numbers a row stand for all columns seen so far. A single score
+ * S_j is (S_j, 1), no column at all is (-inf, 0). Two passes over the keys:
  *
  *     pass 1     merges every score of the row into (m, l): LSE = m + ln l is the whole softmax in one number
  *     pass 2     computes the same scores again, P = e^(S - LSE), and O += P V
@@ -20,15 +20,15 @@
  *
  *             c   +16            and of O the columns c, c+16, c+32, ... of the same four rows.
  *        r    x    x
- *        +8   x    x             The 16 threads of equal r share their rows: each has the (m, l) of its own columns, and
- *        +16  x    x             they are merged when all keys have gone by. They are half a warp, so shuffles do it.
- *        +24  x    x
+ *        +8   x    x             The 16 threads of equal r share their rows: each has the (m, l) of its own columns,
+ *        +16  x    x             and they are merged when all keys have gone by. They are half a warp, so shuffles
+ *        +24  x    x             do it.
  *
  * P goes from the thread that owns a score to those that own the row of O through shared memory. All tiles are fp32,
  * their rows padded by one word, so that 16 threads which read 16 rows meet 16 banks: 28.6 KB at D = 64, 53.1 at 128.
  *
- * Device memory, bytes a (batch, head), e bytes an element, sums over the tiles of 32 rows, `columns` what the last row of
- * a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
+ * Device memory, bytes a (batch, head), e bytes an element. Sums are over the tiles of 32 rows, `columns` is how many
+ * keys the last row of a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
  *
  *     Q    Sq D e            K    2 sum columns D e, once in each pass            O      Sq D e written
  *                            V    sum columns D e                                 LSE    4 Sq written
@@ -37,7 +37,7 @@
  */
 #include "../common/gpu/kernel.cuh"
 
-constexpr int Br = 32, Bc = 32;                                /* a tile of S: rows are queries, columns are keys */
+constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S that a thread owns */
 
