@@ -42,7 +42,7 @@
  *
  *     make 03_fa1 && ./03_fa1/03_fa1 --variant fma
  */
-#include "../common/gpu/kernel.cuh"
+#include "../common/gpu/softmax.cuh"
 
 constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -51,9 +51,6 @@ constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S 
 template <int D> struct Shared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + 1];
 };
-
-/* What is subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
 
 /* 32 rows of D elements into a tile. Those that do not exist become 0. */
 template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][D + 1], const T *rows, int exist) {
