@@ -60,8 +60,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
 
     int pitch = score_pitch(&p);
 #pragma unroll
-    for (int half = 0; half < 2; half++) { /* row g, then row g + 8 */
-        int row = first_row + 16 * warp + lane / 4 + 8 * half;
+    for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+        int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
         int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
@@ -69,8 +69,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
 #pragma unroll
         for (int n = 0; n < Bc / 8; n++) {
             int column = first_column + 8 * n + 2 * (lane % 4);
-            float2 pair = make_float2(column < visible ? p.scale * c[n][2 * half] : -INFINITY,
-                                      column + 1 < visible ? p.scale * c[n][2 * half + 1] : -INFINITY);
+            float2 pair = make_float2(column < visible ? p.scale * c[n][2 * h] : -INFINITY,
+                                      column + 1 < visible ? p.scale * c[n][2 * h + 1] : -INFINITY);
             *reinterpret_cast<float2 *>(&scores[column]) = pair;
         }
     }
@@ -115,14 +115,14 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
 
     T *output = (T *)t.o + query_head_offset(&p, batch, head);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = first_row + 16 * warp + lane / 4 + 8 * half;
+    for (int h = 0; h < 2; h++) {
+        int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            uint32_t pair = pack_pair<T>(o[n][2 * half] / P_SCALE, o[n][2 * half + 1] / P_SCALE);
-            *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * n + 2 * (lane % 4)]) = pair;
+        for (int d = 0; d < D / 8; d++) {
+            uint32_t pair = pack_pair<T>(o[d][2 * h] / P_SCALE, o[d][2 * h + 1] / P_SCALE);
+            *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * d + 2 * (lane % 4)]) = pair;
         }
     }
 }

@@ -35,7 +35,7 @@
  *
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --variant fma
  */
-#include "../common/gpu/kernel.cuh"
+#include "../common/gpu/softmax.cuh"
 
 constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -47,8 +47,7 @@ template <int D> struct Shared {
 
 /* (m, l) of some columns becomes (m, l) of these and others. */
 __device__ inline void merge(float &m, float &l, float m_other, float l_other) {
-    float m_new = fmaxf(m, m_other);
-    float shift = m_new == -INFINITY ? 0 : m_new; /* no column yet: -inf - -inf would be NaN */
+    float m_new = fmaxf(m, m_other), shift = shift_of(m_new);
     float alpha = expf(m - shift), beta = expf(m_other - shift);
     l = alpha * l + beta * l_other;
     m = m_new;
@@ -97,7 +96,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
     }
     for (int i = 0; i < ROWS; i++) {
         for (int offset = ACROSS / 2; offset > 0; offset /= 2) /* the 16 threads that share the row */
-            merge(m[i], l[i], __shfl_xor_sync(0xffffffff, m[i], offset), __shfl_xor_sync(0xffffffff, l[i], offset));
+            merge(m[i], l[i], __shfl_xor_sync(WHOLE_WARP, m[i], offset), __shfl_xor_sync(WHOLE_WARP, l[i], offset));
         lse[i] = m[i] + logf(l[i]); /* -inf in a row without keys */
         if (c == 0 && first_row + r + DOWN * i < p.seqlen_q)
             t.lse[(size_t)blockIdx.y * p.seqlen_q + first_row + r + DOWN * i] = lse[i];

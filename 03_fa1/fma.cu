@@ -96,11 +96,11 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
                     m_tile = fmaxf(m_tile, s[i][n]);
                 }
                 for (int offset = ACROSS / 2; offset > 0; offset /= 2) /* over the 16 threads that share the row */
-                    m_tile = fmaxf(m_tile, __shfl_xor_sync(0xffffffff, m_tile, offset));
+                    m_tile = fmaxf(m_tile, __shfl_xor_sync(WHOLE_WARP, m_tile, offset));
                 for (int n = 0; n < COLUMNS; n++)
                     l_tile += shared.p[r + DOWN * i][c + ACROSS * n] = expf(s[i][n] - shift_of(m_tile));
                 for (int offset = ACROSS / 2; offset > 0; offset /= 2)
-                    l_tile += __shfl_xor_sync(0xffffffff, l_tile, offset);
+                    l_tile += __shfl_xor_sync(WHOLE_WARP, l_tile, offset);
 
                 bool old = !first && row < p.seqlen_q; /* nothing yet: (-inf, 0) */
                 float m_old = old ? m[head_row + row] : -INFINITY, l_old = old ? l[head_row + row] : 0;

@@ -180,13 +180,13 @@ static void check_launch(const SimtLaunch *l) {
     const SimtIndex *grid = &l->grid, *block = &l->block;
     if (!block->x || !block->y || !block->z || block->x > 1024 || block->y > 1024 || block->z > 64 ||
         block->x * block->y * block->z > SIMT_MAX_BLOCK)
-        simt_give_up(1, "kernel %s: a block of %ux%ux%u threads; it must have 1 to %d, at most 64 in z (%s:%d)", l->kernel,
+        simt_give_up(2, "kernel %s: a block of %ux%ux%u threads; it must have 1 to %d, at most 64 in z (%s:%d)", l->kernel,
                      block->x, block->y, block->z, SIMT_MAX_BLOCK, l->file, l->line);
     if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 0xffff || grid->z > 0xffff)
-        simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z (%s:%d)",
+        simt_give_up(2, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z (%s:%d)",
                      l->kernel, grid->x, grid->y, grid->z, l->file, l->line);
     if (l->shared_bytes > simt_shared_bytes())
-        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %zu (%s:%d)", l->kernel,
+        simt_give_up(2, "kernel %s: %zu bytes of shared memory a block; the device has %zu (%s:%d)", l->kernel,
                      l->shared_bytes, simt_shared_bytes(), l->file, l->line);
 }
 
