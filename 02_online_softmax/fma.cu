@@ -25,7 +25,8 @@
  *        +24  x    x             do it.
  *
  * P goes from the thread that owns a score to those that own the row of O through shared memory. All tiles are fp32,
- * their rows padded by one word, so that 16 threads which read 16 rows meet 16 banks: 28.6 KB at D = 64, 53.1 at 128.
+ * 30.4 KB at D = 64, 54.4 at 128. Rows are padded for the banks: by one word where 16 threads read 16 rows (K), by 16
+ * where a warp stores 16 columns of two rows (P).
  *
  * Device memory, bytes a (batch, head), e bytes an element. Sums are over the tiles of 32 rows, `columns` is how many
  * keys the last row of a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
@@ -42,7 +43,7 @@ constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S that a thread owns */
 
 template <int D> struct Shared {
-    float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + 1];
+    float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
 /* (m, l) of some columns becomes (m, l) of these and others. */

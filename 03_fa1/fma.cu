@@ -24,7 +24,7 @@
  * Who owns what in a step, as in 02_online_softmax/fma: 128 threads, thread (r, c) of 8 x 16 owns rows r, r+8, r+16 and
  * r+24 of S and O, the columns c and c+16 of S, the columns c, c+16, c+32, ... of O. The 16 threads of equal r are half
  * a warp: by shuffles each of them gets m~ and l~ of its rows. P~ goes through shared memory. All tiles there are fp32:
- * 28.6 KB at D = 64, 53.1 KB at D = 128.
+ * 30.4 KB at D = 64, 54.4 KB at D = 128.
  *
  * What it costs. Workspace O(N): O in fp32, l and m. They are read and written at every step, and the grid is batch x
  * heads: with fewer of them than multiprocessors, the rest of the chip idles.
@@ -49,7 +49,7 @@ constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S that a thread owns */
 
 template <int D> struct Shared {
-    float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + 1];
+    float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
 /* 32 rows of D elements into a tile. Those that do not exist become 0. */
@@ -58,7 +58,7 @@ template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][
         tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
 }
 
-/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. More than four
+/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. More than 4
  * of them have no room on a multiprocessor, so registers need not be saved for more. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, float *O, float *l, float *m) {
