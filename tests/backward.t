@@ -81,6 +81,8 @@ write_npy("$folder/do.npy", [1, $G, $SK, $D], $tensor{k});
 complains('do.npy and q.npy differ in shape', '--load', $folder);
 complains('fp32', '--dtype', 'fp32');
 complains('head dim', '--head-dim', 96);
+complains('--scale 1e+06: scores of up to', '--scale', 1e6);
+complains('choose a scale below', '--scale', 1e38);
 done_testing;
 
 sub complains {
