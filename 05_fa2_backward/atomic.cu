@@ -94,27 +94,26 @@ extern "C" int backward_atomic_plan(const Problem *p, Buffer *workspace) {
     return count;
 }
 
-/* Launches the kernels in this shape, if a block can have as much shared memory. */
+/* Launches the kernels with tiles of this size, if they fit. */
 template <typename T, int D, typename S>
-static bool launch_atomic(const Problem &p, const Tensors &t, const RowStatistics &statistics, float *dq_accumulator) {
+static bool launch_key_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
     using Shared = KeyShared<T, D, S, true>;
-    if (sizeof(Shared) > device_properties()->shared_bytes)
+    float *dq_accumulator = (float *)workspace[2].pointer;
+    const size_t count = all_padded_rows(&p) * D / 16; /* convert_dq's threads */
+    if (!fits(sizeof(Shared)))
         return false;
-    int blocks = ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads;
-    size_t count = all_padded_rows(&p) * D / 16; /* convert_dq's threads */
-    LAUNCH((backward_atomic<T, D, S>), blocks, S::THREADS, sizeof(Shared), p, t, statistics, dq_accumulator);
+    launch_prepare_rows<T, D>(p, t, workspace, dq_accumulator);
+    LAUNCH((backward_atomic<T, D, S>), key_blocks<S>(p), S::THREADS, sizeof(Shared), p, t, statistics_in(workspace),
+           dq_accumulator);
     LAUNCH((convert_dq<T, D, S::Br, dq_columns<D, S>>), blocks_for(count, CONVERT_THREADS), CONVERT_THREADS, 0, p, t,
            dq_accumulator, count);
     return true;
 }
 
 extern "C" void backward_atomic(const Problem *p, const Tensors *t, const Buffer *workspace) {
-    RowStatistics statistics = statistics_in(workspace);
-    float *dq_accumulator = (float *)workspace[2].pointer;
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        launch_prepare_rows<T, D>(*p, *t, statistics, dq_accumulator);
-        launch_atomic<T, D, LargeTiles<D>>(*p, *t, statistics, dq_accumulator) ||
-            launch_atomic<T, D, MediumTiles<D>>(*p, *t, statistics, dq_accumulator) ||
-            launch_atomic<T, D, SmallTiles<D>>(*p, *t, statistics, dq_accumulator) || nothing_fits("atomic", D);
+        launch_key_half<T, D, LargeTiles<D>>(*p, *t, workspace) ||
+            launch_key_half<T, D, MediumTiles<D>>(*p, *t, workspace) ||
+            launch_key_half<T, D, SmallTiles<D>>(*p, *t, workspace) || nothing_fits("dQ, dK and dV", D);
     }));
 }

@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
 }
 
 template <typename T, int D>
-static void launch_prepare_rows(const Problem &p, const Tensors &t, const RowStatistics &statistics, float *dq_accumulator) {
+static void launch_prepare_rows(const Problem &p, const Tensors &t, const Buffer *workspace, float *dq_accumulator) {
     size_t rows = all_padded_rows(&p);
-    LAUNCH((prepare_rows<T, D>), blocks_for(rows * (D / 8), PREPARE_THREADS), PREPARE_THREADS, 0, p, t, statistics,
-           dq_accumulator, rows);
+    LAUNCH((prepare_rows<T, D>), blocks_for(rows * (D / 8), PREPARE_THREADS), PREPARE_THREADS, 0, p, t,
+           statistics_in(workspace), dq_accumulator, rows);
 }
 
 /* The statistics of a tile's rows in shared memory. */
@@ -147,25 +147,38 @@ __device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint
     }
 }
 
+/* ---- tiles that fit ---- */
+
+/* Whether a block can have that much shared memory. */
+inline bool fits(size_t bytes) { return bytes <= device_properties()->shared_bytes; }
+
+/* The end of a list of tile sizes of which none fits. Does not return; `bool`, so that || can stand before it. */
+inline bool nothing_fits(const char *gradients, int head_dim) {
+    cannot_run("%s, head dim %d: the smallest tiles need more than the %zu bytes of shared memory that a block can have here",
+               gradients, head_dim, device_properties()->shared_bytes);
+}
+
 /* ---- the way out ---- */
 
-/* A warp writes 16 rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of
+/* A warp writes 16 m_tiles rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of
  * `matrix` (D columns). The four lanes of a quad hold 16 neighbouring bytes of a row. */
-template <typename T, int D, int n_tiles>
-__device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column, const float (&c)[n_tiles][4],
-                                      float factor) {
+template <typename T, int D, int m_tiles, int n_tiles>
+__device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column,
+                                      const float (&c)[m_tiles][n_tiles][4], float factor) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = first_row + 8 * h + lane / 4;
-        if (row >= row_end)
-            continue;
+    for (int i = 0; i < m_tiles; i++)
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) {
-            T *to = matrix + (size_t)row * D + column + 8 * n + 2 * (lane % 4);
-            *reinterpret_cast<uint32_t *>(to) = pack_pair<T>(factor * c[n][2 * h], factor * c[n][2 * h + 1]);
+        for (int h = 0; h < 2; h++) {
+            const int row = first_row + 16 * i + 8 * h + lane / 4;
+            if (row >= row_end)
+                continue;
+#pragma unroll
+            for (int n = 0; n < n_tiles; n++) {
+                T *to = matrix + (size_t)row * D + column + 8 * n + 2 * (lane % 4);
+                *reinterpret_cast<uint32_t *>(to) = pack_pair<T>(factor * c[i][n][2 * h], factor * c[i][n][2 * h + 1]);
+            }
         }
-    }
 }
 
 #endif

@@ -29,7 +29,7 @@ template <int D, int Br_, int Bc_> struct KeyShape {
     static constexpr int blocks = paired ? 1 : 2; /* a multiprocessor */
 };
 
-/* The shapes, by what a block needs of shared memory for `atomic` at D = 64 and 128. The kernels take the first that fits. */
+/* The shapes, by what a block of `atomic` needs of shared memory at D = 64 and 128. The first that fits is launched. */
 template <int D> using LargeTiles = KeyShape<D, D == 64 ? 64 : 128, 128>;             /* 81 KB, 226 KB */
 template <int D> using MediumTiles = KeyShape<D, 64, 64>;                             /* 58 KB, 97 KB */
 template <int D> using SmallTiles = KeyShape<D, D == 64 ? 64 : 32, D == 64 ? 64 : 32>; /* 58 KB, 45 KB */
@@ -44,11 +44,7 @@ template <typename T, int D, typename S, bool keeps_ds_> struct KeyShared {
     StatisticsTile<S::Br> statistics[2];
 };
 
-/* The end of a list of shapes of which none fits. Does not return; `bool`, so that || can stand before it. */
-inline bool nothing_fits(const char *kernel, int head_dim) {
-    cannot_run("%s, head dim %d: a block can have %zu bytes of shared memory here, and the smallest tiles need more", kernel,
-               head_dim, device_properties()->shared_bytes);
-}
+template <typename S> int key_blocks(const Problem &p) { return ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads; }
 
 /* ---- P and dS of a warp ---- */
 
@@ -254,12 +250,9 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
     }
 
     cp_async_wait<0>();
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int key = first_column + warp_key + 16 * i;
-        store_gradient<T, D>((T *)t.dk + kv_offset, key, p.seqlen_k, warp_d, dk[i], p.scale);
-        store_gradient<T, D>((T *)t.dv + kv_offset, key, p.seqlen_k, warp_d, dv[i], 1);
-    }
+    const int first_key = first_column + warp_key;
+    store_gradient<T, D>((T *)t.dk + kv_offset, first_key, p.seqlen_k, warp_d, dk, p.scale);
+    store_gradient<T, D>((T *)t.dv + kv_offset, first_key, p.seqlen_k, warp_d, dv, 1);
 }
 
 #endif
