@@ -9,6 +9,8 @@ use utf8;
 use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
+use lib 'tests';
+use Program qw(stages);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
@@ -16,7 +18,7 @@ my $build = $ENV{TEST_BUILD} // 'build/cpu';
 my $all = ($ENV{CLASSROOM} // '') eq 'all';
 my $scratch = tempdir(CLEANUP => 1);
 my $root = getcwd;
-my @stages = map { s{/main\.c}{}r } sort glob '0?_*/main.c';
+my @stages = stages();
 my @few = map { "$build/$_/$_" } '00_naive', '01_tiled';
 
 # Runs a command; its exit code, and what it said on stdout and stderr.

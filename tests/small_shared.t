@@ -4,6 +4,8 @@
 use strict;
 use warnings;
 use Test::More;
+use lib 'tests';
+use Program;
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 plan skip_all => 'for the CPU device' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
@@ -17,7 +19,7 @@ is($? >> 8, 1, 'a launch that asks for more shared memory than the device has is
 like($refused, qr/^kernel .*: \d+ bytes of shared memory a block; the device has 49152 /m, 'and the message has both figures');
 
 # Those that ask how much there is. 65536 bytes are sm_75's, 101376 those of sm_86 and sm_89.
-my @stages = sort glob '0?_*';
+my @stages = stages();
 my %chooses = map { $_ => scalar grep { /device_properties\(\)->shared_bytes/ } source(glob "$_/*.{c,h,cu,cuh}") } @stages;
 ok(2 <= grep({ $_ } values %chooses), 'stages that choose by it: ' . join ' ', grep { $chooses{$_} } @stages);
 for my $stage (grep { $chooses{$_} } @stages) {

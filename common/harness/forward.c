@@ -1,7 +1,8 @@
 /* forward.c - a forward stage: what its variants write, and how that is judged. See task.h. */
 #include "run.h"
 
-void sample_errors(Run *run, Row *row) {
+/* Fills in the row's errors against fp64, in sampled rows. */
+static void sample_errors(Run *run, Row *row) {
     if (!run->samples.count)
         run->samples = samples_compute(run->p, run->options.key_lengths, &run->inputs);
     run->report.sample_count = run->samples.count;
@@ -11,11 +12,11 @@ void sample_errors(Run *run, Row *row) {
 
 void judge_outputs(Run *run, Launch *launch, Row *row) {
     const Output *o = &run->outputs[0], *lse = &run->outputs[1];
+    sample_errors(run, row);
     if (directions[launch->direction].prepares) {
         judge_prepared(run, launch, row);
         return;
     }
-    sample_errors(run, row);
     row->against_oracle = !o->reference;
     if (row->against_oracle) {
         row->comparisons[0] = samples_compare_output(&run->samples, o->host);

@@ -1,5 +1,5 @@
-/* records.c - CSV and JSON rows: the same fields in both. See report.h. */
-#include "report.h"
+/* records.c - CSV and JSON rows: the same fields in both. See records.h. */
+#include "records.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -76,14 +76,13 @@ void take_median(const Run *run, double (*sample)(void *), void *context, Row *r
 
 /* ---- forward.c ---- */
 
-/* Fills in the row's comparisons: O and LSE against 00_naive, or against fp64 where it did not run. */
+/* Fills in the row's comparisons, O and LSE against 00_naive, or against fp64 where it did not run; and its errors against fp64,
+ * in sampled rows. */
 void judge_outputs(Run *run, Launch *launch, Row *row);
-/* Fills in the row's errors against fp64, in sampled rows. */
-void sample_errors(Run *run, Row *row);
 
 /* ---- prepare.c: variants that prepare their inputs ---- */
 
-/* As judge_outputs, against attention of the prepared inputs. */
+/* The comparisons of such a variant, against attention of the prepared inputs. */
 void judge_prepared(Run *run, const Launch *launch, Row *row);
 /* Times the preparation, and it and the variant together, and prints a row for each. */
 void run_preparation(Run *run, const Launch *launch, const Row *row);

@@ -1,4 +1,4 @@
-/* fp8_options.c - do the options of 06_fp8 do what they say? What the pre-pass leaves (scales, mean, shift of LSE, codes) is
+/* 06_fp8.c - do the options of 06_fp8 do what they say? What the pre-pass leaves (scales, mean, shift of LSE, codes) is
  * held against a plain fp64 computation of each, and each remedy must make the error of O smaller on inputs of its kind,
  * with key lengths, too. Runs on both devices.
  */
