@@ -19,8 +19,8 @@ my ($loop_swap, $split_q, $tuned) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu',
 my ($one_block, $split_k, $equal_shares, $decode, $mma_rows, $fma_rows) =
     map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'equal_shares.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
 my $problem = 'common/problem.h';
-my ($naive_backward, $backward, $two_pass, $atomic) =
-    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
+my ($naive_backward, $backward, $key_half, $two_pass, $atomic) =
+    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'key_half.cuh', 'two_pass.cu', 'atomic.cu';
 my ($fa3, $fa3_wgmma, $fa3_specialised, $fa3_overlapped) =
     map { "08_fa3/$_" } 'fa3.cuh', 'wgmma.cu', 'specialised.cu', 'overlapped.cu';
 my ($fp8_mma, $fp8_wgmma, $quantise) = map { "06_fp8/$_.cu" } 'mma', 'wgmma', 'quantise';
@@ -109,21 +109,21 @@ my @mutations = (
     ['05_fa2_backward', 'two_pass', $backward, 'delta += to_float(o[i]) * to_float(d_o[i]);', '', 'delta left out of dS'],
     ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse * LOG2_E', 'rows without keys not set apart'],
     ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse == -INFINITY ? INFINITY : lse', 'LSE in the wrong base'],
-    ['05_fa2_backward', 'two_pass', $backward, 'key + 16 * i + 8 * (e / 2) >= visible_keys(', 'key + 16 * i + 8 * (e / 2) > visible_keys(', 'mask off by one'],
-    ['05_fa2_backward', 'two_pass', $backward, 'first_key + Bc > visible_keys(&p, keys, row)', 'false', 'nothing masked'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'dq[i], p.scale)', 'dq[i], 1)', 'scale left out of dQ'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'dk[i], p.scale)', 'dk[i], 1)', 'scale left out of dK'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
-    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
-    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
+    ['05_fa2_backward', 'two_pass', $key_half, '16 * i + 8 * h >= visible', '16 * i + 8 * h > visible', 'mask off by one'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'first_column + Bc > visible_keys(&p, keys, first_row)', 'false', 'nothing masked'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'dq, p.scale)', 'dq, 1)', 'scale left out of dQ'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'dk, p.scale)', 'dk, 1)', 'scale left out of dK'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
+    ['05_fa2_backward', 'two_pass', $key_half, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
+    ['05_fa2_backward', 'two_pass', $key_half, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
     ['05_fa2_backward', 'two_pass', $two_pass, 'tile >= whole_tiles', 'tile > whole_tiles', 'diagonal tile of dQ not masked'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'max(first_key - (keys - p.seqlen_q), 0)', 'max(first_key, 0)', 'causal aligned top left: query tiles skipped'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'max(first_column - (keys - p.seqlen_q), 0)', 'max(first_column, 0)', 'causal aligned top left: query tiles skipped'],
     ['05_fa2_backward', 'atomic', $atomic, 'p.scale * __uint_as_float(bits.x)', '__uint_as_float(bits.x)', 'scale left out of dQ'],
     ['05_fa2_backward', 'atomic', $backward, 'if (dq_accumulator) {', 'if (false) {', 'dQ not zeroed before the atomics'],
     ['05_fa2_backward', 'atomic', $atomic, '__syncthreads(); /* the dS of all warps is there */', ';', 'no barrier before dQ'],
     ['05_fa2_backward', 'atomic', $atomic, 'if (row + 8 < p.seqlen_q)', 'if (row < p.seqlen_q)', 'tail rows of dQ written past the end'],
     ['05_fa2_backward', 'atomic', $backward, 'if (row >= row_end)', 'if (false)', 'tail keys written past the end'],
-    ['05_fa2_backward', 'atomic', $atomic, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
+    ['05_fa2_backward', 'atomic', $key_half, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
     # 8 bits
     ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * k_scale', 'scale of Q left out'],
     ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * q_scale', 'scale of K left out'],
