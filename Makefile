@@ -102,8 +102,8 @@ $(OUT)/%.cu.o: %.cu
 
 # The commit a binary was built from stands in its JSON rows.
 COMMIT ?= $(or $(shell git describe --always --dirty 2>/dev/null),unknown)
-$(OUT)/common/harness/report.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
-$(OUT)/common/harness/report.c.o: $(OUT)/commit-$(COMMIT)
+$(OUT)/common/harness/records.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
+$(OUT)/common/harness/records.c.o: $(OUT)/commit-$(COMMIT)
 $(OUT)/commit-%:
 	@mkdir -p $(@D) && rm -f $(OUT)/commit-* && touch $@
 
@@ -134,7 +134,7 @@ UNITS       := $(patsubst tests/%,$(OUT)/tests/%,$(basename $(UNIT_C) $(UNIT_CU)
 GRIDS       := $(patsubst %,$(OUT)/tests/grid_%,$(STAGES))
 SCRIPTS     := $(filter-out $(if $(filter cuda,$(DEVICE)),tests/simt%) tests/mutations% tests/trace%,$(wildcard tests/*.t))
 
-.SECONDARY: $(call objects,$(UNIT_C) $(UNIT_CU)) # keep them; of all targets it would keep report.c.o from following the commit
+.SECONDARY: $(call objects,$(UNIT_C) $(UNIT_CU)) # keep them; of all targets it would keep records.c.o from following the commit
 $(OUT)/tests/%: $(OUT)/tests/%.c.o $(call objects,$(NAIVE) $(COMMON))
 	$(call quiet,link    $@)$(LINK) $^ -o $@ -lm
 $(OUT)/tests/%: $(OUT)/tests/%.cu.o $(call objects,$(NAIVE) $(COMMON))

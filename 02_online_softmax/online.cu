@@ -40,6 +40,7 @@
  *
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
@@ -47,9 +48,6 @@ constexpr int Bc = 64; /* columns of a tile of S: keys */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
-
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
 
 /* Maximum and sum of e^(S - m) over a set of columns, and the merge rule. */
 struct Statistics {
@@ -134,7 +132,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_s
     for (int half = 0; half < 2; half++) {
         Statistics whole = row_statistics[half];
         for (int offset = 1; offset < 4; offset *= 2) { /* the four lanes of the quad share the row */
-            Statistics other = {__shfl_xor_sync(0xffffffff, whole.m, offset), __shfl_xor_sync(0xffffffff, whole.l, offset)};
+            Statistics other = {__shfl_xor_sync(WHOLE_WARP, whole.m, offset), __shfl_xor_sync(WHOLE_WARP, whole.l, offset)};
             whole = merge(whole, other);
         }
         if (lane % 4 == 0 && row + 8 * half < p.seqlen_q)

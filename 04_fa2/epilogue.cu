@@ -24,6 +24,7 @@
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant epilogue --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
@@ -48,26 +49,6 @@ template <typename T, int D, int capability> struct EpilogueShared {
     float m[Br], l[Br];                             /* over the earlier key tiles */
     float alpha[Br], inverse[Br];                   /* O' = alpha O + P V, and 1 / l' */
 };
-
-/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int CAPABILITY = 75;
-#else
-constexpr int CAPABILITY = 80;
-#endif
-
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
-
-/* Maximum and sum over the four lanes that share a row. */
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 /* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head.
  * Two blocks a multiprocessor are the most that shared memory has room for, so registers need not be saved for more. */

@@ -30,6 +30,7 @@
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 32; /* rows of a tile of S: queries */
@@ -48,19 +49,6 @@ template <typename T, int D> struct LoopSwapShared {
     float partial[WARPS][Br][PITCH];                /* each warp's O, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of a tile's m and of the whole l */
 };
-
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
-
-/* Maximum and sum over the four lanes that share a row. */
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 /* Block: (tile of queries, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swap_kernel(Problem p, Tensors t) {

@@ -25,14 +25,13 @@
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant split_q --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 #include <limits.h>
 
 constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
 constexpr int THREADS = 32 * WARPS;
-constexpr unsigned WHOLE_WARP = 0xffffffff;
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 /* How far, in powers of two, the maximum may pass m before O is rescaled: P is then at most 2^8, far from fp16's 65504. */
 constexpr float SLACK = 8;
@@ -53,13 +52,6 @@ template <typename T, int D, int capability> struct SplitQShared {
     Tile<T, Shape<D, capability>::Br, D> q; /* O on its way out */
     Tile<T, Shape<D, capability>::Bc, D> k[2], v[2];
 };
-
-/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int CAPABILITY = 75;
-#else
-constexpr int CAPABILITY = 80;
-#endif
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 2) split_q(Problem p, Tensors t) {
@@ -155,8 +147,7 @@ __global__ void __launch_bounds__(THREADS, 2) split_q(Problem p, Tensors t) {
 #pragma unroll
                 for (int c = 0; c < Bc / 8; c++)
                     tile_max = fmaxf(tile_max, fmaxf(s[i][c][2 * h], s[i][c][2 * h + 1]));
-                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+                tile_max = quad_max(tile_max);
                 const float m_new = tile_max * scale_log2 > m[i][h] + SLACK ? tile_max * scale_log2 : m[i][h];
                 rescale |= m_new != m[i][h];
                 shift[i][h] = m[i][h] - m_new;
@@ -210,9 +201,7 @@ __global__ void __launch_bounds__(THREADS, 2) split_q(Problem p, Tensors t) {
     for (int i = 0; i < m_tiles; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float sum = l[i][h];
-            sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-            sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+            const float sum = quad_sum(l[i][h]);
             const float inverse = sum > 0 ? 1 / sum : 0;
             const int tile_row = warp_row + 16 * i + 8 * h + lane / 4, row = first_row + tile_row;
             if (lane % 4 == 0 && row < p.seqlen_q)
@@ -224,15 +213,10 @@ __global__ void __launch_bounds__(THREADS, 2) split_q(Problem p, Tensors t) {
             }
         }
 
-    /* O goes out through Q's tile, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows */
-    __syncwarp();
+    /* O goes out through Q's tile, whose rows each warp has to itself */
+    __syncwarp(); /* the warp's rows are complete */
     T *out = (T *)t.o + query_head_offset(&p, batch, head);
-    constexpr int chunks = D / 8;
-    for (int i = lane; i < 16 * m_tiles * chunks; i += 32) {
-        const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
-        if (row < p.seqlen_q)
-            store_16(out + (size_t)row * D + 8 * chunk, load_16(shared.q.chunk(tile_row, chunk)));
-    }
+    store_rows<16 * m_tiles>(out, first_row, p.seqlen_q, shared.q, warp_row);
 }
 
 template <typename T, int D> static void launch_split_q(const Problem &p, const Tensors &t) {

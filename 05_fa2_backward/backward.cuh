@@ -12,9 +12,8 @@
 
 #include <string.h>
 
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
-
-constexpr float LOG2_E = 1.4426950408889634f;
 
 /* The two numbers of a query row, in arrays of their own: [batch x heads][rows padded to whole tiles]. A row that does not
  * exist, or sees no key, has lse = +inf: then P = 2^(s - inf) = 0, and everything made of it is 0 without a branch. */
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
         lse = t.lse[flat_row];
     }
     for (int offset = lanes / 2; offset > 0; offset /= 2)
-        delta += __shfl_xor_sync(0xffffffff, delta, offset);
+        delta += __shfl_xor_sync(WHOLE_WARP, delta, offset);
     if (chunk == 0) {
         statistics.lse[padded_row] = lse == -INFINITY ? INFINITY : lse * LOG2_E;
         statistics.delta[padded_row] = delta;

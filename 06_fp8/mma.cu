@@ -35,6 +35,7 @@
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 #include "fp8.h"
@@ -43,8 +44,6 @@
 
 constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
 constexpr int THREADS = 32 * WARPS;
-constexpr unsigned WHOLE_WARP = 0xffffffff;
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 /* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
@@ -158,8 +157,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
 #pragma unroll
             for (int c = 0; c < Bc / 8; c++)
                 tile_max = fmaxf(tile_max, fmaxf(s[c][2 * h], s[c][2 * h + 1]));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+            tile_max = quad_max(tile_max);
             const float m_new = fmaxf(m[h], tile_max * scale_log2);
             factor[h] = exp2_approx(m[h] - m_new);
             m[h] = m_new;
@@ -208,9 +206,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     __syncthreads(); /* every warp is done with K and V, where O goes now */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = l[h];
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+        const float sum = quad_sum(l[h]);
         const float inverse = sum > 0 ? 1 / sum : 0;
         const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
@@ -224,15 +220,10 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         }
     }
 
-    /* O goes out through shared memory, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows */
-    __syncwarp();
+    /* O goes out through shared memory, each warp its own rows */
+    __syncwarp(); /* the warp's rows are complete */
     T *out = (T *)t.o + query_head_offset(&p, batch, head);
-    constexpr int chunks = D / 8;
-    for (int i = lane; i < 16 * chunks; i += 32) {
-        const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
-        if (row < p.seqlen_q)
-            store_16(out + (size_t)row * D + 8 * chunk, load_16(shared.o.chunk(tile_row, chunk)));
-    }
+    store_rows<16>(out, first_row, p.seqlen_q, shared.o, warp_row);
 }
 
 template <typename T, typename Format, int D>

@@ -19,11 +19,10 @@
 #ifndef FA_DECODE_CUH
 #define FA_DECODE_CUH
 
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
 
-constexpr unsigned WHOLE_WARP = 0xffffffff;
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 constexpr float LOWEST = -1e30f; /* m at first: -inf would make -inf - -inf = NaN of rows that see no key */
 
 /* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */

@@ -122,8 +122,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
 #pragma unroll
                 for (int c = 0; c < keys / 8; c++)
                     tile_max = fmaxf(tile_max, fmaxf(s[i][c][2 * h], s[i][c][2 * h + 1]));
-                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-                tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+                tile_max = quad_max(tile_max);
                 const float m_new = fmaxf(m[i][h], tile_max * scale_log2);
                 rescale |= m_new != m[i][h];
                 shift[i][h] = m[i][h] - m_new;
@@ -188,9 +187,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
             for (int h = 0; h < 2; h++) {
                 if (i != slab || 16 * i + 8 * h >= rows_there)
                     continue;
-                float sum = l[i][h];
-                sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-                sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+                const float sum = quad_sum(l[i][h]);
                 if (c == 0)
                     to_m[16 * i + 8 * h + r] = m[i][h], to_l[16 * i + 8 * h + r] = sum;
 #pragma unroll

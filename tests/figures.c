@@ -452,7 +452,7 @@ static int is_unchecked(const Fields *f) { return strncmp(text_of(f, "note"), "n
 /* A row's fields against what is known of it. `median`: of how many times its cost the latency is. */
 static void check_fields(const Printed *out, const Expected *row, const Fields *f, double median, const char *l2,
                          const char *kind) {
-    static const char *directions[] = {"forward", "backward", "both", "prepare", "prepare and forward"};
+    static const char *direction_names[] = {"forward", "backward", "both", "prepare", "prepare and forward"};
     const Problem *p = &out->p;
     const DeviceProperties *device = device_properties();
     int ran = !*row->note, is_counted = row->direction != PREPARE && ran, no_memory = strncmp(row->note, "out of", 6) == 0;
@@ -461,7 +461,7 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     double ms = median * row->cost, rms = NAN, worst = NAN;
     is_text(row->name, f, "stage", stage.name);
     is_text(row->name, f, "variant", row->name);
-    is_text(row->name, f, "direction", directions[row->direction]);
+    is_text(row->name, f, "direction", direction_names[row->direction]);
     is_number(row->name, f, "batch", p->batch);
     is_number(row->name, f, "heads", p->heads);
     is_number(row->name, f, "kv_heads", p->kv_heads);

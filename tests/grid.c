@@ -105,10 +105,10 @@ static int most_queries(void) {
 
 /* Inputs, key lengths (with them one time in two) and settings of a case whose shape is chosen. */
 static Case case_of(Problem p, uint64_t number, int with_lengths) {
-    Case c = {.p = p, .seed = number, .inputs = direction.inputs[pick(number, INPUTS, direction.input_count)]};
+    Case c = {.p = p, .seed = number, .inputs = grid_kind.inputs[pick(number, INPUTS, grid_kind.input_count)]};
     pick_settings(&c.p, number);
     if (c.inputs == PEAKED)
-        c.p.scale *= direction.peak;
+        c.p.scale *= grid_kind.peak;
     if (!with_lengths)
         return c;
     c.key_lengths = host_alloc(p.batch, sizeof *c.key_lengths);

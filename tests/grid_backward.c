@@ -94,7 +94,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     return good;
 }
 
-const Direction direction = {
+const GridKind grid_kind = {
     .inputs = INPUTS,
     .input_count = sizeof INPUTS / sizeof *INPUTS,
     .peak = 4,

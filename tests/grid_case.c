@@ -49,7 +49,7 @@ void prepare_cases(size_t begin, size_t end, void *context) {
     for (Case *c = (Case *)context + begin; c < (Case *)context + end; c++) {
         c->host =
             (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2), stage.forward ? draw_tensor(c, 3) : NULL};
-        direction.solve(c);
+        grid_kind.solve(c);
     }
 }
 
@@ -103,7 +103,7 @@ void open_case(Case *c) {
         c->t.dv = allocate(key_elements(p) * dtype_bytes(p->dtype), "dV");
     }
     void *pointers[] = {c->t.o, c->t.lse, c->t.dq, c->t.dk, c->t.dv};
-    int count = direction.outputs(c, c->outputs);
+    int count = grid_kind.outputs(c, c->outputs);
     for (int i = 0; i < count; i++) {
         c->outputs[i].pointer = pointers[i + (stage.forward ? 2 : 0)];
         c->got[i] = host_alloc(c->outputs[i].bytes, 1);
@@ -194,7 +194,7 @@ int try_variant(const Variant *variant, Case *c) {
     damaged = device_damaged();
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);
-    int good = direction.judge(c, variant, workspace, about);
+    int good = grid_kind.judge(c, variant, workspace, about);
     for (int i = 0; i < buffers; i++) {
         if (workspace[i].zeroed && !all_zero(&workspace[i]))
             disorder = workspace[i].purpose;

@@ -44,7 +44,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     double allowed = INFINITY;
     if (prepares)
         compare_prepared(&c->p, variant, c->key_lengths, c->t.key_lengths, &c->host, workspace, c->got[0], c->got[1],
-                          REFERENCE_ORACLE, comparisons);
+                         REFERENCE_ORACLE, comparisons);
     else
         compare(c, comparisons);
     if (variant == reference())
@@ -71,7 +71,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     return 0;
 }
 
-const Direction direction = {
+const GridKind grid_kind = {
     .inputs = INPUTS,
     .input_count = sizeof INPUTS / sizeof *INPUTS,
     .peak = 6,
