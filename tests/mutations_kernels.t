@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# mutations.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
+# mutations_kernels.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
 #
 #     make mutations
 #
@@ -14,9 +14,9 @@ use Scratch;
 
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
-my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
-my ($one_block, $split_k, $decode, $mma_rows, $fma_rows) =
-    map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
+my ($loop_swap, $split_q, $tuned) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu', '04_fa2/tuned.cu');
+my ($one_block, $split_k, $equal_shares, $decode, $mma_rows, $fma_rows) =
+    map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'equal_shares.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
 my $problem = 'common/problem.h';
 my ($naive_backward, $backward, $two_pass, $atomic) =
     map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
@@ -60,17 +60,28 @@ my @mutations = (
     ['04_fa2', 'loop_swap', $loop_swap, "l[i][h] *= alpha;", '', 'rescale of the row sum skipped'],
     ['04_fa2', 'loop_swap', $loop_swap, 'pack_pair<T>(inverse * sum.x, inverse * sum.y)', 'pack_pair<T>(inverse * inverse * sum.x, inverse * sum.y)', 'O divided twice'],
     ['04_fa2', 'loop_swap', $loop_swap, 'load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);', 'load_tile_async<THREADS>(shared.k, k, first_column, columns);', 'the same K tile again'],
-    ['04_fa2', 'split_q', $split_q, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
-    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h] *= factor, o[i][d][2 * h + 1] *= factor;', 'o[i][d][2 * h] *= factor;', 'rescale of O skipped in half of the columns'],
-    ['04_fa2', 'split_q', $split_q, 'l[i][h] *= factor;', '', 'rescale of the row sum skipped'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][0] = m[i][1] = -1e30f', 'm[i][0] = m[i][1] = 0', 'maximum starts at 0'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'm[i][h] + log2f(sum)', 'LSE in base 2'],
-    ['04_fa2', 'split_q', $split_q, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
-    ['04_fa2', 'split_q', $split_q, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
-    ['04_fa2', 'split_q', $split_q, '8 * c < seen', '8 * c <= seen', 'mask off by one'],
-    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
-    ['04_fa2', 'split_q', $split_q, 'inverse = sum > 0 ? 1 / sum : 0', 'inverse = 1 / sum', 'row without keys divided by 0'],
+    ['04_fa2', 'split_q', $split_q, 'int warp_row = 16 * m_tiles * warp;', 'int warp_row = 0;', 'every warp takes the first rows'],
+    ['04_fa2', 'split_q', $split_q, 'm_new[i][h] = fmaxf(m[i][h], quad_max(row_max))', 'm_new[i][h] = fmaxf(m[i][h], row_max)', 'each lane has a maximum of its own'],
+    ['04_fa2', 'split_q', $split_q, 'float l_row = quad_sum(l[i][h])', 'float l_row = l[i][h]', 'only one lane of four in the row sum'],
+    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h + 1] *= alpha;', ';', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'split_q', $split_q, 'column < visible', 'column <= visible', 'mask off by one'],
+    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* V is there', '/* V is there', 'no barrier before V is read and K overwritten'],
+    ['04_fa2', 'split_q', $split_q, 'if (row >= p.seqlen_q)', 'if (false)', 'tail rows written past the end'],
+    ['04_fa2', 'split_q', $split_q, 'shift_of(m[i][h]) + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['04_fa2', 'tuned', $tuned, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
+    ['04_fa2', 'tuned', $tuned, 'o[i][d][2 * h + 1] *= alpha;', ';', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'tuned', $tuned, 'l[i][h] *= alpha;', '', 'rescale of the row sum skipped'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] = LOWEST;', 'm[i][h] = 0;', 'maximum starts at 0'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] * LN_2 + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] * LN_2 + logf(l_row)', 'm[i][h] + log2f(l_row)', 'LSE in base 2'],
+    ['04_fa2', 'tuned', $tuned, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
+    ['04_fa2', 'tuned', $tuned, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
+    ['04_fa2', 'tuned', $tuned, '8 * n < visible', '8 * n <= visible', 'mask off by one'],
+    ['04_fa2', 'tuned', $tuned, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
+    ['04_fa2', 'tuned', $tuned, 'inverse = l_row > 0 ? 1 / l_row : 0', 'inverse = 1 / l_row', 'row without keys divided by 0'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] = LOWEST;', 'm[i][h] = -1e30f;', 'rows whose scores are all below the start look empty'],
+    ['04_fa2', 'tuned', $tuned, '__syncthreads(); /* without a key tile', '/* without a key tile', 'O overwrites Q before it has come'],
+    ['04_fa2', 'tuned', 'common/gpu/tile.cuh', 'if (first_row + r < row_end)', 'if (true)', 'tail rows written past the end'],
     # the backward
     ['05_fa2_backward', '', $naive_backward, 'p.scale * score - t.lse', 'score - t.lse', 'scale dropped'],
     ['05_fa2_backward', '', $naive_backward, 'member < group', 'member < 1', 'dK and dV missing the heads of a group'],
@@ -121,34 +132,45 @@ my @mutations = (
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.v_full, parity);', '', 'no wait for V'],
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.k_full, parity);', '', 'no wait for K'],
     # decoding
-    ['07_flash_decoding', 'one_block', $one_block, 'tile + STAGES - 1, work.tile_keys', 'tile + STAGES, work.tile_keys', 'the wrong keys are copied'],
+    ['07_flash_decoding', 'one_block', $one_block, 'load(tile + STAGES - 1);', 'load(tile + STAGES);', 'the wrong keys are copied'],
     ['07_flash_decoding', 'one_block', $decode, '__syncthreads(); /* all warps have come */', '', 'warps merged before all have come'],
     ['07_flash_decoding', 'one_block', $decode, 'l += weight * warp[w].l', 'l += warp[w].l', 'row sums of warps added without weights'],
     ['07_flash_decoding', 'one_block', $decode, 'cp_async_wait<2 * (STAGES - 1)>', 'cp_async_wait<2 * STAGES>', 'no wait for the copies'],
     ['07_flash_decoding', 'one_block', $decode, 'index % work.row_tiles * work.tile_rows', '0', 'the first row tile again'],
-    ['07_flash_decoding', 'one_block', $mma_rows, 'first_key + keys > whole', 'false', 'nothing masked'],
-    ['07_flash_decoding', 'one_block', $mma_rows, '8 * c < left', '8 * c <= left', 'mask off by one'],
+    ['07_flash_decoding', 'one_block', $mma_rows, 'first_column + Bc > whole', 'false', 'nothing masked'],
+    ['07_flash_decoding', 'one_block', $mma_rows, '8 * n < left', '8 * n <= left', 'mask off by one'],
     ['07_flash_decoding', 'one_block', $mma_rows, '(head.row + row) % p.seqlen_q', 'head.row + row', 'rows of a group taken for queries'],
     ['07_flash_decoding', 'one_block', $mma_rows, 'l[i][h] *= factor;', '', 'rescale of the row sum skipped'],
-    ['07_flash_decoding', 'one_block', $fma_rows, 'first_key + key >= seen[row]', 'first_key + key > seen[row]', 'fp32: mask off by one'],
+    ['07_flash_decoding', 'one_block', $mma_rows, '(four.x & 0xffff) | four.y << 16', 'four.x', 'Q in another order than the 8-bit K'],
+    ['07_flash_decoding', 'one_block', $one_block, 'p.scale * scale_of(cache.k_scale, head)', 'p.scale', 'scale of K left out'],
+    ['07_flash_decoding', 'one_block', $one_block, 'scale_of(cache.v_scale, head)', '1', 'scale of V left out'],
+    ['07_flash_decoding', 'one_block', $fma_rows, 'first_column + key >= visible[row]', 'first_column + key > visible[row]', 'fp32: mask off by one'],
     ['07_flash_decoding', 'one_block', $fma_rows, 'l[row] * factor + s[row]', 'l[row] + s[row]', 'fp32: rescale of the row sum skipped'],
-    ['07_flash_decoding', 'split_k', $split_k, 'weight = exp2_approx(lse[a][i] * LOG2_E - m_new)', 'weight = 1', 'merge of the pieces without weights'],
-    ['07_flash_decoding', 'split_k', $split_k, 'j + a * warps < count;', 'j + a * warps < count - 1;', 'last piece left out'],
-    ['07_flash_decoding', 'split_k', $split_k, 'm[i] = LOWEST;', 'm[i] = -INFINITY;', 'NaN from rows that see nothing of a piece'],
-    ['07_flash_decoding', 'split_k', $split_k, 'blockIdx.x + part.index) * partials.rows', 'blockIdx.x) * partials.rows', 'partial results of two heads in one place'],
-    ['07_flash_decoding', 'split_k', $split_k, 'partials.tickets[part.index] = 0;', ';', 'tickets not reset'],
-    ['07_flash_decoding', 'split_k', $split_k, '== pieces - 1;', '== pieces - 2;', 'merged by the last but one'],
-    ['07_flash_decoding', 'split_k', $split_k, 'start + end > (int)blockIdx.x', 'start + end >= (int)blockIdx.x', 'the entry before'],
-    ['07_flash_decoding', 'split_k', $split_k, 'c.start += c.head.tiles, c.tile = 0;', 'c.tile = 0;', 'the next head starts where this one did'],
-    ['07_flash_decoding', 'split_k', $split_k, 'p.scale * (cache.k_scale ? cache.k_scale[head.kv] : 1)', 'p.scale', 'scale of K left out'],
-    ['07_flash_decoding', 'split_k', $split_k, 'cache.v_scale ? cache.v_scale[head.kv] : 1', '1', 'scale of V left out'],
-    ['07_flash_decoding', 'split_k', $mma_rows, '(four.x & 0xffff) | four.y << 16', 'four.x', 'Q in another order than the 8-bit K'],
-    ['07_flash_decoding', 'split_k', '07_flash_decoding/cache.cu', 'm / E4M3_LARGEST', 'm / (4 * E4M3_LARGEST)', 'scale too small: everything large saturates'],
+    ['07_flash_decoding', 'one_block', '07_flash_decoding/cache.cu', 'm / E4M3_LARGEST', 'm / (4 * E4M3_LARGEST)', 'scale too small: everything large saturates'],
+    ['07_flash_decoding', 'split_k', $split_k, 'weight = expf(partials.lse[piece * rows + row] - m)', 'weight = 1', 'merge of the pieces without weights'],
+    ['07_flash_decoding', 'split_k', $split_k, 'piece < pieces; piece++', 'piece < pieces - 1; piece++', 'last piece left out'],
+    ['07_flash_decoding', 'split_k', $split_k, 'place = piece * row_count(&p) + head_row', 'place = piece * work.rows + head_row', 'partial results of two heads in one place'],
+    ['07_flash_decoding', 'split_k', $split_k, 'end = min(first + split.tiles, head.tiles)', 'end = head.tiles', 'every piece walks to the end of the head'],
+    ['07_flash_decoding', 'split_k', $split_k, 'l > 0 ? m + logf(l)', 'l > 0 ? logf(l)', 'LSE without the max'],
+    ['07_flash_decoding', 'split_k', $split_k, 'p.scale * scale_of(cache.k_scale, head)', 'p.scale', 'scale of K left out'],
+    ['07_flash_decoding', 'split_k', $split_k, 'scale_of(cache.v_scale, head)', '1', 'scale of V left out'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'weight = exp2_approx((lse[a][i] - m_new) * LOG2_E)', 'weight = 1', 'merge of the pieces without weights'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'j + a * warps < count;', 'j + a * warps < count - 1;', 'last piece left out'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'm[i] = LOWEST;', 'm[i] = -INFINITY;', 'NaN from rows that see nothing of a piece'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'to_m[slab_row + row] = m[i] * LOG2_E', 'to_m[slab_row + row] = m[i]', 'merged maximum not in base 2'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'blockIdx.x + part.index) * partials.rows', 'blockIdx.x) * partials.rows', 'partial results of two heads in one place'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'partials.tickets[part.index] = 0;', ';', 'tickets not reset'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, '== pieces - 1;', '== pieces - 2;', 'merged by the last but one'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'start + end > (int)blockIdx.x * share', 'start + end > (int)blockIdx.x * share + 1', 'the entry after'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'c.start += skipped * tiles, c.tile', 'c.tile', 'a head that was skipped still counts'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'c.start += c.head.tiles, c.tile = 0;', 'c.tile = 0;', 'the next head starts where this one did'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'p.scale * scale_of(cache.k_scale, head)', 'p.scale', 'scale of K left out'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'o_scale = scale_of(cache.v_scale, head)', 'o_scale = 1', 'scale of V left out'],
     # asynchrony
     ['08_fa3', 'wgmma', $fa3, 'm[h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
     ['08_fa3', 'wgmma', $fa3, 'l[h] *= factor[h];', '', 'rescale of the row sum skipped'],
     ['08_fa3', 'wgmma', $fa3, '8 * i < seen', '8 * i <= seen', 'mask off by one'],
-    ['08_fa3', 'wgmma', $fa3, 'm_new == -INFINITY ? 0 : m_new', 'm_new', 'NaN in rows that see no key of a tile'],
+    ['08_fa3', 'wgmma', $fa3, 'shift = shift_of(m_new)', 'shift = m_new', 'NaN in rows that see no key of a tile'],
     ['08_fa3', 'wgmma', $fa3, 'upper ? x[i] : x[i + distance]', 'upper ? x[i + distance] : x[i]', 'the quad swaps the wrong atoms'],
     ['08_fa3', 'wgmma', $fa3, 'store_16(v.chunk(i / chunks, i % chunks), uint4{0, 0, 0, 0});', ';', 'NaN behind a key length'],
     ['08_fa3', 'wgmma', $fa3_wgmma, 'shared.v.offset_mn(step)', 'shared.v.offset(step)', 'V read as if it were transposed'],
