@@ -329,7 +329,7 @@ int main(int argc, char **argv) {
     choose(line);
     if (value("needs") && strcmp(device, "cuda") != 0)
         cannot_run("N=%s needs a GPU: what it asks for is measured there", number);
-    if (solve && !value("answer"))
+    if (solve && (!value("answer") || (value("measure") && *answer_in(value("measure")))))
         cannot_run("N=%s has no numbers to print", number);
     if (solve)
         for (char *c = computed(""); *c; c++)
