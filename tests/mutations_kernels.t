@@ -71,7 +71,6 @@ my @mutations = (
     ['03_fa1', 'fma', $fa1_fma, 'first_column == 0 || first_column < keys', 'first_column < keys', 'O of an entry without keys not written'],
     ['03_fa1', 'fma', $fa1_fma, 'first_column + Bc >= columns', 'first_column + Bc > columns', 'the last step missed at a whole tile'],
     ['03_fa1', 'fma', $fa1_fma, 'c + ACROSS * n < visible ?', 'c + ACROSS * n <= visible ?', 'mask off by one'],
-    ['03_fa1', 'fma', $fa1_fma, '__syncthreads(); /* P~ is there, and all have read l and m */', '', 'barrier before P~ is read removed'],
     ['03_fa1', 'fma', $fa1_fma, '__syncthreads(); /* Q, P~, K and V are done with', '/* Q, P~, K and V are done with', 'barrier after use removed'],
     ['03_fa1', 'fa1', $fa1, 'shared.alpha[threadIdx.x] = alpha * inverse;', 'shared.alpha[threadIdx.x] = inverse;', 'rescale of O skipped'],
     ['03_fa1', 'fa1', $fa1, 'float l_new = alpha + beta * l_tile;', 'float l_new = shared.l[threadIdx.x] + beta * l_tile;', 'rescale of the row sum skipped'],
