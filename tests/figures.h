@@ -77,7 +77,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
     double rows = (double)p->batch * p->heads * p->seqlen_q, scores = rows * p->seqlen_k;
     double keys = (double)p->batch * p->kv_heads * p->seqlen_k;
     static const char *none[] = {"02_online_softmax/fma", "02_online_softmax/online", "04_fa2/loop_swap", "04_fa2/split_q",
-                                 "08_fa3/wgmma",          "08_fa3/specialised"};
+                                 "04_fa2/tuned",          "08_fa3/wgmma",             "08_fa3/specialised"};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (strcmp(variant, none[i]) == 0)
             return 0;

@@ -15,12 +15,12 @@ use Scratch;
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
 my ($online_fma, $fa1_fma) = ('02_online_softmax/fma.cu', '03_fa1/fma.cu');
-my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
+my ($loop_swap, $split_q, $tuned) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu', '04_fa2/tuned.cu');
 my ($one_block, $split_k, $equal_shares, $decode, $mma_rows, $fma_rows) =
     map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'equal_shares.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
 my $problem = 'common/problem.h';
-my ($naive_backward, $backward, $two_pass, $atomic) =
-    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
+my ($naive_backward, $backward, $key_half, $two_pass, $atomic) =
+    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'key_half.cuh', 'two_pass.cu', 'atomic.cu';
 my ($fa3, $fa3_wgmma, $fa3_specialised, $fa3_overlapped) =
     map { "08_fa3/$_" } 'fa3.cuh', 'wgmma.cu', 'specialised.cu', 'overlapped.cu';
 my ($fp8_mma, $fp8_wgmma, $quantise) = map { "06_fp8/$_.cu" } 'mma', 'wgmma', 'quantise';
@@ -80,38 +80,49 @@ my @mutations = (
     ['04_fa2', 'loop_swap', $loop_swap, "l[i][h] *= alpha;", '', 'rescale of the row sum skipped'],
     ['04_fa2', 'loop_swap', $loop_swap, 'pack_pair<T>(inverse * sum.x, inverse * sum.y)', 'pack_pair<T>(inverse * inverse * sum.x, inverse * sum.y)', 'O divided twice'],
     ['04_fa2', 'loop_swap', $loop_swap, 'load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);', 'load_tile_async<THREADS>(shared.k, k, first_column, columns);', 'the same K tile again'],
-    ['04_fa2', 'split_q', $split_q, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
-    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h] *= factor, o[i][d][2 * h + 1] *= factor;', 'o[i][d][2 * h] *= factor;', 'rescale of O skipped in half of the columns'],
-    ['04_fa2', 'split_q', $split_q, 'l[i][h] *= factor;', '', 'rescale of the row sum skipped'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][0] = m[i][1] = -1e30f', 'm[i][0] = m[i][1] = 0', 'maximum starts at 0'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'm[i][h] + log2f(sum)', 'LSE in base 2'],
-    ['04_fa2', 'split_q', $split_q, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
-    ['04_fa2', 'split_q', $split_q, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
-    ['04_fa2', 'split_q', $split_q, '8 * c < seen', '8 * c <= seen', 'mask off by one'],
-    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
-    ['04_fa2', 'split_q', $split_q, 'inverse = sum > 0 ? 1 / sum : 0', 'inverse = 1 / sum', 'row without keys divided by 0'],
+    ['04_fa2', 'split_q', $split_q, 'int warp_row = 16 * m_tiles * warp;', 'int warp_row = 0;', 'every warp takes the first rows'],
+    ['04_fa2', 'split_q', $split_q, 'm_new[i][h] = fmaxf(m[i][h], quad_max(row_max))', 'm_new[i][h] = fmaxf(m[i][h], row_max)', 'each lane has a maximum of its own'],
+    ['04_fa2', 'split_q', $split_q, 'float l_row = quad_sum(l[i][h])', 'float l_row = l[i][h]', 'only one lane of four in the row sum'],
+    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h + 1] *= alpha;', ';', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'split_q', $split_q, 'column < visible', 'column <= visible', 'mask off by one'],
+    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* V is there', '/* V is there', 'no barrier before V is read and K overwritten'],
+    ['04_fa2', 'split_q', $split_q, 'if (row >= p.seqlen_q)', 'if (false)', 'tail rows written past the end'],
+    ['04_fa2', 'split_q', $split_q, 'shift_of(m[i][h]) + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['04_fa2', 'tuned', $tuned, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
+    ['04_fa2', 'tuned', $tuned, 'o[i][d][2 * h + 1] *= alpha;', ';', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'tuned', $tuned, 'l[i][h] *= alpha;', '', 'rescale of the row sum skipped'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] = LOWEST;', 'm[i][h] = 0;', 'maximum starts at 0'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] * LN_2 + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] * LN_2 + logf(l_row)', 'm[i][h] + log2f(l_row)', 'LSE in base 2'],
+    ['04_fa2', 'tuned', $tuned, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
+    ['04_fa2', 'tuned', $tuned, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
+    ['04_fa2', 'tuned', $tuned, '8 * n < visible', '8 * n <= visible', 'mask off by one'],
+    ['04_fa2', 'tuned', $tuned, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
+    ['04_fa2', 'tuned', $tuned, 'inverse = l_row > 0 ? 1 / l_row : 0', 'inverse = 1 / l_row', 'row without keys divided by 0'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] = LOWEST;', 'm[i][h] = -1e30f;', 'rows whose scores are all below the start look empty'],
+    ['04_fa2', 'tuned', $tuned, '__syncthreads(); /* without a key tile', '/* without a key tile', 'O overwrites Q before it has come'],
+    ['04_fa2', 'tuned', 'common/gpu/tile.cuh', 'if (first_row + r < row_end)', 'if (true)', 'tail rows written past the end'],
     # the backward
     ['05_fa2_backward', '', $naive_backward, 'p.scale * score - t.lse', 'score - t.lse', 'scale dropped'],
     ['05_fa2_backward', '', $naive_backward, 'member < group', 'member < 1', 'dK and dV missing the heads of a group'],
     ['05_fa2_backward', 'two_pass', $backward, 'delta += to_float(o[i]) * to_float(d_o[i]);', '', 'delta left out of dS'],
     ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse * LOG2_E', 'rows without keys not set apart'],
     ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse == -INFINITY ? INFINITY : lse', 'LSE in the wrong base'],
-    ['05_fa2_backward', 'two_pass', $backward, 'key + 16 * i + 8 * (e / 2) >= visible_keys(', 'key + 16 * i + 8 * (e / 2) > visible_keys(', 'mask off by one'],
-    ['05_fa2_backward', 'two_pass', $backward, 'first_key + Bc > visible_keys(&p, keys, row)', 'false', 'nothing masked'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'dq[i], p.scale)', 'dq[i], 1)', 'scale left out of dQ'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'dk[i], p.scale)', 'dk[i], 1)', 'scale left out of dK'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
-    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
-    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
+    ['05_fa2_backward', 'two_pass', $key_half, '16 * i + 8 * h >= visible', '16 * i + 8 * h > visible', 'mask off by one'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'first_column + Bc > visible_keys(&p, keys, first_row)', 'false', 'nothing masked'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'dq, p.scale)', 'dq, 1)', 'scale left out of dQ'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'dk, p.scale)', 'dk, 1)', 'scale left out of dK'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
+    ['05_fa2_backward', 'two_pass', $key_half, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
+    ['05_fa2_backward', 'two_pass', $key_half, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
     ['05_fa2_backward', 'two_pass', $two_pass, 'tile >= whole_tiles', 'tile > whole_tiles', 'diagonal tile of dQ not masked'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'max(first_key - (keys - p.seqlen_q), 0)', 'max(first_key, 0)', 'causal aligned top left: query tiles skipped'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'max(first_column - (keys - p.seqlen_q), 0)', 'max(first_column, 0)', 'causal aligned top left: query tiles skipped'],
     ['05_fa2_backward', 'atomic', $atomic, 'p.scale * __uint_as_float(bits.x)', '__uint_as_float(bits.x)', 'scale left out of dQ'],
     ['05_fa2_backward', 'atomic', $backward, 'if (dq_accumulator) {', 'if (false) {', 'dQ not zeroed before the atomics'],
     ['05_fa2_backward', 'atomic', $atomic, '__syncthreads(); /* the dS of all warps is there */', ';', 'no barrier before dQ'],
     ['05_fa2_backward', 'atomic', $atomic, 'if (row + 8 < p.seqlen_q)', 'if (row < p.seqlen_q)', 'tail rows of dQ written past the end'],
     ['05_fa2_backward', 'atomic', $backward, 'if (row >= row_end)', 'if (false)', 'tail keys written past the end'],
-    ['05_fa2_backward', 'atomic', $atomic, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
+    ['05_fa2_backward', 'atomic', $key_half, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
     # 8 bits
     ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * k_scale', 'scale of Q left out'],
     ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * q_scale', 'scale of K left out'],
@@ -179,7 +190,7 @@ my @mutations = (
     ['08_fa3', 'wgmma', $fa3, 'm[h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
     ['08_fa3', 'wgmma', $fa3, 'l[h] *= factor[h];', '', 'rescale of the row sum skipped'],
     ['08_fa3', 'wgmma', $fa3, '8 * i < seen', '8 * i <= seen', 'mask off by one'],
-    ['08_fa3', 'wgmma', $fa3, 'm_new == -INFINITY ? 0 : m_new', 'm_new', 'NaN in rows that see no key of a tile'],
+    ['08_fa3', 'wgmma', $fa3, 'shift = shift_of(m_new)', 'shift = m_new', 'NaN in rows that see no key of a tile'],
     ['08_fa3', 'wgmma', $fa3, 'upper ? x[i] : x[i + distance]', 'upper ? x[i + distance] : x[i]', 'the quad swaps the wrong atoms'],
     ['08_fa3', 'wgmma', $fa3, 'store_16(v.chunk(i / chunks, i % chunks), uint4{0, 0, 0, 0});', ';', 'NaN behind a key length'],
     ['08_fa3', 'wgmma', $fa3_wgmma, 'shared.v.offset_mn(step)', 'shared.v.offset(step)', 'V read as if it were transposed'],
