@@ -193,7 +193,8 @@ static const Stage
                                 FORWARD_VARIANT("right", right)}},
     in_bf16 = {.name = "v",
                .idea = "",
-               .variants = {{.name = "wrong", .idea = "", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
+               .variants =
+                   {{.name = "wrong", .idea = "", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
     all_refuse = {.name = "v", .idea = "", .variants = {{.name = "wrong", .idea = "", .dtypes = ALL, .refuses = refuses}}};
 
 /* One mistake, whose line names it, beside a right variant: in JSON. */

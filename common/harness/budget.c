@@ -18,7 +18,8 @@ static double sample_bytes(const Options *o) {
     int threads = host_threads() < MAX_SAMPLES ? host_threads() : MAX_SAMPLES, longest = 0;
     for (int b = 0; b < p->batch; b++)
         longest = key_length(p, o->key_lengths, b) > longest ? key_length(p, o->key_lengths, b) : longest;
-    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (2.0 * p->head_dim + 1) * 8;
+    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (2.0 * p->head_dim + 1) *
+           8;
 }
 
 /* prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one buffer of the
@@ -42,7 +43,10 @@ MemoryNeed memory_need(const Options *o) {
     const Problem *p = &o->problem;
     double q = (double)query_elements(p) * dtype_bytes(p->dtype), k = (double)key_elements(p) * dtype_bytes(p->dtype),
            lse = (double)row_count(p) * sizeof(float);
-    double inputs = q + 2 * k, outputs = q + lse, copies = o->validate ? 2 : o->save ? 1 : 0; /* the reference's, and one to judge */
+    double inputs = q + 2 * k, outputs = q + lse,
+           copies = o->validate ? 2
+                    : o->save   ? 1
+                                : 0; /* the reference's, and one to judge */
     double results = copies * outputs, judge = o->validate ? sample_bytes(o) + prepared_bytes(o) : 0;
     MemoryNeed need = {.device = inputs + outputs};
     if (o->stage->forward) { /* dO; dQ, dK and dV; the forward pass has no reference, and one gradient is computed again */
@@ -58,8 +62,9 @@ MemoryNeed memory_need(const Options *o) {
 static void check(const Options *o, const char *whose, double need, double there) {
     const Problem *p = &o->problem;
     if (need > there)
-        cannot_run("not enough memory for batch %d, heads %d/%d, seqlen %d and %d, head dim %d: %s needs %.2f GiB and has %.2f GiB",
-                   p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, need / 0x1p30, there / 0x1p30);
+        cannot_run(
+            "not enough memory for batch %d, heads %d/%d, seqlen %d and %d, head dim %d: %s needs %.2f GiB and has %.2f GiB",
+            p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, need / 0x1p30, there / 0x1p30);
 }
 
 void budget_check(const Options *o) {

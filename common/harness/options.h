@@ -30,11 +30,11 @@ enum { AXES = sizeof(Problem) / sizeof(int) };
 typedef struct {
     const Stage *stage;
     List axes[AXES];
-    List lengths;            /* of --lengths: one for all batch entries, or one for each */
-    float scale;             /* 0: 1/sqrt(head dim) */
-    int problem_count;       /* combinations of what the axes hold */
-    const char *variant;     /* a name from the stage's table, or NAIVE; NULL: all */
-    int iters;               /* timed runs; 0: the harness chooses */
+    List lengths;        /* of --lengths: one for all batch entries, or one for each */
+    float scale;         /* 0: 1/sqrt(head dim) */
+    int problem_count;   /* combinations of what the axes hold */
+    const char *variant; /* a name from the stage's table, or NAIVE; NULL: all */
+    int iters;           /* timed runs; 0: the harness chooses */
     uint64_t seed;
     int outliers;            /* random inputs N(0,1), a thousandth of them plus N(0,100) */
     int warm;                /* L2 is left as the run before left it */

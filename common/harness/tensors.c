@@ -56,7 +56,8 @@ static Npy read_header(const char *folder, const char *file) {
     static const size_t MOST[4] = {MAX_BATCH, MAX_HEADS, MAX_SEQLEN, MAX_HEAD_DIM};
     Npy npy = read_npy(folder, file, npy_read_header);
     if (npy.dims != 4)
-        cannot_run("--load: %s/%s: has %d dimensions, 4 are needed: [batch, heads, seqlen, head_dim]", folder, file, npy.dims);
+        cannot_run("--load: %s/%s: has %d dimensions, 4 are needed: [batch, heads, seqlen, head_dim]", folder, file,
+                   npy.dims);
     for (int i = 0; i < 4; i++)
         if (npy.shape[i] < 1 || npy.shape[i] > MOST[i])
             cannot_run("--load: %s/%s: dimension %d of its shape is %zu, it can be 1 to %zu", folder, file, i, npy.shape[i],
@@ -124,8 +125,8 @@ static void *load(const char *folder, const char *file, Dtype dtype, size_t coun
 }
 
 HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o) {
-    return (HostTensors){load(folder, "q.npy", p->dtype, query_elements(p)), load(folder, "k.npy", p->dtype, key_elements(p)),
-                         load(folder, "v.npy", p->dtype, key_elements(p)),
+    return (HostTensors){load(folder, "q.npy", p->dtype, query_elements(p)),
+                         load(folder, "k.npy", p->dtype, key_elements(p)), load(folder, "v.npy", p->dtype, key_elements(p)),
                          with_d_o ? load(folder, "do.npy", p->dtype, query_elements(p)) : NULL};
 }
 
