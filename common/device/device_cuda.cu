@@ -88,6 +88,7 @@ static void open_device(void) {
     CHECK(cudaMemcpyFromSymbol(&p.has_hopper, hopper_code, sizeof p.has_hopper));
     p.shared_bytes = (size_t)attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     p.l2_bytes = (size_t)chip.l2CacheSize;
+    p.memory_bytes = chip.totalGlobalMem;
 }
 
 const DeviceProperties *device_properties(void) {
