@@ -30,7 +30,7 @@
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
+constexpr int m_tiles = Br / 16; /* 16-row tiles of mma: a warp has all rows */
 
 /* Bc, the columns of a tile of S: keys. Each tile is one more pass over O, l and m, so K and V get what is left of shared
  * memory: 64 KB of the 99 KB that a block can have on every chip from sm_80 on, 32 KB of the 64 KB of sm_75. */
@@ -94,19 +94,19 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
             __syncthreads(); /* the tiles are there */
 
             /* S = scale Q K^T: all rows of the tile, this warp's keys */
-            float s[ROW_TILES][warp_keys / 8][4] = {};
+            float s[m_tiles][warp_keys / 8][4] = {};
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
-                uint32_t a[ROW_TILES][4];
+                uint32_t a[m_tiles][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
                     load_a_fragment(a[i], shared.q, 16 * i, d);
 #pragma unroll
                 for (int n = 0; n < warp_keys / 8; n += 2) {
                     uint32_t b[4];
                     load_b_fragments(b, shared.k, warp_keys * warp + 8 * n, d);
 #pragma unroll
-                    for (int i = 0; i < ROW_TILES; i++) {
+                    for (int i = 0; i < m_tiles; i++) {
                         mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
                         mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
                     }
@@ -115,7 +115,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
 
             /* the mask, and the maximum over this warp's keys */
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
                     int row = 16 * i + 8 * h + lane / 4;
@@ -140,7 +140,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
 
             /* P = e^(S - m'), and its sum over this warp's keys */
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     int row = 16 * i + 8 * h + lane / 4;
@@ -181,12 +181,12 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
             }
 
             /* P V: all rows and columns of O, this warp's keys */
-            float o[ROW_TILES][D / 8][4] = {};
+            float o[m_tiles][D / 8][4] = {};
 #pragma unroll
             for (int n = 0; n < warp_keys / 16; n++) {
-                uint32_t a[ROW_TILES][4];
+                uint32_t a[m_tiles][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                     for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
                         a[i][j] = pack_pair<T>(s[i][2 * n + j / 2][2 * (j % 2)], s[i][2 * n + j / 2][2 * (j % 2) + 1]);
@@ -195,7 +195,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
                     uint32_t b[4];
                     load_b_fragments_trans(b, shared.v, warp_keys / 16 * warp + n, 8 * d);
 #pragma unroll
-                    for (int i = 0; i < ROW_TILES; i++) {
+                    for (int i = 0; i < m_tiles; i++) {
                         mma_m16n8k16<T>(o[i][d], a[i], b[0], b[1]);
                         mma_m16n8k16<T>(o[i][d + 1], a[i], b[2], b[3]);
                     }
@@ -208,7 +208,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
                 if (slice > 0)
                     __syncthreads(); /* the slice before is done with */
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                     for (int n = 0; n < SLICE / 8; n++)
 #pragma unroll

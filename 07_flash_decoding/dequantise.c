@@ -1,5 +1,5 @@
 /* dequantise.c - what the 8-bit cache stands for, on the host. */
-#include "cache.h"
+#include "decode.h"
 #include "../common/device/device.h"
 #include "../common/numeric.h"
 #include "../common/host/allocation.h"

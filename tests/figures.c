@@ -769,7 +769,7 @@ static void test_other_options(void) {
         unavailable = "K", available = 1 + 5; /* the inputs and five copies; none for the next row */
         run_program(&json, " --json");
         unavailable = NULL;
-        ok(session_count == 2 && sessions[0].contexts == 5 && sessions[0].copies == 5 && sessions[1].contexts == 20 &&
+        ok(session_count == 3 && sessions[0].contexts == 5 && sessions[0].copies == 5 && sessions[1].contexts == 20 &&
                sessions[1].copies == 1,
            "fewer copies where there is no memory for more, and without any the inputs themselves");
         json.options =

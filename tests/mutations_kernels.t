@@ -15,8 +15,8 @@ use Scratch;
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
 my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
-my ($one_block, $split_k, $decode, $mma_rows, $fma_rows) =
-    map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
+my ($one_block, $split_k, $equal_shares, $decode, $mma_rows, $fma_rows) =
+    map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'equal_shares.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
 my $problem = 'common/problem.h';
 my ($naive_backward, $backward, $two_pass, $atomic) =
     map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
@@ -121,29 +121,40 @@ my @mutations = (
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.v_full, parity);', '', 'no wait for V'],
     ['06_fp8', 'wgmma', $fp8_wgmma, 'mbarrier_wait(&shared.k_full, parity);', '', 'no wait for K'],
     # decoding
-    ['07_flash_decoding', 'one_block', $one_block, 'tile + STAGES - 1, work.tile_keys', 'tile + STAGES, work.tile_keys', 'the wrong keys are copied'],
+    ['07_flash_decoding', 'one_block', $one_block, 'load(tile + STAGES - 1);', 'load(tile + STAGES);', 'the wrong keys are copied'],
     ['07_flash_decoding', 'one_block', $decode, '__syncthreads(); /* all warps have come */', '', 'warps merged before all have come'],
     ['07_flash_decoding', 'one_block', $decode, 'l += weight * warp[w].l', 'l += warp[w].l', 'row sums of warps added without weights'],
     ['07_flash_decoding', 'one_block', $decode, 'cp_async_wait<2 * (STAGES - 1)>', 'cp_async_wait<2 * STAGES>', 'no wait for the copies'],
     ['07_flash_decoding', 'one_block', $decode, 'index % work.row_tiles * work.tile_rows', '0', 'the first row tile again'],
-    ['07_flash_decoding', 'one_block', $mma_rows, 'first_key + keys > whole', 'false', 'nothing masked'],
-    ['07_flash_decoding', 'one_block', $mma_rows, '8 * c < left', '8 * c <= left', 'mask off by one'],
+    ['07_flash_decoding', 'one_block', $mma_rows, 'first_column + Bc > whole', 'false', 'nothing masked'],
+    ['07_flash_decoding', 'one_block', $mma_rows, '8 * n < left', '8 * n <= left', 'mask off by one'],
     ['07_flash_decoding', 'one_block', $mma_rows, '(head.row + row) % p.seqlen_q', 'head.row + row', 'rows of a group taken for queries'],
     ['07_flash_decoding', 'one_block', $mma_rows, 'l[i][h] *= factor;', '', 'rescale of the row sum skipped'],
-    ['07_flash_decoding', 'one_block', $fma_rows, 'first_key + key >= seen[row]', 'first_key + key > seen[row]', 'fp32: mask off by one'],
+    ['07_flash_decoding', 'one_block', $mma_rows, '(four.x & 0xffff) | four.y << 16', 'four.x', 'Q in another order than the 8-bit K'],
+    ['07_flash_decoding', 'one_block', $one_block, 'p.scale * scale_of(cache.k_scale, head)', 'p.scale', 'scale of K left out'],
+    ['07_flash_decoding', 'one_block', $one_block, 'scale_of(cache.v_scale, head)', '1', 'scale of V left out'],
+    ['07_flash_decoding', 'one_block', $fma_rows, 'first_column + key >= visible[row]', 'first_column + key > visible[row]', 'fp32: mask off by one'],
     ['07_flash_decoding', 'one_block', $fma_rows, 'l[row] * factor + s[row]', 'l[row] + s[row]', 'fp32: rescale of the row sum skipped'],
-    ['07_flash_decoding', 'split_k', $split_k, 'weight = exp2_approx(lse[a][i] * LOG2_E - m_new)', 'weight = 1', 'merge of the pieces without weights'],
-    ['07_flash_decoding', 'split_k', $split_k, 'j + a * warps < count;', 'j + a * warps < count - 1;', 'last piece left out'],
-    ['07_flash_decoding', 'split_k', $split_k, 'm[i] = LOWEST;', 'm[i] = -INFINITY;', 'NaN from rows that see nothing of a piece'],
-    ['07_flash_decoding', 'split_k', $split_k, 'blockIdx.x + part.index) * partials.rows', 'blockIdx.x) * partials.rows', 'partial results of two heads in one place'],
-    ['07_flash_decoding', 'split_k', $split_k, 'partials.tickets[part.index] = 0;', ';', 'tickets not reset'],
-    ['07_flash_decoding', 'split_k', $split_k, '== pieces - 1;', '== pieces - 2;', 'merged by the last but one'],
-    ['07_flash_decoding', 'split_k', $split_k, 'start + end > (int)blockIdx.x', 'start + end >= (int)blockIdx.x', 'the entry before'],
-    ['07_flash_decoding', 'split_k', $split_k, 'c.start += c.head.tiles, c.tile = 0;', 'c.tile = 0;', 'the next head starts where this one did'],
-    ['07_flash_decoding', 'split_k', $split_k, 'p.scale * (cache.k_scale ? cache.k_scale[head.kv] : 1)', 'p.scale', 'scale of K left out'],
-    ['07_flash_decoding', 'split_k', $split_k, 'cache.v_scale ? cache.v_scale[head.kv] : 1', '1', 'scale of V left out'],
-    ['07_flash_decoding', 'split_k', $mma_rows, '(four.x & 0xffff) | four.y << 16', 'four.x', 'Q in another order than the 8-bit K'],
-    ['07_flash_decoding', 'split_k', '07_flash_decoding/cache.cu', 'm / E4M3_LARGEST', 'm / (4 * E4M3_LARGEST)', 'scale too small: everything large saturates'],
+    ['07_flash_decoding', 'one_block', '07_flash_decoding/cache.cu', 'm / E4M3_LARGEST', 'm / (4 * E4M3_LARGEST)', 'scale too small: everything large saturates'],
+    ['07_flash_decoding', 'split_k', $split_k, 'weight = expf(partials.lse[piece * rows + row] - m)', 'weight = 1', 'merge of the pieces without weights'],
+    ['07_flash_decoding', 'split_k', $split_k, 'piece < pieces; piece++', 'piece < pieces - 1; piece++', 'last piece left out'],
+    ['07_flash_decoding', 'split_k', $split_k, 'place = piece * row_count(&p) + head_row', 'place = piece * work.rows + head_row', 'partial results of two heads in one place'],
+    ['07_flash_decoding', 'split_k', $split_k, 'end = min(first + split.tiles, head.tiles)', 'end = head.tiles', 'every piece walks to the end of the head'],
+    ['07_flash_decoding', 'split_k', $split_k, 'l > 0 ? m + logf(l)', 'l > 0 ? logf(l)', 'LSE without the max'],
+    ['07_flash_decoding', 'split_k', $split_k, 'p.scale * scale_of(cache.k_scale, head)', 'p.scale', 'scale of K left out'],
+    ['07_flash_decoding', 'split_k', $split_k, 'scale_of(cache.v_scale, head)', '1', 'scale of V left out'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'weight = exp2_approx((lse[a][i] - m_new) * LOG2_E)', 'weight = 1', 'merge of the pieces without weights'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'j + a * warps < count;', 'j + a * warps < count - 1;', 'last piece left out'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'm[i] = LOWEST;', 'm[i] = -INFINITY;', 'NaN from rows that see nothing of a piece'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'to_m[slab_row + row] = m[i] * LOG2_E', 'to_m[slab_row + row] = m[i]', 'merged maximum not in base 2'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'blockIdx.x + part.index) * partials.rows', 'blockIdx.x) * partials.rows', 'partial results of two heads in one place'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'partials.tickets[part.index] = 0;', ';', 'tickets not reset'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, '== pieces - 1;', '== pieces - 2;', 'merged by the last but one'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'start + end > (int)blockIdx.x * share', 'start + end > (int)blockIdx.x * share + 1', 'the entry after'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'c.start += skipped * tiles, c.tile', 'c.tile', 'a head that was skipped still counts'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'c.start += c.head.tiles, c.tile = 0;', 'c.tile = 0;', 'the next head starts where this one did'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'p.scale * scale_of(cache.k_scale, head)', 'p.scale', 'scale of K left out'],
+    ['07_flash_decoding', 'equal_shares', $equal_shares, 'o_scale = scale_of(cache.v_scale, head)', 'o_scale = 1', 'scale of V left out'],
     # asynchrony
     ['08_fa3', 'wgmma', $fa3, 'm[h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
     ['08_fa3', 'wgmma', $fa3, 'l[h] *= factor[h];', '', 'rescale of the row sum skipped'],

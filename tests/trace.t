@@ -37,7 +37,7 @@ my %more_shapes = (
     '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
         '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
-        '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200',
+        '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves

@@ -74,7 +74,7 @@ sub try_barrier {
                                '--heads 12 --seqlen 300 --seqlen-k 100'],
         '06_fp8' => ['--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128'],
         '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
-                                '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3 --variant split_k'],
+                                '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3'],
         decoding => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal']);
     my $shapes = $shapes{$stage} // $shapes{kind_of($stage)} // ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128'];
     my ($rows, $log) = trace_with($file, join('', @lines), $stage, @$shapes);
