@@ -23,10 +23,6 @@
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
 
-#include <float.h>
-
-constexpr float LOWEST = -FLT_MAX; /* m at first: -inf would make -inf - -inf = NaN of rows that see no key */
-
 /* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */
 struct Cache {
     const void *k, *v;

@@ -722,6 +722,7 @@ static void test_formats(const char *name, const char *settings, Problem p) {
 static void test_other_options(void) {
     DeviceProperties *device = (DeviceProperties *)device_properties();
     const int is_cpu = device->is_cpu;
+    const size_t l2_bytes = device->l2_bytes;
     Printed json = {.options = "--batch 1 --heads 3 --seqlen 9 --seqlen-k 70 --head-dim 128 --dtype bf16 --warm --seed 5 "
                                "--inputs outliers --iters 5"};
     json.p = (Problem){.batch = 1,
@@ -781,9 +782,14 @@ static void test_other_options(void) {
         unavailable = NULL;
         ok(sessions[0].copies == 3 && launches[PRE_PASS] == 1 + 3, "each copy has an 8-bit cache of its own");
         json.options = "--heads 8 --kv-heads 8 --seqlen-k 5000 --head-dim 128 --iters 1 --no-validate --variant one_block";
+        device->l2_bytes = 60 << 20;
         run_program(&json, " --json"); /* 20.5 MB of K and V */
         ok(session_count == 1 && sessions[0].copies == 13,
            "and 13 copies of 20.5 MB are the first that are more than 256 MB");
+        device->l2_bytes = 126 << 20;
+        run_program(&json, " --json");
+        device->l2_bytes = l2_bytes;
+        ok(session_count == 1 && sessions[0].copies == 26, "for an L2 of 126 MiB the first that are more than four of it");
     }
     device->is_cpu = is_cpu;
     free(json.text);

@@ -299,6 +299,32 @@ static void run_wide(Point *point, Tally *sum) {
     finish(point, sum, "long and wide");
 }
 
+/* Where numbers end: scores below any number that a maximum may start from, and scales that are 0 once they are multiplied by
+ * others. Masked rows and keys beside them, because -inf times 0 is NaN. */
+static void run_edges(Point *point, Tally *sum) {
+    static const struct {
+        Inputs inputs;
+        Dtype dtype;
+        float scale;
+    } edges[] = {{FAR_BELOW, DTYPE_BF16, 1},   {FAR_BELOW, DTYPE_FP32, 1},   {NORMAL, DTYPE_FP16, 1e-44f},
+                 {NORMAL, DTYPE_BF16, 1e-44f}, {NORMAL, DTYPE_FP32, 1e-44f}, {NORMAL, DTYPE_BF16, 1e-45f}};
+    for (size_t i = 0; i < 4 * sizeof edges / sizeof *edges; i++) {
+        Problem p = {.batch = 2,
+                     .heads = 2,
+                     .kv_heads = 1,
+                     .seqlen_q = most_queries() < 100 ? most_queries() : 100,
+                     .seqlen_k = 150,
+                     .head_dim = 64,
+                     .dtype = edges[i / 4].dtype,
+                     .causal = i % 2,
+                     .scale = edges[i / 4].scale};
+        Case c = case_of(p, (uint64_t)2e6 + i, i % 4 / 2);
+        c.inputs = edges[i / 4].inputs, c.p.scale = p.scale;
+        add_case(point, c);
+    }
+    finish(point, sum, "far scores and scales");
+}
+
 /* A row of 00_naive's over many keys with nearly equal scores: every term of its sum is about 1, and every P about 83.5 of
  * fp16's smallest steps. What each of them loses, all lose alike, and V's mean shows it. */
 static void test_long_row(void) {
@@ -362,7 +388,10 @@ static void test_variant(const Variant *v, const Tally *sum) {
 static void run_grid(void) {
     static Point point;
     Tally sum[MAX_VARIANTS + 1] = {0};
-    if (run_pairs(&point, sum) && !grid.quick) {
+    int go_on = run_pairs(&point, sum);
+    if (go_on && !stage.forward)
+        run_edges(&point, sum);
+    if (go_on && !grid.quick) {
         run_wide(&point, sum);
         if (!stage.variants[0].name) /* 00_naive's own grid */
             test_long_row();

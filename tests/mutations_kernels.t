@@ -14,7 +14,7 @@ use Scratch;
 
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
-my ($loop_swap, $split_q) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu');
+my ($loop_swap, $split_q, $tuned) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu', '04_fa2/tuned.cu');
 my ($one_block, $split_k, $equal_shares, $decode, $mma_rows, $fma_rows) =
     map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'equal_shares.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
 my $problem = 'common/problem.h';
@@ -60,17 +60,28 @@ my @mutations = (
     ['04_fa2', 'loop_swap', $loop_swap, "l[i][h] *= alpha;", '', 'rescale of the row sum skipped'],
     ['04_fa2', 'loop_swap', $loop_swap, 'pack_pair<T>(inverse * sum.x, inverse * sum.y)', 'pack_pair<T>(inverse * inverse * sum.x, inverse * sum.y)', 'O divided twice'],
     ['04_fa2', 'loop_swap', $loop_swap, 'load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);', 'load_tile_async<THREADS>(shared.k, k, first_column, columns);', 'the same K tile again'],
-    ['04_fa2', 'split_q', $split_q, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
-    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h] *= factor, o[i][d][2 * h + 1] *= factor;', 'o[i][d][2 * h] *= factor;', 'rescale of O skipped in half of the columns'],
-    ['04_fa2', 'split_q', $split_q, 'l[i][h] *= factor;', '', 'rescale of the row sum skipped'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][0] = m[i][1] = -1e30f', 'm[i][0] = m[i][1] = 0', 'maximum starts at 0'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
-    ['04_fa2', 'split_q', $split_q, 'm[i][h] * LN_2 + logf(sum)', 'm[i][h] + log2f(sum)', 'LSE in base 2'],
-    ['04_fa2', 'split_q', $split_q, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
-    ['04_fa2', 'split_q', $split_q, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
-    ['04_fa2', 'split_q', $split_q, '8 * c < seen', '8 * c <= seen', 'mask off by one'],
-    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
-    ['04_fa2', 'split_q', $split_q, 'inverse = sum > 0 ? 1 / sum : 0', 'inverse = 1 / sum', 'row without keys divided by 0'],
+    ['04_fa2', 'split_q', $split_q, 'int warp_row = 16 * m_tiles * warp;', 'int warp_row = 0;', 'every warp takes the first rows'],
+    ['04_fa2', 'split_q', $split_q, 'm_new[i][h] = fmaxf(m[i][h], quad_max(row_max))', 'm_new[i][h] = fmaxf(m[i][h], row_max)', 'each lane has a maximum of its own'],
+    ['04_fa2', 'split_q', $split_q, 'float l_row = quad_sum(l[i][h])', 'float l_row = l[i][h]', 'only one lane of four in the row sum'],
+    ['04_fa2', 'split_q', $split_q, 'o[i][d][2 * h + 1] *= alpha;', ';', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'split_q', $split_q, 'column < visible', 'column <= visible', 'mask off by one'],
+    ['04_fa2', 'split_q', $split_q, '__syncthreads(); /* V is there', '/* V is there', 'no barrier before V is read and K overwritten'],
+    ['04_fa2', 'split_q', $split_q, 'if (row >= p.seqlen_q)', 'if (false)', 'tail rows written past the end'],
+    ['04_fa2', 'split_q', $split_q, 'shift_of(m[i][h]) + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['04_fa2', 'tuned', $tuned, 'scale_log2 = p.scale * LOG2_E', 'scale_log2 = p.scale', 'log2e forgotten'],
+    ['04_fa2', 'tuned', $tuned, 'o[i][d][2 * h + 1] *= alpha;', ';', 'rescale of O skipped in half of the columns'],
+    ['04_fa2', 'tuned', $tuned, 'l[i][h] *= alpha;', '', 'rescale of the row sum skipped'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] = LOWEST;', 'm[i][h] = 0;', 'maximum starts at 0'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] * LN_2 + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] * LN_2 + logf(l_row)', 'm[i][h] + log2f(l_row)', 'LSE in base 2'],
+    ['04_fa2', 'tuned', $tuned, 'whole_tiles = visible_keys(&p, keys, first_row) / Bc', 'whole_tiles = key_tiles', 'diagonal and tail tiles not masked'],
+    ['04_fa2', 'tuned', $tuned, 'int tile = key_tiles - 1; tile >= 0', 'int tile = key_tiles - 1; tile > 0', 'first key tile skipped'],
+    ['04_fa2', 'tuned', $tuned, '8 * n < visible', '8 * n <= visible', 'mask off by one'],
+    ['04_fa2', 'tuned', $tuned, '__syncthreads(); /* this tile is there', '/* this tile is there', 'the one barrier of the loop removed'],
+    ['04_fa2', 'tuned', $tuned, 'inverse = l_row > 0 ? 1 / l_row : 0', 'inverse = 1 / l_row', 'row without keys divided by 0'],
+    ['04_fa2', 'tuned', $tuned, 'm[i][h] = LOWEST;', 'm[i][h] = -1e30f;', 'rows whose scores are all below the start look empty'],
+    ['04_fa2', 'tuned', $tuned, '__syncthreads(); /* without a key tile', '/* without a key tile', 'O overwrites Q before it has come'],
+    ['04_fa2', 'tuned', 'common/gpu/tile.cuh', 'if (first_row + r < row_end)', 'if (true)', 'tail rows written past the end'],
     # the backward
     ['05_fa2_backward', '', $naive_backward, 'p.scale * score - t.lse', 'score - t.lse', 'scale dropped'],
     ['05_fa2_backward', '', $naive_backward, 'member < group', 'member < 1', 'dK and dV missing the heads of a group'],
@@ -159,7 +170,7 @@ my @mutations = (
     ['08_fa3', 'wgmma', $fa3, 'm[h] * LN_2 + logf(sum)', 'logf(sum)', 'LSE without the max'],
     ['08_fa3', 'wgmma', $fa3, 'l[h] *= factor[h];', '', 'rescale of the row sum skipped'],
     ['08_fa3', 'wgmma', $fa3, '8 * i < seen', '8 * i <= seen', 'mask off by one'],
-    ['08_fa3', 'wgmma', $fa3, 'm_new == -INFINITY ? 0 : m_new', 'm_new', 'NaN in rows that see no key of a tile'],
+    ['08_fa3', 'wgmma', $fa3, 'shift = shift_of(m_new)', 'shift = m_new', 'NaN in rows that see no key of a tile'],
     ['08_fa3', 'wgmma', $fa3, 'upper ? x[i] : x[i + distance]', 'upper ? x[i + distance] : x[i]', 'the quad swaps the wrong atoms'],
     ['08_fa3', 'wgmma', $fa3, 'store_16(v.chunk(i / chunks, i % chunks), uint4{0, 0, 0, 0});', ';', 'NaN behind a key length'],
     ['08_fa3', 'wgmma', $fa3_wgmma, 'shared.v.offset_mn(step)', 'shared.v.offset(step)', 'V read as if it were transposed'],

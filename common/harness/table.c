@@ -97,7 +97,7 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
 
 void table_start(const Report *r) {
     const Problem *p = r->problem;
-    printf("device   %s · %s\n", r->device->name, r->device->platform);
+    printf("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
     printf("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch, p->heads,
            p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))

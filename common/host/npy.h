@@ -32,6 +32,7 @@ typedef struct {
  * the file and what is wrong with it, without a full stop; it lives until the next call of a function of this file, and
  * *out holds nothing. */
 const char *npy_read(const char *path, Npy *out);
+const char *npy_read_header(const char *path, Npy *out); /* the same without the data, which stay NULL */
 void npy_free(Npy *npy); /* harmless on one that holds nothing */
 
 /* Element i as a double. */
