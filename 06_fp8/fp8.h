@@ -75,6 +75,10 @@ HOST_DEVICE static inline float rotation_sign(int d) {
     return (pairs ^ pairs >> 1) & 1 ? -1.0f : 1.0f;
 }
 
+/* Where Q and K are huge, m is, too, and has lost bits that s scale_log2 - m, rounded once, would have: P of the maximum would
+ * not be 2^0 but anything. So above this scale_log2, where scores may pass 2^24, S is multiplied and rounded first. */
+HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
+
 #ifdef __cplusplus
 extern "C" {
 #endif
