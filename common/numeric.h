@@ -137,7 +137,8 @@ static inline double dtype_to_double(Dtype dtype, const void *base, size_t index
     switch (dtype) {
     case DTYPE_FP16: return fp16_to_float(((const uint16_t *)base)[index]);
     case DTYPE_BF16: return bf16_to_float(((const uint16_t *)base)[index]);
-    default: return ((const float *)base)[index];
+    case DTYPE_FP32: return ((const float *)base)[index];
+    default: unknown_dtype(dtype);
     }
 }
 
@@ -146,18 +147,29 @@ static inline void dtype_store(Dtype dtype, void *base, size_t index, double val
     switch (dtype) {
     case DTYPE_FP16: ((uint16_t *)base)[index] = double_to_fp16(value); break;
     case DTYPE_BF16: ((uint16_t *)base)[index] = double_to_bf16(value); break;
-    default: ((float *)base)[index] = (float)value;
+    case DTYPE_FP32: ((float *)base)[index] = (float)value; break;
+    default: unknown_dtype(dtype);
     }
 }
 
 /* The smallest number above 0: below the normal range numbers are its multiples, and rounding is off by up to half of it. */
 static inline double dtype_step(Dtype dtype) {
-    return dtype == DTYPE_FP16 ? 0x1p-24 : dtype == DTYPE_BF16 ? 0x1p-133 : 0x1p-149;
+    switch (dtype) {
+    case DTYPE_FP16: return 0x1p-24;
+    case DTYPE_BF16: return 0x1p-133;
+    case DTYPE_FP32: return 0x1p-149;
+    default: unknown_dtype(dtype);
+    }
 }
 
 /* The unit roundoff u: rounding a value to the dtype changes it by at most u times its size (normal range). */
 static inline double dtype_epsilon(Dtype dtype) {
-    return dtype == DTYPE_FP16 ? 0x1p-11 : dtype == DTYPE_BF16 ? 0x1p-8 : 0x1p-24;
+    switch (dtype) {
+    case DTYPE_FP16: return 0x1p-11;
+    case DTYPE_BF16: return 0x1p-8;
+    case DTYPE_FP32: return 0x1p-24;
+    default: unknown_dtype(dtype);
+    }
 }
 
 #endif

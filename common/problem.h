@@ -14,6 +14,8 @@
 #ifndef FA_PROBLEM_H
 #define FA_PROBLEM_H
 
+#include "host/errors.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -76,9 +78,27 @@ typedef struct {
 
 #define MAX_WORKSPACE_BUFFERS 8
 
-HOST_DEVICE static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
+/* Where a choice between the dtypes ends that has not taken `dtype`: one that does not exist, or that a kernel does not take. */
+__attribute__((noreturn)) static inline void unknown_dtype(Dtype dtype) {
+    cannot_run("dtype number %d cannot be used here: fp16 is %d, bf16 %d, fp32 %d", (int)dtype, DTYPE_FP16, DTYPE_BF16,
+               DTYPE_FP32);
+}
+
+static inline size_t dtype_bytes(Dtype dtype) {
+    switch (dtype) {
+    case DTYPE_FP16:
+    case DTYPE_BF16: return 2;
+    case DTYPE_FP32: return 4;
+    default: unknown_dtype(dtype);
+    }
+}
 static inline const char *dtype_name(Dtype dtype) {
-    return dtype == DTYPE_FP16 ? "fp16" : dtype == DTYPE_BF16 ? "bf16" : "fp32";
+    switch (dtype) {
+    case DTYPE_FP16: return "fp16";
+    case DTYPE_BF16: return "bf16";
+    case DTYPE_FP32: return "fp32";
+    default: unknown_dtype(dtype);
+    }
 }
 
 /* Elements of Q (and of O), of K (and of V), and rows of the problem (elements of LSE). 64-bit: they pass 2^31 on real problems. */
@@ -105,14 +125,18 @@ HOST_DEVICE static inline int visible_keys(const Problem *p, int key_length, int
     return last < 0 ? 0 : last < key_length ? last : key_length;
 }
 
-/* A row counted through the whole problem (0 .. row_count - 1), taken apart. LSE is indexed by the whole number. */
+/* A row counted through the whole problem (0 .. row_count - 1), taken apart and put together. LSE is indexed by the whole
+ * number. */
 typedef struct {
     int batch, head, row;
 } RowIndex;
-HOST_DEVICE static inline RowIndex row_index(const Problem *p, size_t flat_row) {
-    size_t matrix = flat_row / p->seqlen_q; /* which (batch, head) */
-    RowIndex index = {(int)(matrix / p->heads), (int)(matrix % p->heads), (int)(flat_row % p->seqlen_q)};
+HOST_DEVICE static inline RowIndex row_index(const Problem *p, size_t row) {
+    size_t matrix = row / p->seqlen_q; /* which (batch, head) */
+    RowIndex index = {(int)(matrix / p->heads), (int)(matrix % p->heads), (int)(row % p->seqlen_q)};
     return index;
+}
+HOST_DEVICE static inline size_t flat_row(const Problem *p, RowIndex index) {
+    return ((size_t)index.batch * p->heads + index.head) * p->seqlen_q + index.row;
 }
 
 /* The K/V head that query head `head` reads: groups of heads/kv_heads neighbours share one. */

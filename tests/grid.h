@@ -75,7 +75,4 @@ int try_variant(const Variant *variant, Case *c);
 /* This program, if it is the fuzz that can repeat a case; else NULL. */
 extern const char *fuzz_program;
 
-/* A host tensor as doubles. */
-double *to_doubles(Dtype dtype, const void *tensor, size_t count);
-
 #endif

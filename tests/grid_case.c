@@ -9,13 +9,6 @@
 
 const char *fuzz_program;
 
-double *to_doubles(Dtype dtype, const void *tensor, size_t count) {
-    double *values = host_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = dtype_to_double(dtype, tensor, i);
-    return values;
-}
-
 /* Inputs 0 .. 3: Q, K, V, dO. NORMAL ones are those that the stage's program draws by the same seed. */
 static void *draw_tensor(const Case *c, int tensor) {
     const Problem *p = &c->p;

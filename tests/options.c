@@ -4,7 +4,6 @@
 #include "../common/harness/options.h"
 #include "tap.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const Stage stage = {.name = "09_test",
@@ -21,7 +20,7 @@ static const Stage decoding = {
 
 /* "--batch 3 --heads 6" */
 static Options parse(const Stage *of, const char *line) {
-    static char text[400];
+    static char text[9000];
     char *words[40] = {"program"};
     int count = 1;
     snprintf(text, sizeof text, "%s", line);
@@ -39,11 +38,20 @@ static int same_problem(const Problem *a, const Problem *b) {
            a->scale == b->scale && memcmp(a->settings, b->settings, sizeof a->settings) == 0;
 }
 
+/* What the command line gave, each once; 0: nothing. */
+static Problem given(const Options *o) {
+    Problem p = {0};
+    for (int i = 0; i < AXES; i++)
+        ((int *)&p)[i] = o->axes[i].count == 1 ? o->axes[i].values[0] : -o->axes[i].count;
+    return p;
+}
+
 static int same_options(const Options *a, const Options *b) {
-    return same_problem(&a->problem, &b->problem) && same_text(a->shape_given, b->shape_given) &&
-           same_text(a->variant, b->variant) && a->iters == b->iters && a->seed == b->seed && a->outliers == b->outliers &&
-           a->warm == b->warm && same_text(a->load, b->load) && same_text(a->save, b->save) && a->format == b->format &&
-           a->validate == b->validate && a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->key_lengths;
+    Problem p = given(a);
+    return same_problem(&p, &b->problem) && a->problem_count == 1 && same_text(a->variant, b->variant) &&
+           a->iters == b->iters && a->seed == b->seed && a->outliers == b->outliers && a->warm == b->warm &&
+           a->scale == b->scale && same_text(a->load, b->load) && same_text(a->save, b->save) && a->format == b->format &&
+           a->validate == b->validate && a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
 }
 
 static void test_each(void) {
@@ -52,24 +60,26 @@ static void test_each(void) {
         Options want; /* beside what is there without any option */
     } cases[] = {
         {"", {.validate = 1}},
-        {"--batch 3", {.problem.batch = 3, .shape_given = "batch", .validate = 1}},
-        {"--batch 65535", {.problem.batch = 65535, .shape_given = "batch", .validate = 1}},
-        {"--heads 4", {.problem.heads = 4, .shape_given = "heads", .validate = 1}},
-        {"--heads 65535", {.problem.heads = 65535, .shape_given = "heads", .validate = 1}},
-        {"--kv-heads 5", {.problem.kv_heads = 5, .shape_given = "kv-heads", .validate = 1}},
-        {"--kv-heads 65535", {.problem.kv_heads = 65535, .shape_given = "kv-heads", .validate = 1}},
-        {"--seqlen 6", {.problem.seqlen_q = 6, .shape_given = "seqlen", .validate = 1}},
-        {"--seqlen 1073741824", {.problem.seqlen_q = 1 << 30, .shape_given = "seqlen", .validate = 1}},
-        {"--seqlen-k 7", {.problem.seqlen_k = 7, .shape_given = "seqlen-k", .validate = 1}},
-        {"--seqlen-k 1073741824", {.problem.seqlen_k = 1 << 30, .shape_given = "seqlen-k", .validate = 1}},
-        {"--head-dim 256", {.problem.head_dim = 256, .shape_given = "head-dim", .validate = 1}},
+        {"--batch 3", {.problem.batch = 3, .validate = 1}},
+        {"--batch 65535", {.problem.batch = 65535, .validate = 1}},
+        {"--heads 4", {.problem.heads = 4, .validate = 1}},
+        {"--heads 65535", {.problem.heads = 65535, .validate = 1}},
+        {"--kv-heads 5", {.problem.kv_heads = 5, .validate = 1}},
+        {"--kv-heads 65535", {.problem.kv_heads = 65535, .validate = 1}},
+        {"--seqlen 6", {.problem.seqlen_q = 6, .validate = 1}},
+        {"--seqlen 1073741824", {.problem.seqlen_q = 1 << 30, .validate = 1}},
+        {"--seqlen-k 7", {.problem.seqlen_k = 7, .validate = 1}},
+        {"--seqlen-k 1073741824", {.problem.seqlen_k = 1 << 30, .validate = 1}},
+        {"--head-dim 256", {.problem.head_dim = 256, .validate = 1}},
         {"--dtype fp16", {.problem.dtype = DTYPE_FP16, .validate = 1}},
         {"--dtype bf16", {.problem.dtype = DTYPE_BF16, .validate = 1}},
         {"--dtype fp32", {.problem.dtype = DTYPE_FP32, .validate = 1}},
         {"--causal", {.problem.causal = 1, .validate = 1}},
-        {"--scale 0.5", {.problem.scale = 0.5f, .validate = 1}},
-        {"--scale .25", {.problem.scale = 0.25f, .validate = 1}},
-        {"--scale 1e6", {.problem.scale = 1e6f, .validate = 1}},
+        {"--mask causal", {.problem.causal = 1, .validate = 1}},
+        {"--causal --mask full", {.problem.causal = 0, .validate = 1}},
+        {"--scale 0.5", {.scale = 0.5f, .validate = 1}},
+        {"--scale .25", {.scale = 0.25f, .validate = 1}},
+        {"--scale 1e6", {.scale = 1e6f, .validate = 1}},
         {"--variant second", {.variant = "second", .validate = 1}},
         {"--variant 09_test/first", {.variant = "first", .validate = 1}},
         {"--variant 00_naive", {.variant = "00_naive", .validate = 1}},
@@ -95,7 +105,6 @@ static void test_each(void) {
         {"--kind three", {.problem.settings = {0, 0, 2}, .validate = 1}},
         {"--heads 8 --batch 2 --seqlen=9 --json --kind two --seed 3 --warm --iters 4 --causal",
          {.problem = {.batch = 2, .heads = 8, .seqlen_q = 9, .causal = 1, .settings = {0, 0, 1}},
-          .shape_given = "seqlen",
           .seed = 3,
           .warm = 1,
           .iters = 4,
@@ -106,13 +115,14 @@ static void test_each(void) {
         Options got = parse(&stage, cases[i].line), want = cases[i].want;
         want.roofline = want.roofline ? want.roofline : "h200";
         ok(same_options(&got, &want), "'%s'", cases[i].line);
+        options_free(&got);
     }
     ok(same_text(parse(&alone, "").variant, "00_naive"), "a stage without variants runs 00_naive");
 
     Options o = parse(&stage, "--lengths 5 --lengths 17,0,256");
-    ok(o.key_length_count == 3 && o.key_lengths[0] == 17 && o.key_lengths[1] == 0 && o.key_lengths[2] == 256,
+    ok(o.lengths.count == 3 && o.lengths.values[0] == 17 && o.lengths.values[1] == 0 && o.lengths.values[2] == 256,
        "--lengths 17,0,256");
-    free(o.key_lengths);
+    options_free(&o);
 }
 
 static void test_together(void) {
@@ -157,24 +167,69 @@ static void test_together(void) {
         Options o = parse(cases[i].stage, cases[i].line);
         Problem want = cases[i].want;
         want.scale = (float)(1 / sqrt(want.head_dim));
-        options_complete(&o, cases[i].stage, cases[i].is_cpu);
+        options_select(&o, 0, cases[i].is_cpu);
         float difference = fabsf(o.problem.scale - want.scale);
         want.scale = difference < 1e-7f ? o.problem.scale : want.scale;
         ok(same_problem(&o.problem, &want), "'%s' %s", cases[i].line, cases[i].is_cpu ? "on the CPU device" : "on a GPU");
+        options_free(&o);
     }
     Options o = parse(&stage, "--scale 3 --batch 3 --lengths 9 --seqlen 9");
-    options_complete(&o, &stage, 1);
+    options_select(&o, 0, 1);
     ok(o.problem.scale == 3 && o.key_lengths[0] == 9 && o.key_lengths[1] == 9 && o.key_lengths[2] == 9,
        "one length for all entries");
-    free(o.key_lengths);
+    options_free(&o);
     o = parse(&stage, "--batch 3 --lengths 9,0,4 --seqlen 9");
-    options_complete(&o, &stage, 1);
+    options_select(&o, 0, 1);
     ok(o.key_lengths[0] == 9 && o.key_lengths[1] == 0 && o.key_lengths[2] == 4, "one length for each entry");
-    free(o.key_lengths);
+    options_free(&o);
+}
+
+/* Several values: all combinations, in the order of Problem's fields, the last fastest; and what follows another value follows each
+ * of them. */
+static void test_several(void) {
+    Options o =
+        parse(&stage, "--kind three,one --mask full,causal --seqlen 5,6 --batch 2,1 --pieces 4,auto,7 --dtype fp32,bf16 "
+                      "--lengths 3");
+    int index = 0, wrong = 0;
+    for (int batch = 2; batch > 0; batch--)
+        for (int seqlen = 5; seqlen <= 6; seqlen++)
+            for (Dtype dtype = DTYPE_FP32; dtype >= DTYPE_BF16; dtype--)
+                for (int causal = 0; causal < 2; causal++)
+                    for (int pieces = 0; pieces < 3; pieces++)
+                        for (int kind = 2; kind >= 0; kind -= 2) {
+                            Problem want = {batch, 2,     2,      seqlen, seqlen,
+                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}};
+                            options_select(&o, index, 1);
+                            wrong += !same_problem(&o.problem, &want) || o.selected != index++;
+                            wrong += o.key_lengths[0] != 3 || o.key_lengths[batch - 1] != 3;
+                        }
+    ok(o.problem_count == 96 && index == 96 && !wrong, "96 combinations, each in its place");
+    options_free(&o);
+
+    o = parse(&stage, "--heads 4,6 --seqlen 8,16 --seqlen-k 3");
+    options_select(&o, 3, 1);
+    ok(o.problem_count == 4 && o.problem.heads == 6 && o.problem.kv_heads == 6 && o.problem.seqlen_q == 16 &&
+           o.problem.seqlen_k == 3,
+       "key/value heads follow each number of heads, keys only queries that nothing else is said of");
+    options_give(&o, offsetof(Problem, heads), 5);
+    options_select(&o, 0, 1);
+    ok(o.problem.heads == 5 && o.problem.kv_heads == 5, "options_give takes the place of what was given");
+    options_free(&o);
+
+    char line[9000] = "--seqlen 1";
+    for (int axis = 0; axis < 2; axis++) {
+        for (int i = 1; i < 1000; i++)
+            strcat(line, ",1");
+        strcat(line, axis ? "" : " --seqlen-k 1");
+    }
+    o = parse(&stage, line);
+    ok(o.problem_count == 1000000, "a million problems are not too many");
+    options_free(&o);
 }
 
 int main(void) {
     test_each();
     test_together();
+    test_several();
     return tap_done();
 }

@@ -5,13 +5,14 @@
 #include "device.h"
 #include "../cpu/simt.h"
 #include "../cpu/trace_hooks.h"
+#include "../host/errors.h"
+#include "../host/memory.h"
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 enum {
     ALIGNMENT = 256, /* what cudaMalloc gives */
@@ -57,6 +58,7 @@ const DeviceProperties *device_properties(void) {
         properties.capability = 80; /* what instructions_cpu.h has twins for */
         properties.sm_count = simt_workers();
         properties.shared_bytes = simt_shared_bytes();
+        properties.memory_bytes = memory_for_device();
         properties.has_hopper = properties.shared_bytes == SIMT_SHARED_LIMIT; /* of wgmma and TMA, too: hopper_cpu.h */
         snprintf(properties.platform, sizeof properties.platform, "CPU device · %d core%s", properties.sm_count,
                  properties.sm_count == 1 ? "" : "s");
@@ -64,11 +66,8 @@ const DeviceProperties *device_properties(void) {
     return &properties;
 }
 
-/* What kernels may fill: three quarters of the physical memory. The rest is for the system and for the host's own copies. */
-static size_t memory_limit(void) { return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 4 * 3; }
-
 void *device_alloc(size_t bytes, const char *purpose) {
-    size_t limit = memory_limit();
+    size_t limit = memory_for_device();
     if (bytes > limit || limit - bytes < allocated)
         return NULL;
     Allocation *a = malloc(sizeof *a);
@@ -89,6 +88,8 @@ void *device_alloc(size_t bytes, const char *purpose) {
 }
 
 void device_free(void *pointer) {
+    if (!pointer)
+        return;
     for (Allocation **link = &allocations; *link; link = &(*link)->next) {
         Allocation *a = *link;
         if (a->pointer != pointer)
@@ -99,6 +100,7 @@ void device_free(void *pointer) {
         free(a);
         return;
     }
+    cannot_run("device_free: %p is not allocated: never was, or was freed before", pointer);
 }
 
 size_t device_allocated(void) { return allocated; }

@@ -12,7 +12,6 @@
 
 #include "../device/device.h"
 #include "../problem.h"
-#include "../stage.h"
 
 #ifdef __CUDACC__
 
@@ -73,10 +72,11 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 
 /* Host-side choice of template arguments from run-time values: the statement runs with T (or D) bound to the match. The
  * harness has already refused what the variant's table entry does not list. */
-#define WITH_HALF_TYPE(dtype, T, ...)                                        \
-    do {                                                                     \
-        if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }        \
-        else { using T = __nv_bfloat16; __VA_ARGS__; }                       \
+#define WITH_HALF_TYPE(dtype, T, ...)                                             \
+    do {                                                                          \
+        if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }             \
+        else if ((dtype) == DTYPE_BF16) { using T = __nv_bfloat16; __VA_ARGS__; } \
+        else unknown_dtype(dtype);                                                \
     } while (0)
 #define WITH_ANY_TYPE(dtype, T, ...)                                         \
     do {                                                                     \

@@ -1,5 +1,4 @@
 /* options.c - see options.h. */
-#define _GNU_SOURCE /* getopt_long */
 #include "options.h"
 
 #include "../host/allocation.h"
@@ -8,16 +7,26 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MAX_SCALE 1e6
 #define MAX_ITERS 1000000
+#define MAX_PROBLEMS 1000000
 
-/* ---- one value ---- */
+/* An option: what it takes, as the options of a stage say it (stage.h), what reads it, and where that leaves it. */
+typedef struct Option Option;
+typedef void Parser(Options *o, const Option *option, const char *text);
+struct Option {
+    Setting is;
+    const char *value; /* what --help calls its value; NULL: a flag */
+    Parser *parse;
+    size_t field;       /* of Options; with set_axis: of Problem */
+    const char *absent; /* for --help: what holds without it */
+};
+
+/* ---- parsers ---- */
 
 /* A whole number in plain digits, nothing before or after it. Returns 0 if `text` is not one or passes `max`. */
 static int parse_whole(const char *text, uint64_t max, uint64_t *value) {
@@ -27,340 +36,321 @@ static int parse_whole(const char *text, uint64_t max, uint64_t *value) {
     return isdigit((unsigned char)*text) && *end == '\0' && errno == 0 && *value <= max;
 }
 
-static int int_option(const char *option, const char *text, int max) {
-    uint64_t value;
-    if (!parse_whole(text, (uint64_t)max, &value) || value == 0)
-        cannot_run("--%s %s: choose a whole number from 1 to %d", option, text, max);
-    return (int)value;
-}
-
-static float scale_option(const char *text) {
-    char *end;
-    float value = strtof(text, &end);
-    int starts_well = isdigit((unsigned char)*text) || *text == '.';
-    if (!starts_well || *end != '\0' || !(value > 0 && value <= MAX_SCALE))
-        cannot_run("--scale %s: choose a number above 0, up to 1e6", text);
-    return value;
-}
-
-static Dtype dtype_option(const char *text) {
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        if (strcmp(text, dtype_name((Dtype)dtype)) == 0)
-            return (Dtype)dtype;
-    cannot_run("--dtype %s: choose fp16, bf16 or fp32", text);
-}
-
-/* "a,b,c": fills in key_lengths and key_length_count. */
-static void lengths_option(Options *o, const char *text) {
-    free(o->key_lengths);
-    o->key_lengths = host_alloc(strlen(text) / 2 + 1, sizeof *o->key_lengths);
-    o->key_length_count = 0;
-    char *list = host_alloc(strlen(text) + 1, 1);
-    strcpy(list, text);
-    for (char *item = list, *next; item; item = next) {
-        next = strchr(item, ',');
-        if (next)
-            *next++ = '\0';
-        uint64_t length;
-        if (!parse_whole(item, MAX_SEQLEN, &length))
-            cannot_run("--lengths %s: choose key lengths from 0 to --seqlen-k, like 17,0,256", text);
-        o->key_lengths[o->key_length_count++] = (int)length;
-    }
-    free(list);
-}
-
-/* "mma", "01_tiled/mma", or "00_naive". */
-static const char *variant_option(const Stage *stage, const char *text) {
-    size_t prefix = strlen(stage->name);
-    const char *name = strncmp(text, stage->name, prefix) == 0 && text[prefix] == '/' ? text + prefix + 1 : text;
-    char choices[256] = "";
-    for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++) {
-        if (strcmp(name, v->name) == 0)
-            return v->name;
-        size_t used = strlen(choices);
-        snprintf(choices + used, sizeof choices - used, "%s%s", used ? ", " : "", v->name);
-    }
-    if (strcmp(text, NAIVE) == 0)
-        return NAIVE;
-    cannot_run("--variant %s: choose %s%s" NAIVE, text, choices, *choices ? " or " : "");
-}
-
-/* ---- the command line ---- */
-
-/* clang-format off: two tables that read better packed */
-enum {
-    BATCH = 1,
-    HEADS,
-    KV_HEADS,
-    SEQLEN,
-    SEQLEN_K,
-    HEAD_DIM, /* the shape, which --load replaces */
-    DTYPE,
-    CAUSAL,
-    LENGTHS,
-    SCALE,
-    VARIANT,
-    ITERS,
-    SEED,
-    INPUTS,
-    WARM,
-    LOAD,
-    SAVE,
-    CSV,
-    JSON,
-    NO_VALIDATE,
-    TRACE_RUN,
-    ROOFLINE,
-    HELP,
-    SETTING, /* the stage's first own option; the others follow */
-    END = SETTING + MAX_SETTINGS
-};
-
-static struct option OPTIONS[END] = {
-    {"batch", required_argument, NULL, BATCH},
-    {"heads", required_argument, NULL, HEADS},
-    {"kv-heads", required_argument, NULL, KV_HEADS},
-    {"seqlen", required_argument, NULL, SEQLEN},
-    {"seqlen-k", required_argument, NULL, SEQLEN_K},
-    {"head-dim", required_argument, NULL, HEAD_DIM},
-    {"dtype", required_argument, NULL, DTYPE},
-    {"causal", no_argument, NULL, CAUSAL},
-    {"lengths", required_argument, NULL, LENGTHS},
-    {"scale", required_argument, NULL, SCALE},
-    {"variant", required_argument, NULL, VARIANT},
-    {"iters", required_argument, NULL, ITERS},
-    {"seed", required_argument, NULL, SEED},
-    {"inputs", required_argument, NULL, INPUTS},
-    {"warm", no_argument, NULL, WARM},
-    {"load", required_argument, NULL, LOAD},
-    {"save", required_argument, NULL, SAVE},
-    {"csv", no_argument, NULL, CSV},
-    {"json", no_argument, NULL, JSON},
-    {"trace", no_argument, NULL, TRACE_RUN},
-    {"roofline", required_argument, NULL, ROOFLINE},
-    {"no-validate", no_argument, NULL, NO_VALIDATE},
-    {"help", no_argument, NULL, HELP},
-}; /* options_parse adds the stage's own */
-/* clang-format on */
-
-static int is_flag(const Setting *setting) { return !setting->choices && !setting->max; }
-
-static void add_settings(const Stage *stage) {
-    int end = SETTING - 1; /* the first place behind those that every stage has */
-    for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++)
-        OPTIONS[end++] = (struct option){stage->settings[i].name,
-                                         is_flag(&stage->settings[i]) ? no_argument : required_argument, NULL, SETTING + i};
-}
-
-/* Which of the "a|b|c" in `choices` the text is, from 0; -1: none. */
-static int find_choice(const char *choices, const char *text) {
-    for (int number = 0; choices; number++) {
-        size_t length = strcspn(choices, "|");
-        if (strlen(text) == length && strncmp(choices, text, length) == 0)
-            return number;
-        choices = choices[length] ? choices + length + 1 : NULL;
-    }
-    return -1;
-}
-
-/* "tensor, block": what a message offers. */
+/* "tensor or block": what a message offers. */
 static void list_choices(const Setting *setting, char *list, size_t size) {
+    const char *last = setting->choices ? strrchr(setting->choices, '|') : NULL;
     size_t used = 0;
-    for (const char *c = setting->choices ? setting->choices : ""; *c && used + 4 < size; c++)
-        used += (size_t)snprintf(list + used, size - used, *c == '|' ? ", " : "%c", *c);
+    for (const char *c = setting->choices ? setting->choices : ""; *c && used + 5 < size; c++)
+        used += (size_t)(*c == '|' ? snprintf(list + used, size - used, "%s", c == last && !setting->max ? " or " : ", ")
+                                   : snprintf(list + used, size - used, "%c", *c));
     if (setting->max)
         snprintf(list + used, size - used, "%sa whole number from 1 to %d", used ? " or " : "", setting->max);
 }
 
-static int setting_option(const Setting *setting, const char *text) {
-    if (is_flag(setting))
-        return 1;
+/* What `item` of the option's text stands for: the number of a choice, or a whole number. */
+static int value_of(const Option *option, const char *item, const char *text) {
+    int number = 0;
+    for (const char *choice = option->is.choices; choice; number++) {
+        size_t length = strcspn(choice, "|");
+        if (strlen(item) == length && strncmp(choice, item, length) == 0)
+            return number;
+        choice = choice[length] ? choice + length + 1 : NULL;
+    }
     uint64_t value;
-    int choice = find_choice(setting->choices, text);
-    if (choice >= 0)
-        return choice;
-    if (setting->max && parse_whole(text, (uint64_t)setting->max, &value) && value > 0)
+    if (option->is.max && parse_whole(item, (uint64_t)option->is.max, &value) && value > 0)
         return (int)value;
     char list[160] = "";
-    list_choices(setting, list, sizeof list);
-    cannot_run("--%s %s: choose %s", setting->name, text, list);
+    list_choices(&option->is, list, sizeof list);
+    cannot_run("--%s %s: choose %s", option->is.name, text, list);
 }
 
-static const char *option_name(int code) {
-    for (const struct option *option = OPTIONS; option->name; option++)
-        if (option->val == code)
-            return option->name;
-    return "?";
+/* "a,b,c" */
+static void read_list(List *list, const Option *option, const char *text) {
+    char *copy = host_alloc(strlen(text) + 1, 1);
+    strcpy(copy, text);
+    free(list->values);
+    *list = (List){host_alloc(strlen(text) / 2 + 1, sizeof(int)), 0};
+    for (char *item = copy, *next; item; item = next) {
+        next = strchr(item, ',');
+        if (next)
+            *next++ = '\0';
+        list->values[list->count++] = value_of(option, item, text);
+    }
+    free(copy);
 }
 
-/* The shape where nothing is given. seqlen_k 0: as seqlen_q. */
+void options_give(Options *o, size_t field, int value) {
+    List *list = &o->axes[field / sizeof(int)];
+    free(list->values);
+    *list = (List){host_alloc(1, sizeof(int)), 1};
+    list->values[0] = value;
+}
+
+static void set_axis(Options *o, const Option *option, const char *text) {
+    if (text)
+        read_list(&o->axes[option->field / sizeof(int)], option, text);
+    else
+        options_give(o, option->field, 1);
+}
+
+static void set_lengths(Options *o, const Option *option, const char *text) { read_list(&o->lengths, option, text); }
+
+static void set_int(Options *o, const Option *option, const char *text) {
+    *(int *)((char *)o + option->field) = text ? value_of(option, text, text) : 1;
+}
+
+static void set_no_validate(Options *o, const Option *option, const char *text) {
+    (void)option, (void)text;
+    o->validate = 0;
+}
+
+static void set_scale(Options *o, const Option *option, const char *text) {
+    char *end;
+    o->scale = strtof(text, &end);
+    int starts_well = isdigit((unsigned char)*text) || *text == '.';
+    if (!starts_well || *end != '\0' || !(o->scale > 0 && o->scale <= MAX_SCALE))
+        cannot_run("--%s %s: choose a number above 0, up to 1e6", option->is.name, text);
+}
+
+static void set_seed(Options *o, const Option *option, const char *text) {
+    if (!parse_whole(text, UINT64_MAX, &o->seed))
+        cannot_run("--%s %s: choose a whole number from 0 to 2^64 - 1", option->is.name, text);
+}
+
+static void set_folder(Options *o, const Option *option, const char *text) {
+    if (!*text)
+        cannot_run("--%s: choose a folder", option->is.name);
+    *(const char **)((char *)o + option->field) = text;
+}
+
+static void set_chip(Options *o, const Option *option, const char *text) {
+    o->roofline = CHIPS[value_of(option, text, text)].name;
+}
+
+static void set_format(Options *o, const Option *option, const char *text) {
+    (void)text;
+    Format format = strcmp(option->is.name, "csv") == 0 ? FORMAT_CSV : FORMAT_JSON;
+    if (o->format != FORMAT_TABLE && o->format != format)
+        cannot_run("--csv and --json: choose one");
+    o->format = format;
+}
+
+/* "mma", "01_tiled/mma", or "00_naive". */
+static void set_variant(Options *o, const Option *option, const char *text) {
+    size_t prefix = strlen(o->stage->name);
+    const char *name = strncmp(text, o->stage->name, prefix) == 0 && text[prefix] == '/' ? text + prefix + 1 : text;
+    char choices[256] = "";
+    o->variant = strcmp(text, NAIVE) == 0 ? NAIVE : NULL;
+    for (const Variant *v = o->stage->variants; v < o->stage->variants + MAX_VARIANTS && v->name; v++) {
+        size_t used = strlen(choices);
+        snprintf(choices + used, sizeof choices - used, "%s%s", used ? ", " : "", v->name);
+        if (strcmp(name, v->name) == 0)
+            o->variant = v->name;
+    }
+    if (!o->variant)
+        cannot_run("--%s %s: choose %s%s" NAIVE, option->is.name, text, choices, *choices ? " or " : "");
+}
+
+static void set_trace(Options *o, const Option *option, const char *text) {
+#ifndef TRACE
+    cannot_run("--%s: this program is not built for it; make trace-%s builds and runs one", option->is.name, o->stage->name);
+#endif
+    set_int(o, option, text);
+}
+
+static Parser show_help;
+
+/* ---- the options ---- */
+
+/* An entry without a name is a heading of --help. */
+/* clang-format off */
+#define OF_PROBLEM(member) set_axis, offsetof(Problem, member)
+#define OF_OPTIONS(member) offsetof(Options, member)
+static const Option OPTIONS[] = {
+    {{NULL, NULL, 0, "the problem"}, NULL, NULL, 0, "GPU, CPU if not given"},
+    {{"batch", NULL, MAX_BATCH, "batch entries"}, "N", OF_PROBLEM(batch), NULL},
+    {{"heads", NULL, MAX_HEADS, "query heads"}, "N", OF_PROBLEM(heads), NULL},
+    {{"kv-heads", NULL, MAX_HEADS, "key/value heads; must divide --heads"}, "N", OF_PROBLEM(kv_heads), "as --heads"},
+    {{"seqlen", NULL, MAX_SEQLEN, "queries a head"}, "N", OF_PROBLEM(seqlen_q), NULL},
+    {{"seqlen-k", NULL, MAX_SEQLEN, "keys a head"}, "N", OF_PROBLEM(seqlen_k), "as --seqlen"},
+    {{"head-dim", NULL, MAX_HEAD_DIM, "a multiple of 8 up to 256"}, "N", OF_PROBLEM(head_dim), NULL},
+    {{"dtype", "fp16|bf16|fp32", 0, "fp16, bf16 or fp32"}, "T", OF_PROBLEM(dtype), "fp16"},
+    {{"mask", "full|causal", 0, "full, or causal: see --causal"}, "M", OF_PROBLEM(causal), "full"},
+    {{"causal", NULL, 0, "a query sees keys up to its own place, the last query sees all of them"},
+     NULL,
+     OF_PROBLEM(causal),
+     NULL},
+    {{"lengths", "0", MAX_SEQLEN, "keys that exist in each batch entry: 17,0,256"}, "L", set_lengths, 0, "all"},
+    {{"scale", NULL, 0, "multiplies Q K^T"}, "X", set_scale, 0, "1/sqrt(head dim)"},
+    {{"seed", NULL, 0, "of the random inputs, which are N(0,1)"}, "N", set_seed, 0, "0"},
+    {{"inputs", "normal|outliers", 0, "normal, or outliers: N(0,100) added to one in 1000"},
+     "I",
+     set_int,
+     OF_OPTIONS(outliers),
+     "normal"},
+    {{"load", NULL, 0, "q.npy, k.npy, v.npy instead: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"},
+     "DIR",
+     set_folder,
+     OF_OPTIONS(load),
+     NULL},
+
+    {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
+    {{"variant", NULL, 0, "one of those below"}, "V", set_variant, 0, "all"},
+    {{"iters", NULL, MAX_ITERS, "timed runs, cold L2; latency is their median"},
+     "N",
+     set_int,
+     OF_OPTIONS(iters),
+     "about 100 ms, 5 to 100 runs"},
+    {{"warm", NULL, 0, "L2 keeps what the run before left there"}, NULL, set_int, OF_OPTIONS(warm), "cold"},
+    {{"no-validate", NULL, 0, "time only"}, NULL, set_no_validate, 0, NULL},
+    {{"save", NULL, 0, "o.npy and lse.npy of the one --variant"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
+    {{"csv", NULL, 0, "the rows for machines, with a line of titles"}, NULL, set_format, 0, NULL},
+    {{"json", NULL, 0, "the rows for machines, one object a line"}, NULL, set_format, 0, NULL},
+    {{"trace", NULL, 0, "instead: memory traffic, bank conflicts and races (needs the build of make trace-STAGE)"},
+     NULL,
+     set_trace,
+     OF_OPTIONS(trace),
+     NULL},
+    {{"roofline", CHIP_NAMES, 0, "of this chip, with --trace: " CHIP_NAMES "; default h200"}, "C", set_chip, 0, NULL},
+    {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
+};
+/* clang-format on */
+enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
+
+/* Number i of the options that every stage has, and then of the stage's own, which go through the same parser. */
+static Option option_at(const Stage *stage, int i) {
+    if (i < COMMON_OPTIONS)
+        return OPTIONS[i];
+    const Setting *own = &stage->settings[i - COMMON_OPTIONS];
+    size_t field = offsetof(Problem, settings) + (size_t)(own - stage->settings) * sizeof(int);
+    return (Option){*own, own->choices || own->max ? "N" : NULL, set_axis, field, NULL};
+}
+
+static int is_shape(const Option *option) {
+    return option->parse == set_axis && option->field <= offsetof(Problem, head_dim);
+}
+
+/* ---- --help ---- */
+
+/* The shape where nothing is given. kv_heads 0: as heads; seqlen_k 0: as seqlen_q. */
 static Problem default_shape(const Stage *stage, int is_cpu) {
-    Problem p = stage->defaults[is_cpu];
-    if (!p.batch)
-        p = is_cpu ? (Problem){.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .head_dim = 64}
-                   : (Problem){.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .head_dim = 128};
-    return p;
+    static const Problem OF_MOST[2] = {{.batch = 4, .heads = 16, .seqlen_q = 4096, .head_dim = 128},
+                                       {.batch = 1, .heads = 2, .seqlen_q = 256, .head_dim = 64}};
+    return stage->defaults[is_cpu].batch ? stage->defaults[is_cpu] : OF_MOST[is_cpu];
 }
 
-static void help_int(const char *option, int gpu, int cpu) { printf("%-71s%d, %d\n", option, gpu, cpu); }
+static int int_at(const Problem *p, size_t field) { return *(const int *)((const char *)p + field); }
 
-static void print_help(const Stage *stage) {
+static void help_option(const Stage *stage, const Option *option) {
     Problem gpu = default_shape(stage, 0), cpu = default_shape(stage, 1);
+    char left[40] = "", absent[40] = "";
+    if (option->is.name)
+        snprintf(left, sizeof left, "  --%s %s", option->is.name, option->value ? option->value : "");
+    if (is_shape(option) && int_at(&gpu, option->field))
+        snprintf(absent, sizeof absent, "%d, %d", int_at(&gpu, option->field), int_at(&cpu, option->field));
+    else if (option->absent)
+        snprintf(absent, sizeof absent, "%s", option->absent);
+    int indent = option->is.name ? 17 : 0;
+    printf("%-*s%-*s%s\n", indent, left, *absent ? 71 - indent : 0, option->is.help, absent);
+}
+
+static void show_help(Options *o, const Option *option, const char *text) {
+    (void)option, (void)text;
+    const Stage *stage = o->stage;
     printf("%s - %s\n\n"
            "usage: %s [options]\n\n"
            "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
            "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here, or cannot\n"
-           "be checked.\n\n",
+           "be checked. Shape, dtype, mask and a stage's own options take several values, as in --seqlen 512,1024\n"
+           "--head-dim 64,128: every combination runs, the option listed last changes fastest, and each has its table.\n\n",
            stage->name, stage->idea, stage->name);
-    printf("%-71sGPU, CPU if not given\n", "the problem");
-    help_int("  --batch N      batch entries", gpu.batch, cpu.batch);
-    help_int("  --heads N      query heads", gpu.heads, cpu.heads);
-    if (gpu.kv_heads == gpu.heads)
-        printf("%-71sas --heads\n", "  --kv-heads N   key/value heads; must divide --heads");
-    else
-        help_int("  --kv-heads N   key/value heads; must divide --heads", gpu.kv_heads, cpu.kv_heads);
-    help_int(gpu.seqlen_k ? "  --seqlen N     queries a head"
-                          : "  --seqlen N     queries a head, and keys unless --seqlen-k",
-             gpu.seqlen_q, cpu.seqlen_q);
-    if (gpu.seqlen_k)
-        help_int("  --seqlen-k N   keys a head", gpu.seqlen_k, cpu.seqlen_k);
-    else
-        printf("%-71sas --seqlen\n", "  --seqlen-k N   keys a head");
-    help_int("  --head-dim N   a multiple of 8 up to 256", gpu.head_dim, cpu.head_dim);
-    printf("  --dtype T      fp16, bf16 or fp32                                    fp16\n"
-           "  --causal       a query sees keys up to its own place, the last query sees all of them\n"
-           "  --lengths L    keys that exist in each batch entry: 17,0,256         all\n"
-           "  --scale X      multiplies Q K^T                                      1/sqrt(head dim)\n"
-           "  --seed N       of the random inputs, which are N(0,1)                0\n"
-           "  --inputs I     normal, or outliers: N(0,100) added to one in 1000    normal\n"
-           "  --load DIR     q.npy, k.npy, v.npy instead: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64\n");
-    if (stage->forward)
-        printf("                 and do.npy, the gradient of the loss with respect to O, in the shape of q.npy\n");
-    printf("the run\n"
-           "  --variant V    one of those below                                    all\n"
-           "  --iters N      timed runs, cold L2; latency is their median          about 100 ms, 5 to 100 runs\n"
-           "  --warm         L2 keeps what the run before left there               cold\n"
-           "  --no-validate  time only\n"
-           "  --save DIR     o.npy and lse.npy of the one --variant\n"
-           "  --csv, --json  the rows for machines, JSON one object a line\n"
-           "  --trace        instead: memory traffic, bank conflicts and races (needs the build of make trace-STAGE)\n"
-           "  --roofline C   of this chip, with --trace: " CHIP_NAMES "; default h200\n"
-           "  --help\n\n"
+    for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
+        help_option(stage, each);
+    printf("\n"
            "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
            "cuts off. GB/s %s read once, O and LSE written once.\n",
            stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
-            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy.\n",
+            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy. --load reads\n"
+            "do.npy, too: the gradient of the loss with respect to O, in the shape of q.npy.\n",
             stage->forward->name);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         const Setting *s = &stage->settings[i];
-        char values[160] = "", option[200];
+        char values[160] = "";
         list_choices(s, values, sizeof values);
-        snprintf(option, sizeof option, "--%s%s%s", s->name, is_flag(s) ? "" : ": ", values);
-        printf("%s  %s\n                 %s\n", i ? "" : "\nthis stage's own\n", option, s->help);
+        printf("%s  --%s%s%s\n                 %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "", values,
+               s->help);
     }
     printf("\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);
     printf("  %-14s %s\n", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
+    flush_output();
+    exit(0);
+}
+
+/* ---- the command line ---- */
+
+/* The option that `word`, "--name" or "--name=value", begins with. */
+static Option find_option(const Stage *stage, const char *word) {
+    size_t length = strcspn(word, "=");
+    if (strncmp(word, "--", 2) == 0)
+        for (int i = 0; i < COMMON_OPTIONS + MAX_SETTINGS; i++) {
+            Option option = option_at(stage, i);
+            if (option.is.name && strlen(option.is.name) == length - 2 && strncmp(option.is.name, word + 2, length - 2) == 0)
+                return option;
+        }
+    cannot_run("%s: %s, --help lists them", word, *word == '-' ? "no such option" : "not an option");
 }
 
 Options options_parse(const Stage *stage, int argc, char **argv) {
-    Options o = {.validate = 1, .roofline = "h200"};
-    Problem *p = &o.problem;
+    Options o = {.stage = stage, .validate = 1, .roofline = "h200", .problem_count = 1};
     flush_output();
-    add_settings(stage);
-    optind = 1;
-    opterr = 0; /* the messages are ours */
-    for (int code; (code = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
-        const char *name = option_name(code);
-        if (code <= HEAD_DIM)
-            o.shape_given = name;
-        if (code >= SETTING && code < END) {
-            p->settings[code - SETTING] = setting_option(&stage->settings[code - SETTING], optarg);
-            continue;
-        }
-        switch (code) {
-        case BATCH: p->batch = int_option(name, optarg, MAX_BATCH); break;
-        case HEADS: p->heads = int_option(name, optarg, MAX_HEADS); break;
-        case KV_HEADS: p->kv_heads = int_option(name, optarg, MAX_HEADS); break;
-        case SEQLEN: p->seqlen_q = int_option(name, optarg, MAX_SEQLEN); break;
-        case SEQLEN_K: p->seqlen_k = int_option(name, optarg, MAX_SEQLEN); break;
-        case HEAD_DIM: p->head_dim = int_option(name, optarg, MAX_HEAD_DIM); break;
-        case DTYPE: p->dtype = dtype_option(optarg); break;
-        case CAUSAL: p->causal = 1; break;
-        case LENGTHS: lengths_option(&o, optarg); break;
-        case SCALE: p->scale = scale_option(optarg); break;
-        case VARIANT: o.variant = variant_option(stage, optarg); break;
-        case ITERS: o.iters = int_option(name, optarg, MAX_ITERS); break;
-        case SEED:
-            if (!parse_whole(optarg, UINT64_MAX, &o.seed))
-                cannot_run("--seed %s: choose a whole number from 0 to 2^64 - 1", optarg);
-            break;
-        case INPUTS:
-            o.outliers = find_choice("normal|outliers", optarg);
-            if (o.outliers < 0)
-                cannot_run("--inputs %s: choose normal or outliers", optarg);
-            break;
-        case WARM: o.warm = 1; break;
-        case LOAD:
-        case SAVE:
-            if (!*optarg)
-                cannot_run("--%s: choose a folder", name);
-            *(code == LOAD ? &o.load : &o.save) = optarg;
-            break;
-        case CSV:
-        case JSON:
-            if (o.format != FORMAT_TABLE && o.format != (code == CSV ? FORMAT_CSV : FORMAT_JSON))
-                cannot_run("--csv and --json: choose one");
-            o.format = code == CSV ? FORMAT_CSV : FORMAT_JSON;
-            break;
-        case TRACE_RUN:
-#ifndef TRACE
-            cannot_run("--trace: this program is not built for it; make trace-%s builds and runs one", stage->name);
-#endif
-            o.trace = 1;
-            break;
-        case ROOFLINE:
-            if (!find_chip(optarg))
-                cannot_run("--roofline %s: choose " CHIP_NAMES, optarg);
-            o.roofline = optarg;
-            break;
-        case NO_VALIDATE: o.validate = 0; break;
-        case HELP:
-            print_help(stage);
-            flush_output();
-            exit(0);
-        case ':': cannot_run("--%s: its value is missing", option_name(optopt));
-        default: /* '?': optopt is the letter of an unknown short option, the code of a flag that was given a value, or 0 */
-            if (optopt >= END)
-                cannot_run("-%c: no such option, --help lists them", optopt);
-            cannot_run("%s: %s", argv[optind - 1], optopt ? "takes no value" : "no such option, --help lists them");
-        }
+    for (int i = 1; i < argc; i++) {
+        Option option = find_option(stage, argv[i]);
+        const char *equals = strchr(argv[i], '='), *text = equals ? equals + 1 : NULL;
+        if (!option.value && text)
+            cannot_run("%s: takes no value", argv[i]);
+        if (option.value && !text && !(text = argv[++i]))
+            cannot_run("--%s: its value is missing", option.is.name);
+        option.parse(&o, &option, text);
     }
-    if (optind < argc)
-        cannot_run("%s: not an option, --help lists them", argv[optind]);
-    if (o.load && o.shape_given)
-        cannot_run("--%s and --load: choose one, the shape comes from the files", o.shape_given);
 
+    for (int i = 0; o.load && i < COMMON_OPTIONS; i++)
+        if (is_shape(&OPTIONS[i]) && o.axes[OPTIONS[i].field / sizeof(int)].count)
+            cannot_run("--%s and --load: choose one, the shape comes from the files", OPTIONS[i].is.name);
     if (o.trace && o.format == FORMAT_CSV)
         cannot_run("--trace and --csv: choose --json, or neither for a table");
     if (!stage->variants[0].name)
         o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)
         cannot_run("--save %s: name the one to save with --variant", o.save);
+    for (int i = 0; i < AXES; i++) {
+        int count = o.axes[i].count ? o.axes[i].count : 1;
+        if (count > MAX_PROBLEMS / o.problem_count)
+            cannot_run("these values make more than %d problems: choose fewer", MAX_PROBLEMS);
+        o.problem_count *= count;
+    }
+    if (o.save && o.problem_count > 1)
+        cannot_run("--save %s: choose one value for each option, these make %d problems", o.save, o.problem_count);
     return o;
 }
 
 /* ---- what the options say together ---- */
 
-void options_complete(Options *o, const Stage *stage, int is_cpu) {
-    Problem *p = &o->problem;
-    Problem other = default_shape(stage, is_cpu);
+void options_select(Options *o, int index, int is_cpu) {
+    Problem *p = &o->problem, other = default_shape(o->stage, is_cpu);
+    o->selected = index;
+    *p = (Problem){.scale = o->scale};
+    for (int i = AXES; i-- > 0;)
+        if (o->axes[i].count) {
+            ((int *)p)[i] = o->axes[i].values[index % o->axes[i].count];
+            index /= o->axes[i].count;
+        }
     p->batch = p->batch ? p->batch : other.batch;
-    p->kv_heads = p->kv_heads ? p->kv_heads : p->heads ? p->heads : other.kv_heads;
+    p->kv_heads = p->kv_heads ? p->kv_heads : p->heads ? p->heads : other.kv_heads ? other.kv_heads : other.heads;
     p->heads = p->heads ? p->heads : other.heads;
     p->seqlen_k = p->seqlen_k ? p->seqlen_k : other.seqlen_k ? other.seqlen_k : p->seqlen_q ? p->seqlen_q : other.seqlen_q;
     p->seqlen_q = p->seqlen_q ? p->seqlen_q : other.seqlen_q;
@@ -383,17 +373,24 @@ void options_complete(Options *o, const Stage *stage, int is_cpu) {
         cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
                    p->batch, p->heads, p->seqlen_q, p->seqlen_k);
 
-    if (!o->key_lengths)
-        return;
-    if (o->key_length_count != 1 && o->key_length_count != p->batch)
-        cannot_run("--lengths: %d given, choose one for all batch entries or one for each of the %d", o->key_length_count,
-                   p->batch);
-    int *lengths = host_alloc((size_t)p->batch, sizeof *lengths);
-    for (int b = 0; b < p->batch; b++) {
-        lengths[b] = o->key_lengths[o->key_length_count == 1 ? 0 : b];
-        if (lengths[b] > p->seqlen_k)
-            cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", lengths[b], p->seqlen_k);
-    }
     free(o->key_lengths);
-    o->key_lengths = lengths;
+    o->key_lengths = NULL;
+    if (!o->lengths.count)
+        return;
+    if (o->lengths.count != 1 && o->lengths.count != p->batch)
+        cannot_run("--lengths: %d given, choose one for all batch entries or one for each of the %d", o->lengths.count,
+                   p->batch);
+    o->key_lengths = host_alloc((size_t)p->batch, sizeof *o->key_lengths);
+    for (int b = 0; b < p->batch; b++) {
+        o->key_lengths[b] = o->lengths.values[o->lengths.count == 1 ? 0 : b];
+        if (o->key_lengths[b] > p->seqlen_k)
+            cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", o->key_lengths[b], p->seqlen_k);
+    }
+}
+
+void options_free(Options *o) {
+    for (int i = 0; i < AXES; i++)
+        free(o->axes[i].values);
+    free(o->lengths.values);
+    free(o->key_lengths);
 }

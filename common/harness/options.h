@@ -1,7 +1,11 @@
 /* options.h - the command line every stage shares.
  *
  *     Options options = options_parse(&stage, argc, argv);
- *     options_complete(&options, &stage, is_cpu);
+ *     for (int i = 0; i < options.problem_count; i++) {
+ *         options_select(&options, i, is_cpu);                    now options.problem is the i-th
+ *         ...
+ *     }
+ *     options_free(&options);
  *
  * A mistake ends the program with one line on stderr, which names the option and what it takes, and exit code 2.
  */
@@ -16,27 +20,48 @@
 typedef enum { FORMAT_TABLE, FORMAT_CSV, FORMAT_JSON } Format;
 
 typedef struct {
-    Problem problem;         /* what was not given is 0 (fp16 is, too) until options_complete fills it in */
-    const char *shape_given; /* a shape option from the command line, as text for a message; NULL if there was none */
-    int *key_lengths;        /* [batch]; NULL: every entry has all seqlen_k keys */
-    int key_length_count;    /* as given: one for all entries, or one for each */
-    const char *variant;     /* a name from the stage's table, or NAIVE; NULL: all */
-    int iters;               /* timed runs; 0: the harness chooses */
+    int *values;
+    int count; /* 0: not given */
+} List;
+
+/* Problem is made of ints (the scale aside), and each may be given several values: this many lists, in the order of its fields. */
+enum { AXES = sizeof(Problem) / sizeof(int) };
+
+typedef struct {
+    const Stage *stage;
+    List axes[AXES];
+    List lengths;        /* of --lengths: one for all batch entries, or one for each */
+    float scale;         /* 0: 1/sqrt(head dim) */
+    int problem_count;   /* combinations of what the axes hold */
+    const char *variant; /* a name from the stage's table, or NAIVE; NULL: all */
+    int iters;           /* timed runs; 0: the harness chooses */
     uint64_t seed;
     int outliers;            /* random inputs N(0,1), a thousandth of them plus N(0,100) */
     int warm;                /* L2 is left as the run before left it */
     const char *load, *save; /* folders, or NULL */
+    size_t largest_file;     /* of --load, in bytes */
     Format format;
     int validate;
     int trace;            /* instead of a run: count memory traffic (trace.h) */
     const char *roofline; /* for the trace: a chip's name */
+
+    /* filled in by options_select */
+    int selected; /* which problem, from 0 */
+    Problem problem;
+    int *key_lengths; /* [batch]; NULL: every entry has all seqlen_k keys */
 } Options;
 
 /* Reads the command line. --help prints to stdout and exits with code 0. */
 Options options_parse(const Stage *stage, int argc, char **argv);
 
-/* Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say
- * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
-void options_complete(Options *options, const Stage *stage, int is_cpu);
+/* The value of the int at offset `field` of Problem, as if its option had been given. */
+void options_give(Options *options, size_t field, int value);
+
+/* Makes `problem` and `key_lengths` those of combination `index`; the axis that stands last in Problem changes fastest. Fills in
+ * what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say together: heads
+ * against kv_heads, lengths against batch, sizes against 64 bits. */
+void options_select(Options *options, int index, int is_cpu);
+
+void options_free(Options *options);
 
 #endif

@@ -4,14 +4,12 @@
  * hold NaN, runs once, is compared with 00_naive (and that with the fp64 oracle), and only then is timed (variant.c).
  */
 #include "../host/errors.h"
+#include "budget.h"
 #include "run.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-const Task *task_of(const Stage *stage) {
-    return stage->forward ? &backward_task : stage->bytes ? &decoding_task : &forward_task;
-}
 
 /* 0: all agree. 1: one does not. 2: nothing of what was asked for could run, or not all of it could be checked. */
 static int exit_code(const Run *run) {
@@ -26,32 +24,18 @@ static int exit_code(const Run *run) {
     return ran && !unchecked ? 0 : 2;
 }
 
-static const Variant *find_variant(const Run *run, const char *name) {
-    const Stage *stage = run->stage;
-    for (int i = 0; name && i < MAX_VARIANTS && stage->variants[i].name; i++)
-        if (strcmp(stage->variants[i].name, name) == 0)
+static const Variant *reference_of(const Stage *stage) { return stage->reference ? stage->reference : &naive_variant; }
+
+/* The one that --variant names; NULL: all. */
+static const Variant *named_variant(const Options *o) {
+    const Stage *stage = o->stage;
+    for (int i = 0; o->variant && i < MAX_VARIANTS && stage->variants[i].name; i++)
+        if (strcmp(stage->variants[i].name, o->variant) == 0)
             return &stage->variants[i];
-    return name ? run->reference : NULL;
+    return o->variant ? reference_of(stage) : NULL;
 }
 
-/* The inputs on the host, and the whole problem. */
-static void load_inputs(Run *run) {
-    Options *options = &run->options;
-    int with_d_o = run->task->with_d_o;
-    if (options->save)
-        save_check(options->save);
-    if (options->load)
-        run->inputs = tensors_load(options, with_d_o);
-    options_complete(options, run->stage, run->report.device->is_cpu);
-    run->only = find_variant(run, options->variant);
-    const char *reason = run->only ? variant_refuses(run->only, run->p) : NULL;
-    if (reason)
-        cannot_run("--variant %s cannot run here: %s", options->variant, reason);
-    if (!options->load)
-        run->inputs = tensors_random(run->p, options->seed, options->outliers, with_d_o);
-}
-
-/* They, and what else the task takes, on the device. */
+/* The inputs, and what else the task takes, on the device. */
 static void upload_inputs(Run *run) {
     const Problem *p = run->p;
     size_t element = dtype_bytes(p->dtype);
@@ -81,7 +65,7 @@ static void free_run(Run *run) {
     for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
         device_free((void *)on_device[i]);
     HostTensors *h = &run->inputs;
-    void *on_host[] = {h->q, h->k, h->v, h->d_o, run->o, run->lse, run->options.key_lengths, run->samples.o};
+    void *on_host[] = {h->q, h->k, h->v, h->d_o, run->o, run->lse, run->samples.o};
     for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
         free(on_host[i]);
     for (int i = 0; i < run->output_count; i++) {
@@ -91,26 +75,66 @@ static void free_run(Run *run) {
     free_gradient_samples(&run->gradient_samples);
 }
 
-int harness_main(const Stage *stage, int argc, char **argv) {
-    program_is(stage->name);
-    Run run = {.stage = stage, .task = task_of(stage), .options = options_parse(stage, argc, argv)};
-    run.p = &run.options.problem;
-    run.reference = stage->reference ? stage->reference : &naive_variant;
-    run.report =
-        (Report){.stage = stage, .task = run.task, .problem = run.p, .options = &run.options, .device = device_properties()};
-    load_inputs(&run);
+/* The selected problem, from its inputs to its verdict. Returns the exit code. */
+static int run_problem(const Options *options) {
+    const Stage *stage = options->stage;
+    const Task *task = task_of(stage);
+    const Problem *p = &options->problem;
+    Run run = {.stage = stage,
+               .task = task,
+               .options = *options,
+               .p = p,
+               .only = named_variant(options),
+               .reference = reference_of(stage)};
+    run.report = (Report){.stage = stage, .task = task, .problem = p, .options = options, .device = device_properties()};
+    run.inputs = options->load ? tensors_load(options->load, p, task->with_d_o)
+                               : tensors_random(p, options->seed, options->outliers, task->with_d_o);
     upload_inputs(&run);
 #ifdef TRACE
-    if (run.options.trace)
-        return trace_variants(&run);
+    if (options->trace) {
+        int code = trace_variants(&run);
+        free_run(&run);
+        return code;
+    }
 #endif
-    if (run.task->columns & SHOW_GBPS)
+    if (task->columns & SHOW_GBPS)
         run.report.bandwidth = device_bandwidth();
     report_start(&run.report);
     run_variants(&run);
-    if (run.options.save && row_ran(&run.rows[run.row_total - 1])) /* the variant named ran last */
-        save_outputs(run.options.save, run.p, run.outputs, run.output_count);
+    if (options->save && row_ran(&run.rows[run.row_total - 1])) /* the variant named ran last */
+        save_outputs(options->save, p, run.outputs, run.output_count);
     report_end(&run.report, run.rows, run.row_total);
     free_run(&run);
     return exit_code(&run);
+}
+
+/* The problem is known from here on, and that it can run: no mistake is left but those in the numbers of --load. */
+static void select_problem(Options *options, int index) {
+    options_select(options, index, device_properties()->is_cpu);
+    const Variant *only = named_variant(options);
+    const char *reason = only ? variant_refuses(only, &options->problem) : NULL;
+    if (reason)
+        cannot_run("--variant %s cannot run here: %s", options->variant, reason);
+    budget_check(options);
+}
+
+int harness_main(const Stage *stage, int argc, char **argv) {
+    program_is(stage->name);
+    Options options = options_parse(stage, argc, argv);
+    int count = options.problem_count, codes[3] = {0};
+    if (options.save)
+        save_check(options.save);
+    if (options.load)
+        tensors_read_headers(&options, task_of(stage)->with_d_o);
+    for (int i = 0; i < count; i++)
+        select_problem(&options, i);
+    for (int i = 0; i < count; i++) {
+        select_problem(&options, i);
+        codes[run_problem(&options)]++;
+    }
+    if (count > 1 && options.format == FORMAT_TABLE)
+        printf("\n%d problems: %d good, %d bad, %d not run or not checked\n", count, codes[0], codes[1], codes[2]);
+    flush_output();
+    options_free(&options);
+    return codes[1] ? 1 : codes[2] ? 2 : 0;
 }

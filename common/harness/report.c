@@ -57,7 +57,7 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
 void report_start(const Report *r) {
     if (r->options->format == FORMAT_TABLE)
         table_start(r);
-    else if (r->options->format == FORMAT_CSV)
+    else if (r->options->format == FORMAT_CSV && r->options->selected == 0)
         csv_start(r);
     flush_output(); /* a kernel may yet end the program */
 }

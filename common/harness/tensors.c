@@ -1,5 +1,5 @@
 /* tensors.c - see tensors.h. */
-#define _GNU_SOURCE /* mkstemp, sysconf's memory figures */
+#define _GNU_SOURCE /* mkstemp */
 #include "tensors.h"
 
 #include "../host/npy.h"
@@ -16,22 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Linux hands out more memory than there is and kills the program when it is touched, so the sizes are compared first: the
- * harness holds Q, K, V, and O and LSE twice (the reference, and what is compared with it); in a backward stage also dO, and
- * dQ, dK and dV twice. */
-static void check_host_memory(const Problem *p, int with_d_o) {
-    double outputs = 2 * ((double)query_elements(p) * dtype_bytes(p->dtype) + (double)row_count(p) * sizeof(float));
-    double inputs = ((double)query_elements(p) + 2.0 * (double)key_elements(p)) * dtype_bytes(p->dtype);
-    if (with_d_o)
-        outputs += 2 * inputs, inputs += (double)query_elements(p) * dtype_bytes(p->dtype);
-    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
-    if (inputs + outputs > memory)
-        cannot_run("not enough memory: the tensors need %.1f GiB of this computer's, which has %.1f GiB",
-                   (inputs + outputs) / 0x1p30, memory / 0x1p30);
-}
-
 HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o) {
-    check_host_memory(p, with_d_o);
     size_t element = dtype_bytes(p->dtype);
     HostTensors t = {host_alloc(query_elements(p), element), host_alloc(key_elements(p), element),
                      host_alloc(key_elements(p), element), NULL};
@@ -57,20 +42,55 @@ static void path_in(char *path, size_t size, const char *folder, const char *fil
         cannot_run("%.40s...: the folder's name is too long", folder);
 }
 
-static Npy read_tensor(const char *folder, const char *file) {
-    static const size_t MOST[4] = {MAX_BATCH, MAX_HEADS, MAX_SEQLEN, MAX_HEAD_DIM};
+static Npy read_npy(const char *folder, const char *file, const char *(*reader)(const char *path, Npy *out)) {
     char path[4096];
     path_in(path, sizeof path, folder, file);
     Npy npy;
-    const char *error = npy_read(path, &npy);
+    const char *error = reader(path, &npy);
     if (error)
         cannot_run("--load: %s", error);
+    return npy;
+}
+
+static Npy read_header(const char *folder, const char *file) {
+    static const size_t MOST[4] = {MAX_BATCH, MAX_HEADS, MAX_SEQLEN, MAX_HEAD_DIM};
+    Npy npy = read_npy(folder, file, npy_read_header);
     if (npy.dims != 4)
-        cannot_run("--load: %s: has %d dimensions, 4 are needed: [batch, heads, seqlen, head_dim]", path, npy.dims);
+        cannot_run("--load: %s/%s: has %d dimensions, 4 are needed: [batch, heads, seqlen, head_dim]", folder, file,
+                   npy.dims);
     for (int i = 0; i < 4; i++)
         if (npy.shape[i] < 1 || npy.shape[i] > MOST[i])
-            cannot_run("--load: %s: dimension %d of its shape is %zu, it can be 1 to %zu", path, i, npy.shape[i], MOST[i]);
+            cannot_run("--load: %s/%s: dimension %d of its shape is %zu, it can be 1 to %zu", folder, file, i, npy.shape[i],
+                       MOST[i]);
     return npy;
+}
+
+void tensors_read_headers(Options *o, int with_d_o) {
+    Npy q = read_header(o->load, "q.npy"), k = read_header(o->load, "k.npy"), v = read_header(o->load, "v.npy"),
+        d_o = with_d_o ? read_header(o->load, "do.npy") : q;
+    if (memcmp(k.shape, v.shape, sizeof k.shape) != 0)
+        cannot_run("--load: k.npy and v.npy differ in shape");
+    if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
+        cannot_run("--load: q.npy and k.npy differ in batch (%zu, %zu) or head_dim (%zu, %zu)", q.shape[0], k.shape[0],
+                   q.shape[3], k.shape[3]);
+    if (memcmp(d_o.shape, q.shape, sizeof q.shape) != 0)
+        cannot_run("--load: do.npy and q.npy differ in shape");
+
+    const Npy *files[4] = {&q, &k, &v, &d_o};
+    const List *dtypes = &o->axes[offsetof(Problem, dtype) / sizeof(int)];
+    for (int i = 0; i < 4; i++) {
+        for (int d = 0; d < dtypes->count && files[i]->element_bytes == 2; d++)
+            if (dtypes->values[d] != DTYPE_FP16)
+                cannot_run("--dtype %s: the files of --load hold fp16, choose fp16", dtype_name((Dtype)dtypes->values[d]));
+        size_t bytes = files[i]->count * (size_t)files[i]->element_bytes;
+        o->largest_file = bytes > o->largest_file ? bytes : o->largest_file;
+    }
+    options_give(o, offsetof(Problem, batch), (int)q.shape[0]);
+    options_give(o, offsetof(Problem, heads), (int)q.shape[1]);
+    options_give(o, offsetof(Problem, kv_heads), (int)k.shape[1]);
+    options_give(o, offsetof(Problem, seqlen_q), (int)q.shape[2]);
+    options_give(o, offsetof(Problem, seqlen_k), (int)k.shape[2]);
+    options_give(o, offsetof(Problem, head_dim), (int)q.shape[3]);
 }
 
 typedef struct {
@@ -89,48 +109,25 @@ static void round_elements(size_t begin, size_t end, void *context) {
     }
 }
 
-/* The file's elements in `dtype`; frees the file's own. Attention of NaN or infinity is not defined, so there are none. */
-static void *rounded(Npy *npy, Dtype dtype, const char *file) {
-    RoundWork r = {npy, dtype, host_alloc(npy->count, dtype_bytes(dtype)), 0};
-    parallel_for(npy->count, round_elements, &r);
+/* The file's elements in `dtype`. Attention of NaN or infinity is not defined, so there are none. */
+static void *load(const char *folder, const char *file, Dtype dtype, size_t count) {
+    Npy npy = read_npy(folder, file, npy_read);
+    if (npy.count != count)
+        cannot_run("--load: %s/%s: has changed since its header was read", folder, file);
+    RoundWork r = {&npy, dtype, host_alloc(npy.count, dtype_bytes(dtype)), 0};
+    parallel_for(npy.count, round_elements, &r);
     size_t unfit = atomic_load(&r.unfit);
     if (unfit)
-        cannot_run("--load: %s: element %zu is %g, not a finite number in %s", file, unfit - 1, npy_get(npy, unfit - 1),
+        cannot_run("--load: %s: element %zu is %g, not a finite number in %s", file, unfit - 1, npy_get(&npy, unfit - 1),
                    dtype_name(dtype));
-    npy_free(npy);
+    npy_free(&npy);
     return r.to;
 }
 
-HostTensors tensors_load(Options *options, int with_d_o) {
-    Npy q = read_tensor(options->load, "q.npy");
-    Npy k = read_tensor(options->load, "k.npy");
-    Npy v = read_tensor(options->load, "v.npy");
-    if (memcmp(k.shape, v.shape, sizeof k.shape) != 0)
-        cannot_run("--load: k.npy and v.npy differ in shape");
-    if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
-        cannot_run("--load: q.npy and k.npy differ in batch (%zu, %zu) or head_dim (%zu, %zu)", q.shape[0], k.shape[0],
-                   q.shape[3], k.shape[3]);
-    Npy d_o = {0};
-    if (with_d_o) {
-        d_o = read_tensor(options->load, "do.npy");
-        if (memcmp(d_o.shape, q.shape, sizeof q.shape) != 0)
-            cannot_run("--load: do.npy and q.npy differ in shape");
-    }
-    int has_fp16 = q.element_bytes == 2 || k.element_bytes == 2 || v.element_bytes == 2 || d_o.element_bytes == 2;
-    if (has_fp16 && options->problem.dtype != DTYPE_FP16)
-        cannot_run("--dtype %s: the files of --load hold fp16, choose fp16", dtype_name(options->problem.dtype));
-
-    Problem *p = &options->problem;
-    p->batch = (int)q.shape[0];
-    p->heads = (int)q.shape[1];
-    p->kv_heads = (int)k.shape[1];
-    p->seqlen_q = (int)q.shape[2];
-    p->seqlen_k = (int)k.shape[2];
-    p->head_dim = (int)q.shape[3];
-    check_host_memory(p, with_d_o);
-    HostTensors t = {rounded(&q, p->dtype, "q.npy"), rounded(&k, p->dtype, "k.npy"), rounded(&v, p->dtype, "v.npy"),
-                     with_d_o ? rounded(&d_o, p->dtype, "do.npy") : NULL};
-    return t;
+HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o) {
+    return (HostTensors){load(folder, "q.npy", p->dtype, query_elements(p)),
+                         load(folder, "k.npy", p->dtype, key_elements(p)), load(folder, "v.npy", p->dtype, key_elements(p)),
+                         with_d_o ? load(folder, "do.npy", p->dtype, query_elements(p)) : NULL};
 }
 
 /* ---- saving ---- */

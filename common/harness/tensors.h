@@ -1,6 +1,6 @@
 /* tensors.h - Q, K, V (and dO) on the host: drawn at random or read from a folder; and the outputs written to one.
  *
- * A mistake in a file, or too little memory, ends the program with one line on stderr and exit code 2.
+ * A mistake in a file ends the program with one line on stderr and exit code 2.
  */
 #ifndef FA_TENSORS_H
 #define FA_TENSORS_H
@@ -12,9 +12,12 @@
  * with_d_o: dO as well, for a backward stage. */
 HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o);
 
-/* Reads q.npy, k.npy and v.npy (and do.npy) from the folder options->load and fills in the shape and dtype of options->problem.
- * fp16 files stay fp16; fp32 and fp64 ones are rounded to --dtype, fp16 unless given. */
-HostTensors tensors_load(Options *options, int with_d_o);
+/* Reads the headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in largest_file, and gives the
+ * options the shape. fp16 files stay fp16; fp32 and fp64 ones can be rounded to any dtype. */
+void tensors_read_headers(Options *options, int with_d_o);
+
+/* The tensors of these files, rounded to the problem's dtype. */
+HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o);
 
 /* Ends the program unless a file can be created in `folder`: better before the work than after it. */
 void save_check(const char *folder);

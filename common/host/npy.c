@@ -168,35 +168,45 @@ static const char *read_header(const char *path, FILE *file, Npy *out) {
     return error;
 }
 
-static const char *read_data(const char *path, FILE *file, Npy *out) {
-    /* Compare with the file's size before asking for memory: a header can claim anything. */
-    size_t bytes = out->count * out->element_bytes;
+/* A header can claim anything: the file must be as long as it says. */
+static const char *check_size(const char *path, FILE *file, const Npy *npy) {
+    size_t bytes = npy->count * npy->element_bytes;
     off_t begin = ftello(file);
     if (begin < 0 || fseeko(file, 0, SEEK_END) != 0)
         return failure(path, "must be a regular file");
     size_t present = (size_t)(ftello(file) - begin);
     if (present != bytes)
         return failure(path, "holds %zu bytes of data where its shape asks for %zu", present, bytes);
-    if (fseeko(file, begin, SEEK_SET) != 0 || !(out->data = malloc(bytes)))
+    return fseeko(file, begin, SEEK_SET) == 0 ? NULL : failure(path, "must be a regular file");
+}
+
+static const char *read_data(const char *path, FILE *file, Npy *out) {
+    size_t bytes = out->count * out->element_bytes;
+    if (!(out->data = malloc(bytes)))
         return failure(path, "out of memory: %zu bytes are needed", bytes);
     if (fread(out->data, 1, bytes, file) != bytes)
         return failure(path, "cannot be read");
     return NULL;
 }
 
-const char *npy_read(const char *path, Npy *out) {
+static const char *read_file(const char *path, Npy *out, int with_data) {
     *out = (Npy){0};
     FILE *file = fopen(path, "rb");
     if (!file)
         return failure(path, "%s", strerror(errno));
     const char *error = read_header(path, file, out);
     if (!error)
+        error = check_size(path, file, out);
+    if (!error && with_data)
         error = read_data(path, file, out);
     fclose(file);
     if (error)
         npy_free(out);
     return error;
 }
+
+const char *npy_read(const char *path, Npy *out) { return read_file(path, out, 1); }
+const char *npy_read_header(const char *path, Npy *out) { return read_file(path, out, 0); }
 
 void npy_free(Npy *npy) {
     free(npy->data);

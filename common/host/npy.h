@@ -32,7 +32,8 @@ typedef struct {
  * the file and what is wrong with it, without a full stop; it lives until the next call of a function of this file, and
  * *out holds nothing. */
 const char *npy_read(const char *path, Npy *out);
-void npy_free(Npy *npy); /* harmless on one that holds nothing */
+const char *npy_read_header(const char *path, Npy *out); /* the same without the data, which stay NULL */
+void npy_free(Npy *npy);                                 /* harmless on one that holds nothing */
 
 /* Element i as a double. */
 double npy_get(const Npy *npy, size_t i);

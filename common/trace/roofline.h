@@ -32,7 +32,7 @@ static const Chip CHIPS[] = {
     {"h200", {989.5, 1979}, 4800, "NVIDIA H200 SXM data sheet; half of its 1979 and 3958 with sparsity"},
 };
 enum { CHIP_COUNT = sizeof CHIPS / sizeof *CHIPS };
-#define CHIP_NAMES "t4, a10, a100, rtx3090, rtx4090, l4, l40s, h100 or h200"
+#define CHIP_NAMES "t4|a10|a100|rtx3090|rtx4090|l4|l40s|h100|h200" /* as a Setting has its choices */
 
 /* NULL if there is no such chip. */
 static inline const Chip *find_chip(const char *name) {
