@@ -77,7 +77,7 @@ my @mutations = (
     ['03_fa1', 'fa1', $fa1, 'first ? make_float4(0, 0, 0, 0) : *reinterpret', '*reinterpret', 'accumulator not initialised'],
     ['03_fa1', 'fa1', $fa1, '__syncthreads(); /* every warp\'s sum is there */', '', 'barrier before the sums are read removed'],
     ['04_fa2', 'epilogue', $epilogue, 'make_float4(alpha * old.x', 'make_float4(old.x', 'rescale of O skipped in a column'],
-    ['04_fa2', 'loop_swap', $loop_swap, "l[i][h] *= alpha;", '', 'rescale of the row sum skipped'],
+    ['04_fa2', 'loop_swap', $loop_swap, 'alpha * l[i][h] + row_sum', 'l[i][h] + row_sum', 'rescale of the row sum skipped'],
     ['04_fa2', 'loop_swap', $loop_swap, 'pack_pair<T>(inverse * sum.x, inverse * sum.y)', 'pack_pair<T>(inverse * inverse * sum.x, inverse * sum.y)', 'O divided twice'],
     ['04_fa2', 'loop_swap', $loop_swap, 'load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);', 'load_tile_async<THREADS>(shared.k, k, first_column, columns);', 'the same K tile again'],
     ['04_fa2', 'split_q', $split_q, 'int warp_row = 16 * m_tiles * warp;', 'int warp_row = 0;', 'every warp takes the first rows'],
