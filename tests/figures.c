@@ -494,7 +494,8 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
         !is_a_difference(p, row->who, REFERENCE, error))
         wrong(row->name, "worst_error", text_of(f, "worst_error"), "a difference from 00_naive");
     int against_oracle = row->who == REFERENCE || (!kept[REFERENCE][0] && row->who < MAX_VARIANTS && !prepares(row->who, p));
-    if (is_validated && against_oracle && !stage.forward && !(error <= worst && worst <= 100 * error))
+    if (is_validated && against_oracle && !stage.forward && /* 1e-12: it was printed with 15 digits, and may be the worst */
+        !(error <= worst * (1 + 1e-12) && worst <= 100 * error))
         wrong(row->name, "worst_error", text_of(f, "worst_error"), "an error against fp64");
     is_text(row->name, f, "ok", is_validated && !is_unchecked(f) ? "true" : "");
 
