@@ -121,10 +121,9 @@ template <int D> __device__ static void rotate(float (&x)[8], int chunk) {
     }
 }
 
-/* What a scale must be for `amax` to land on the format's largest number. The lower bound keeps its inverse finite: bf16 has
- * numbers so small that it would not be. */
+/* What a scale must be for `amax` to land on the format's largest number (fp8.h). */
 template <typename F> __device__ static float scale_of(float amax) {
-    return amax > 0 ? fmaxf(amax / F::largest, 0x1p-100f) : 1;
+    return amax > 0 ? fmaxf(amax / F::largest, LEAST_SCALE) : 1;
 }
 
 /* The largest of what the block's threads bring. */
