@@ -44,7 +44,7 @@ my @mutations = (
     ['01_tiled', 'mma', $tiled, 'float scale = l > 0 ? P_SCALE / l : 0;', 'float scale = P_SCALE / l;', 'row without keys divided by 0'],
     ['01_tiled', 'mma', $tiled, 'for (int offset = 16; offset > 0', 'for (int offset = 8; offset > 0', 'half a warp left out of the max'],
     ['01_tiled', 'mma', $mma, 'column + 1 < visible', 'column < visible', 'mask off by one in the second of a pair'],
-    ['01_tiled', 'mma', $mma, "if (row >= p.seqlen_q)\n            continue;\n#pragma unroll\n        for (int n = 0; n < D / 8", "#pragma unroll\n        for (int n = 0; n < D / 8", 'tail rows written past the end'],
+    ['01_tiled', 'mma', $mma, "if (row >= p.seqlen_q)\n            continue;\n#pragma unroll\n        for (int d = 0; d < D / 8", "#pragma unroll\n        for (int d = 0; d < D / 8", 'tail rows written past the end'],
     ['01_tiled', 'mma', $mma, 'cp_async_wait<0>();', '', 'no wait for the copies'],
     ['01_tiled', 'mma', $mma, 'first_key < keys; first_key += Bc', 'first_key < keys - Bc; first_key += Bc', 'last key tile skipped'],
     ['01_tiled', 'mma', $mma, 'float o[D / 8][4] = {};', 'float o[D / 8][4];', 'accumulators not initialised'],
