@@ -1,8 +1,8 @@
-/* 06_fp8/mma - 04_fa2/split_q with both products in 8 bits, on every chip.
+/* 06_fp8/mma - 04_fa2/tuned with both products in 8 bits, on every chip.
  *
  * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of 8
  * bits where m16n8k16 takes 16 of 16. The pre-pass (quantise.cu) has brought the inputs into 8 bits; here S and O get their
- * scales back, P is rounded to 8 bits as well, and V arrives transposed. The rest is split_q: compare the two.
+ * scales back, P is rounded to 8 bits as well, and V arrives transposed. The rest is tuned: compare the two.
  *
  * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax
  *             scale.
@@ -16,7 +16,7 @@
  *             transpose single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h:
  *             key_at_place).
  *
- * Who owns what. As in split_q: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
+ * Who owns what. As in tuned: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
  * first.
  *
  *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
@@ -28,10 +28,10 @@
  *            +--------+--------+--------+
  *
  * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V, half of
- * split_q's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
+ * tuned's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
  * sm_75 has, so one shape for all chips.
  * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16,
- * and this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
+ * and this kernel is slower than tuned. There it is a lesson in accuracy; for speed see wgmma.cu.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
@@ -48,7 +48,7 @@ constexpr int THREADS = 32 * WARPS;
 /* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
 
-/* A warp owns 16 rows, half of split_q's: beside O and S its registers hold unpacked operands where the tensor cores do not
+/* A warp owns 16 rows, half of tuned's: beside O and S its registers hold unpacked operands where the tensor cores do not
  * take 8 bits themselves. Together its block is a tile of queries that share a scale, and Bc keys share one, too. */
 constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");

@@ -23,9 +23,6 @@
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
 
-#include <float.h>
-
-
 /* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */
 struct Cache {
     const void *k, *v;

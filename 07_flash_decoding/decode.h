@@ -86,10 +86,10 @@ static inline int cache_buffers(const Problem *p) {
     return cache_wanted(p) ? CACHE_BUFFERS : 0;
 } /* a variant's own follow */
 
-/* Variant.plan, .prepare and .dequantise of the cache: cache.cu, dequantise.c. */
+/* Variant.plan, .prepare and .prepared_values of the cache: cache.cu, prepared_values.c. */
 Planner cache_plan;
 Launcher cache_fill;
-Dequantiser cache_dequantise;
+PreparedValues cache_prepared_values;
 
 #ifdef __cplusplus
 }

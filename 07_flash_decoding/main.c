@@ -23,7 +23,7 @@ static const char *others_refuse(const Problem *p) {
 
 /* Every variant reads either cache. */
 #define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .min_bf16_capability = 80, .max_seqlen_q = 16
-#define FILLS_CACHE .prepare_name = "fill cache", .prepares = cache_wanted, .prepare = cache_fill, .dequantise = cache_dequantise
+#define FILLS_CACHE .prepare_name = "fill cache", .prepares = cache_wanted, .prepare = cache_fill, .prepared_values = cache_prepared_values
 
 const Stage stage = {
     .name = "07_flash_decoding",

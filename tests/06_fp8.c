@@ -201,7 +201,7 @@ static int wrong_means(const Example *e) {
     double mean[MAX_D];
     int wrong = 0, smooth = p->settings[SMOOTH_K];
     float *q = host_alloc(query_elements(p), 4), *k = host_alloc(key_elements(p), 4), *v = host_alloc(key_elements(p), 4);
-    fp8_mma_dequantise(p, e->workspace, q, k, v);
+    fp8_mma_prepared_values(p, e->workspace, q, k, v);
     for (size_t row = 0; row < row_count(p); row++) {
         RowIndex i = row_index(p, row);
         double shift = 0, size = 0;
@@ -370,7 +370,7 @@ static void test_long_row(const Variant *v) {
     v->launch(&p, &t, w);
     device_synchronize();
     device_read(&lse, t.lse, sizeof lse);
-    v->dequantise(&p, w, q, k, values);
+    v->prepared_values(&p, w, q, k, values);
     for (int key = 0; key < KEYS; key++) {
         double score = 0;
         for (int d = 0; d < 64; d++)

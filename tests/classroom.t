@@ -138,7 +138,8 @@ $run = run(@sweep);
 is("$run->{code} $run->{err}", "2 sweep.pl: $csv: has other columns than this sweep writes: move it away\n", "sweep: another's file");
 
 # ---- diff
-for (['03-04', '03_fa1/fa1.cu', '04_fa2/epilogue.cu'], ['04.2-04.3', '04_fa2/loop_swap.cu', '04_fa2/split_q.cu']) {
+for (['03-04', '03_fa1/fa1.cu', '04_fa2/epilogue.cu'], ['04.2-04.3', '04_fa2/loop_swap.cu', '04_fa2/split_q.cu'],
+     ['04.3-04.4', '04_fa2/split_q.cu', '04_fa2/tuned.cu']) {
     my ($asked, $from, $to) = @$_;
     $run = run('perl', 'common/classroom/diff.pl', $asked);
     like($run->{out}, qr/\A--- \Q$from\E\n\+\+\+ \Q$to\E\n.*\n\Q$from\E to \Q$to\E: \d+ lines go, \d+ come\n\z/s, "diff $asked");

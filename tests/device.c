@@ -5,10 +5,12 @@
 #include "../common/device/device.h"
 #include "../common/harness/options.h"
 #include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "tap.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int all_bytes(const void *device, size_t bytes, int value) {
@@ -56,20 +58,52 @@ static void test_memory(void) {
 #endif
 
     device_free(NULL);
-    device_free(host); /* is nobody's */
-    ok(device_allocated() == before + A + B, "to free what was not allocated is nothing");
+    ok(device_allocated() == before + A + B, "to free NULL is nothing");
     device_free(a);
     ok(device_allocated() == before + B && all_bytes(b, B, 0xff), "one given back, the other still there");
     device_free(b);
     ok(device_allocated() == before, "both given back");
     ok(!device_alloc((size_t)1 << 60, "all") && device_allocated() == before, "too much is refused");
     if (!device_properties()->cuda_version[0]) {
-        size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-        void *one = device_alloc(1000, "one");
-        ok(!device_alloc(memory / 4 * 3 - 999, "more than is left"),
-           "a quarter of the computer's memory is not the device's");
+        void *one = device_alloc(1000, "one"), *left;
+        ok(!device_alloc(memory_budget() - 999, "more than is left"),
+           "an eighth of the computer's memory is not the device's");
+        memory_keep_for_host(memory_budget() - 3000);
+        ok(!device_alloc(2001, "more than is left") && (left = device_alloc(2000, "the rest")), "nor what the host keeps");
+        device_free(left);
         device_free(one);
+        memory_keep_for_host(0);
     }
+}
+
+static void free_foreign(void) {
+    char mine;
+    device_free(&mine);
+}
+static void free_twice(void) {
+    void *memory = device_alloc(1, "memory");
+    device_free(memory);
+    device_free(memory);
+}
+static void test_free(void (*mistake)(void), const char *name) {
+    char says[200] = "";
+    FILE *error = tmpfile();
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fileno(error), STDERR_FILENO);
+        mistake();
+        exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    rewind(error);
+    says[fread(says, 1, sizeof says - 1, error)] = 0;
+    fclose(error);
+    const char *end = " is not allocated: never was, or was freed before\n";
+    ok(WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(says, "device_free: 0x", 15) == 0 &&
+           strchr(says, '\n') == strstr(says, end) + strlen(end) - 1,
+       "%s: one line, exit code 2", name);
 }
 
 static void test_properties(void) {
@@ -145,6 +179,8 @@ static void test_refusals(void) {
 }
 
 int main(void) {
+    test_free(free_foreign, "foreign memory freed"); /* first: an open GPU does not survive a fork */
+    test_free(free_twice, "freed twice");
     test_memory();
     test_properties();
     test_refusals();

@@ -18,7 +18,7 @@
 extern const Stage stage;
 
 /* Inputs that break something plain N(0,1) leaves whole. */
-typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN } Inputs;
+typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN, FAR_BELOW } Inputs;
 
 /* A problem, its inputs on host and device, and what is right. */
 typedef struct {
@@ -74,8 +74,5 @@ int try_variant(const Variant *variant, Case *c);
 
 /* This program, if it is the fuzz that can repeat a case; else NULL. */
 extern const char *fuzz_program;
-
-/* A host tensor as doubles. */
-double *to_doubles(Dtype dtype, const void *tensor, size_t count);
 
 #endif

@@ -9,13 +9,6 @@
 
 const char *fuzz_program;
 
-double *to_doubles(Dtype dtype, const void *tensor, size_t count) {
-    double *values = host_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = dtype_to_double(dtype, tensor, i);
-    return values;
-}
-
 /* Inputs 0 .. 3: Q, K, V, dO. NORMAL ones are those that the stage's program draws by the same seed. */
 static void *draw_tensor(const Case *c, int tensor) {
     const Problem *p = &c->p;
@@ -40,6 +33,9 @@ static void *draw_tensor(const Case *c, int tensor) {
             value = 100;
         if (c->inputs == ONE_HOT && is_score) /* scores 0 and, where row and column hit the same d, +-100 */
             value = d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim));
+        if (c->inputs == FAR_BELOW &&
+            is_score) /* every score is -2^106, about -8e31: a power of two, which no factor rounds */
+            value = d ? 0 : tensor == 0 ? 0x1p53 : -0x1p53;
         dtype_store(p->dtype, host, i, value * shift);
     }
     return host;
@@ -131,7 +127,8 @@ static void about(const Case *c, const Variant *variant) {
                                   "one-hot",
                                   "growing V",
                                   "V with a mean of 0.5",
-                                  "K with a mean of 2"};
+                                  "K with a mean of 2",
+                                  "scores of -2^106,"};
     const Problem *p = &c->p;
     char lengths[1024] = "", settings[256] = "";
     size_t used = 0;

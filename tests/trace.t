@@ -84,7 +84,7 @@ $text = `$build/08_fa3/08_fa3 --trace --heads 1 --seqlen 64 --variant wgmma`;
 like($text, qr/ of 990 TFLOP/, 'and fp16 has not');
 my $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72 2>&1 >/dev/null`;
 is($? >> 8, 2, 'nothing to trace: exit code 2');
-like($nothing, qr/^split_q: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
+like($nothing, qr/^tuned: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
 like(`$build/01_tiled/01_tiled --trace --heads 1 --seqlen 64 2>&1 >/dev/full`, qr/^01_tiled: the output cannot be written: .*\n\z/, 'nor to say');
 is($? >> 8, 2, 'likewise');
 my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;

@@ -12,7 +12,6 @@
 
 #include "../device/device.h"
 #include "../problem.h"
-#include "../stage.h"
 
 #ifdef __CUDACC__
 

@@ -35,6 +35,7 @@ static int trace_variant(Run *run, const Variant *v) {
 }
 
 int trace_variants(Run *run) {
+    set_outputs(run, run->task);
     if (run->task->start_untimed)
         run->task->start_untimed(run);
     if (run->only)
