@@ -370,7 +370,7 @@ static void test_long_row(const Variant *v) {
     v->launch(&p, &t, w);
     device_synchronize();
     device_read(&lse, t.lse, sizeof lse);
-    v->dequantise(&p, w, q, k, values);
+    v->prepared_values(&p, w, q, k, values);
     for (int key = 0; key < KEYS; key++) {
         double score = 0;
         for (int d = 0; d < 64; d++)
