@@ -12,9 +12,6 @@
 
 void prepare_backward(Run *run) {
     const Problem *p = run->p;
-    const char *reason = variant_refuses(run->stage->forward, p);
-    if (reason)
-        cannot_run("the forward pass cannot run here: %s %s", run->stage->forward->name, reason);
     run->device.d_o = upload(run->inputs.d_o, query_elements(p) * dtype_bytes(p->dtype), "dO");
 }
 

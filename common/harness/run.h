@@ -88,7 +88,7 @@ void time_replay(Launch *launch, Row *row);
 
 /* ---- backward.c ---- */
 
-/* Puts dO on the device, if the forward pass can run here. */
+/* Puts dO on the device. */
 void prepare_backward(Run *run);
 /* Runs the forward pass, which leaves O and LSE on the device, and prints its row; then gradients_are_outputs. */
 void run_forward(Run *run);
