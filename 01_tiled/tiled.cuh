@@ -6,6 +6,7 @@
 #define FA_TILED_CUH
 
 #include "../common/gpu/kernel.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys */
@@ -18,6 +19,9 @@ inline int tiled_workspace(const Problem *p, Buffer *workspace) {
     workspace[1] = Buffer{"P", elements * dtype_bytes(p->dtype), nullptr, 0};
     return 2;
 }
+
+/* P is stored so many times as large, as in 00_naive: among N keys it is about 1 / N, too small for fp16 when N is large. */
+constexpr float P_SCALE = 1024;
 
 constexpr int SOFTMAX_WARPS = 8; /* rows a block; they do not cooperate */
 
@@ -46,7 +50,7 @@ template <typename T> __global__ void tiled_softmax(Problem p, Tensors t, const 
     if (lane == 0)
         t.lse[flat_row] = shift + logf(l);
 
-    float scale = l > 0 ? 1 / l : 0;
+    float scale = l > 0 ? P_SCALE / l : 0;
     for (int column = lane; column < pitch; column += 32)
         P[flat_row * pitch + column] = from_float<T>(scale * expf(scores[column] - shift));
 }

@@ -3,7 +3,7 @@
 #include "../common/traffic.h"
 
 int fa2_epilogue_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    return keys_outer_traffic(p, key_lengths, "epilogue_kernel", traffic);
+    return keys_outer_traffic(p, key_lengths, "epilogue_kernel", 16384 / p->head_dim, 1, traffic);
 }
 
 static int queries_outer(const Problem *p, const char *kernel, double key_bytes, Traffic *traffic) {

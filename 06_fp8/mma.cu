@@ -107,14 +107,14 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times
      * scale_log2, as the exponents are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. */
     float o[D / 8][4] = {};
-    float m[2] = {-1e30f, -1e30f}, l[2] = {};
+    float m[2] = {LOWEST, LOWEST}, l[2] = {};
 
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         auto &k_tile = shared.in.k[tile % 2];
         auto &v_tile = shared.in.v[tile % 2];
         const float k_scale = x.k_scales[first_k_scale + tile * Bc / BLOCK_K];
         const float v_scale = x.v_scales[first_k_scale + tile * Bc / BLOCK_K];
-        const float scale_log2 = p.scale * LOG2_E * q_scale * k_scale; /* e^(scale s) = 2^(scale_log2 s) */
+        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
         if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
@@ -232,6 +232,7 @@ static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
     LAUNCH((fp8_mma_kernel<T, Format, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
 }
 
+extern "C" Launcher fp8_mma;
 extern "C" void fp8_mma(const Problem *p, const Tensors *t, const Buffer *w) {
     const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
                          (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,

@@ -103,11 +103,11 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents
      * are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of V's scale, o_scale. */
     float o[D / 2] = {}, o_scale = 1;
-    float m[2] = {-1e30f, -1e30f}, l[2] = {0, 0};
+    float m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
 
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         const int parity = (key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
-        const float scale_log2 = q_scale_log2 * k_scales[tile], v_scale = v_scales[tile];
+        const float scale_log2 = positive(q_scale_log2 * k_scales[tile]), v_scale = v_scales[tile];
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
@@ -232,6 +232,7 @@ template <typename E, int D> static void launch_wgmma(const Problem &p, const Te
     LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), p, t, scales, q_map, k_map, v_map);
 }
 
+extern "C" Launcher fp8_wgmma;
 extern "C" void fp8_wgmma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HEAD_DIM_64_128(p->head_dim, D, {
         if (p->settings[FORMAT] == FORMAT_E4M3)

@@ -43,7 +43,7 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
 
 /* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
 
-/* How exactly such a variant computes: what the bound on its result is derived from (prepared.h). u of a format is its unit
+/* How exactly such a variant computes: what the bound on its result is derived from (judge/prepared.c). u of a format is its unit
  * roundoff, half the distance from 1 to the next number. */
 typedef struct {
     double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */

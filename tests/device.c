@@ -5,6 +5,7 @@
 #include "../common/device/device.h"
 #include "../common/harness/options.h"
 #include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -64,11 +65,14 @@ static void test_memory(void) {
     ok(device_allocated() == before, "both given back");
     ok(!device_alloc((size_t)1 << 60, "all") && device_allocated() == before, "too much is refused");
     if (!device_properties()->cuda_version[0]) {
-        size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-        void *one = device_alloc(1000, "one");
-        ok(!device_alloc(memory / 4 * 3 - 999, "more than is left"),
-           "a quarter of the computer's memory is not the device's");
+        void *one = device_alloc(1000, "one"), *left;
+        ok(!device_alloc(memory_budget() - 999, "more than is left"),
+           "an eighth of the computer's memory is not the device's");
+        memory_keep_for_host(memory_budget() - 3000);
+        ok(!device_alloc(2001, "more than is left") && (left = device_alloc(2000, "the rest")), "nor what the host keeps");
+        device_free(left);
         device_free(one);
+        memory_keep_for_host(0);
     }
 }
 

@@ -14,12 +14,13 @@ use Scratch;
 
 my ($naive, $tiled, $fma, $mma) = ('00_naive/naive.cu', '01_tiled/tiled.cuh', '01_tiled/fma.cu', '01_tiled/mma.cu');
 my ($online, $fa1, $epilogue) = ('02_online_softmax/online.cu', '03_fa1/fa1.cu', '04_fa2/epilogue.cu');
+my ($online_fma, $fa1_fma) = ('02_online_softmax/fma.cu', '03_fa1/fma.cu');
 my ($loop_swap, $split_q, $tuned) = ('04_fa2/loop_swap.cu', '04_fa2/split_q.cu', '04_fa2/tuned.cu');
 my ($one_block, $split_k, $equal_shares, $decode, $mma_rows, $fma_rows) =
     map { "07_flash_decoding/$_" } 'one_block.cu', 'split_k.cu', 'equal_shares.cu', 'decode.cuh', 'mma_rows.cuh', 'fma_rows.cuh';
 my $problem = 'common/problem.h';
-my ($naive_backward, $backward, $two_pass, $atomic) =
-    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'two_pass.cu', 'atomic.cu';
+my ($naive_backward, $backward, $key_half, $two_pass, $atomic) =
+    map { "05_fa2_backward/$_" } 'naive_backward.cu', 'backward.cuh', 'key_half.cuh', 'two_pass.cu', 'atomic.cu';
 my ($fa3, $fa3_wgmma, $fa3_specialised, $fa3_overlapped) =
     map { "08_fa3/$_" } 'fa3.cuh', 'wgmma.cu', 'specialised.cu', 'overlapped.cu';
 my ($fp8_mma, $fp8_wgmma, $quantise) = map { "06_fp8/$_.cu" } 'mma', 'wgmma', 'quantise';
@@ -40,7 +41,7 @@ my @mutations = (
     ['01_tiled', 'fma', $fma, 'if (row < p.seqlen_q && d < p.head_dim)', 'if (d < p.head_dim)', 'tail rows written past the end'],
     ['01_tiled', 'fma', $fma, "multiply_slice(shared, c);\n        __syncthreads();", "multiply_slice(shared, c);", 'barrier after use removed'],
     ['01_tiled', 'fma', $fma, '__syncthreads(); /* the slice is there */', '', 'barrier before use removed'],
-    ['01_tiled', 'mma', $tiled, 'float scale = l > 0 ? 1 / l : 0;', 'float scale = 1 / l;', 'row without keys divided by 0'],
+    ['01_tiled', 'mma', $tiled, 'float scale = l > 0 ? P_SCALE / l : 0;', 'float scale = P_SCALE / l;', 'row without keys divided by 0'],
     ['01_tiled', 'mma', $tiled, 'for (int offset = 16; offset > 0', 'for (int offset = 8; offset > 0', 'half a warp left out of the max'],
     ['01_tiled', 'mma', $mma, 'column + 1 < visible', 'column < visible', 'mask off by one in the second of a pair'],
     ['01_tiled', 'mma', $mma, "if (row >= p.seqlen_q)\n            continue;\n#pragma unroll\n        for (int n = 0; n < D / 8", "#pragma unroll\n        for (int n = 0; n < D / 8", 'tail rows written past the end'],
@@ -48,10 +49,29 @@ my @mutations = (
     ['01_tiled', 'mma', $mma, 'first_key < keys; first_key += Bc', 'first_key < keys - Bc; first_key += Bc', 'last key tile skipped'],
     ['01_tiled', 'mma', $mma, 'float o[D / 8][4] = {};', 'float o[D / 8][4];', 'accumulators not initialised'],
     ['01_tiled', 'mma', 'common/gpu/tile.cuh', 'return row * D + 8 * (chunk ^ swizzle_key<D>(row));', 'return row * D + 8 * ((chunk ^ swizzle_key<D>(row)) & 7);', 'swizzle that drops the upper half of a row'],
+    ['01_tiled', 'mma', $tiled, 'P_SCALE = 1024', 'P_SCALE = 1', 'P of long rows too small for fp16'],
+    ['02_online_softmax', 'fma', $online_fma, 'l = alpha * l + beta * l_other;', 'l = l + beta * l_other;', 'rescale of the row sum skipped'],
+    ['02_online_softmax', 'fma', $online_fma, 'm[i] = -INFINITY', 'm[i] = 0', 'maximum starts at 0'],
+    ['02_online_softmax', 'fma', $online_fma, 'offset = ACROSS / 2; offset > 0', 'offset = ACROSS / 2; offset > 1', 'half of the threads of a row left out'],
+    ['02_online_softmax', 'fma', $online_fma, 'c + ACROSS * n < visible[i])', 'c + ACROSS * n <= visible[i])', 'mask off by one in pass 1'],
+    ['02_online_softmax', 'fma', $online_fma, 'c + ACROSS * n < visible[i] ?', 'c + ACROSS * n <= visible[i] ?', 'mask off by one in pass 2'],
+    ['02_online_softmax', 'fma', $online_fma, 'lse[i] = m[i] + logf(l[i]);', 'lse[i] = m[i];', 'P not divided by the row sum'],
+    ['02_online_softmax', 'fma', $online_fma, 'i / D < exist ? to_float(rows[i]) : 0', 'to_float(rows[i])', 'keys that do not exist are read'],
+    ['02_online_softmax', 'fma', $online_fma, '__syncthreads(); /* P is there */', '', 'barrier before P is read removed'],
+    ['02_online_softmax', 'online', $online, 'P_SCALE = 1024, LN_P_SCALE = 6.9314718f', 'P_SCALE = 1, LN_P_SCALE = 0', 'P of long rows too small for fp16'],
     ['02_online_softmax', 'online', $online, '__expf(a.m - shift) * a.l + __expf(b.m - shift) * b.l', 'a.l + __expf(b.m - shift) * b.l', 'rescale of the row sum skipped'],
     ['02_online_softmax', 'online', $online, '{{-INFINITY, 0}, {-INFINITY, 0}}', '{{0, 0}, {0, 0}}', 'maximum starts at 0'],
     ['02_online_softmax', 'online', $online, 'pair[1] - shift[i % 2]', 'pair[1]', 'LSE not subtracted from half of the columns'],
     ['02_online_softmax', 'online', $online, '__syncthreads(); /* and done with, before the next overwrite them */', '', 'barrier after use removed'],
+    ['03_fa1', 'fma', $fa1_fma, 'o[i][d] *= alpha * row_l[i];', 'o[i][d] *= row_l[i];', 'rescale of O skipped'],
+    ['03_fa1', 'fma', $fa1_fma, 'o[i][d] *= alpha * row_l[i];', 'o[i][d] *= alpha;', 'old O not weighted by its row sum'],
+    ['03_fa1', 'fma', $fa1_fma, 'row_l[i] = alpha * row_l[i] + beta * l_tile;', 'row_l[i] += beta * l_tile;', 'rescale of the row sum skipped'],
+    ['03_fa1', 'fma', $fa1_fma, '= beta * s[i][n];', '= s[i][n];', 'the new tile not scaled down'],
+    ['03_fa1', 'fma', $fa1_fma, 'bool old = !first && ', 'bool old = ', 'O, l and m not initialised'],
+    ['03_fa1', 'fma', $fa1_fma, 'first_column == 0 || first_column < keys', 'first_column < keys', 'O of an entry without keys not written'],
+    ['03_fa1', 'fma', $fa1_fma, 'first_column + Bc >= columns', 'first_column + Bc > columns', 'the last step missed at a whole tile'],
+    ['03_fa1', 'fma', $fa1_fma, 'c + ACROSS * n < visible ?', 'c + ACROSS * n <= visible ?', 'mask off by one'],
+    ['03_fa1', 'fma', $fa1_fma, '__syncthreads(); /* Q, P~, K and V are done with', '/* Q, P~, K and V are done with', 'barrier after use removed'],
     ['03_fa1', 'fa1', $fa1, 'shared.alpha[threadIdx.x] = alpha * inverse;', 'shared.alpha[threadIdx.x] = inverse;', 'rescale of O skipped'],
     ['03_fa1', 'fa1', $fa1, 'float l_new = alpha + beta * l_tile;', 'float l_new = shared.l[threadIdx.x] + beta * l_tile;', 'rescale of the row sum skipped'],
     ['03_fa1', 'fa1', $fa1, 'first ? make_float4(0, 0, 0, 0) : *reinterpret', '*reinterpret', 'accumulator not initialised'],
@@ -88,21 +108,21 @@ my @mutations = (
     ['05_fa2_backward', 'two_pass', $backward, 'delta += to_float(o[i]) * to_float(d_o[i]);', '', 'delta left out of dS'],
     ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse * LOG2_E', 'rows without keys not set apart'],
     ['05_fa2_backward', 'two_pass', $backward, 'lse == -INFINITY ? INFINITY : lse * LOG2_E', 'lse == -INFINITY ? INFINITY : lse', 'LSE in the wrong base'],
-    ['05_fa2_backward', 'two_pass', $backward, 'key + 16 * i + 8 * (e / 2) >= visible_keys(', 'key + 16 * i + 8 * (e / 2) > visible_keys(', 'mask off by one'],
-    ['05_fa2_backward', 'two_pass', $backward, 'first_key + Bc > visible_keys(&p, keys, row)', 'false', 'nothing masked'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'dq[i], p.scale)', 'dq[i], 1)', 'scale left out of dQ'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'dk[i], p.scale)', 'dk[i], 1)', 'scale left out of dK'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
-    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
-    ['05_fa2_backward', 'two_pass', $two_pass, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
+    ['05_fa2_backward', 'two_pass', $key_half, '16 * i + 8 * h >= visible', '16 * i + 8 * h > visible', 'mask off by one'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'first_column + Bc > visible_keys(&p, keys, first_row)', 'false', 'nothing masked'],
+    ['05_fa2_backward', 'two_pass', $two_pass, 'dq, p.scale)', 'dq, 1)', 'scale left out of dQ'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'dk, p.scale)', 'dk, 1)', 'scale left out of dK'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'group * (query_tiles - first_tile) : 0', '(query_tiles - first_tile) : 0', 'dK and dV missing the heads of a group'],
+    ['05_fa2_backward', 'two_pass', $key_half, '__syncthreads(); /* the other warp\'s P and dS are there */', '', 'no barrier between the warps of a pair'],
+    ['05_fa2_backward', 'two_pass', $key_half, '__syncthreads(); /* Q and dO are there', '/* Q and dO are there', 'no barrier after the wait'],
     ['05_fa2_backward', 'two_pass', $two_pass, 'tile >= whole_tiles', 'tile > whole_tiles', 'diagonal tile of dQ not masked'],
-    ['05_fa2_backward', 'two_pass', $two_pass, 'max(first_key - (keys - p.seqlen_q), 0)', 'max(first_key, 0)', 'causal aligned top left: query tiles skipped'],
+    ['05_fa2_backward', 'two_pass', $key_half, 'max(first_column - (keys - p.seqlen_q), 0)', 'max(first_column, 0)', 'causal aligned top left: query tiles skipped'],
     ['05_fa2_backward', 'atomic', $atomic, 'p.scale * __uint_as_float(bits.x)', '__uint_as_float(bits.x)', 'scale left out of dQ'],
     ['05_fa2_backward', 'atomic', $backward, 'if (dq_accumulator) {', 'if (false) {', 'dQ not zeroed before the atomics'],
     ['05_fa2_backward', 'atomic', $atomic, '__syncthreads(); /* the dS of all warps is there */', ';', 'no barrier before dQ'],
     ['05_fa2_backward', 'atomic', $atomic, 'if (row + 8 < p.seqlen_q)', 'if (row < p.seqlen_q)', 'tail rows of dQ written past the end'],
     ['05_fa2_backward', 'atomic', $backward, 'if (row >= row_end)', 'if (false)', 'tail keys written past the end'],
-    ['05_fa2_backward', 'atomic', $atomic, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
+    ['05_fa2_backward', 'atomic', $key_half, 'tile + 1 == query_tiles', 'tile == query_tiles', 'a head of the group walks past its queries'],
     # 8 bits
     ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * k_scale', 'scale of Q left out'],
     ['06_fp8', 'mma', $fp8_mma, 'LOG2_E * q_scale * k_scale', 'LOG2_E * q_scale', 'scale of K left out'],

@@ -187,8 +187,9 @@ static void test_together(void) {
 /* Several values: all combinations, in the order of Problem's fields, the last fastest; and what follows another value follows each
  * of them. */
 static void test_several(void) {
-    Options o = parse(&stage, "--kind three,one --mask full,causal --seqlen 5,6 --batch 2,1 --pieces 4,auto,7 --dtype fp32,bf16 "
-                              "--lengths 3");
+    Options o =
+        parse(&stage, "--kind three,one --mask full,causal --seqlen 5,6 --batch 2,1 --pieces 4,auto,7 --dtype fp32,bf16 "
+                      "--lengths 3");
     int index = 0, wrong = 0;
     for (int batch = 2; batch > 0; batch--)
         for (int seqlen = 5; seqlen <= 6; seqlen++)
@@ -196,7 +197,8 @@ static void test_several(void) {
                 for (int causal = 0; causal < 2; causal++)
                     for (int pieces = 0; pieces < 3; pieces++)
                         for (int kind = 2; kind >= 0; kind -= 2) {
-                            Problem want = {batch, 2, 2, seqlen, seqlen, 64, dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}};
+                            Problem want = {batch, 2,     2,      seqlen, seqlen,
+                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}};
                             options_select(&o, index, 1);
                             wrong += !same_problem(&o.problem, &want) || o.selected != index++;
                             wrong += o.key_lengths[0] != 3 || o.key_lengths[batch - 1] != 3;

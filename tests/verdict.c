@@ -160,6 +160,9 @@ static void ignores_lengths(const Problem *p, const Tensors *t, const Buffer *w)
     other.key_lengths = NULL;
     right(p, &other, w);
 }
+static void wrong_in_bf16(const Problem *p, const Tensors *t, const Buffer *w) {
+    (p->dtype == DTYPE_BF16 ? wrong : right)(p, t, w);
+}
 static const char *refuses(const Problem *p) {
     (void)p;
     return "takes nothing";
@@ -188,6 +191,10 @@ static const Stage
                    .idea = "",
                    .variants = {{.name = "wrong", .idea = "", .launch = wrong, .dtypes = ALL, .refuses = refuses},
                                 FORWARD_VARIANT("right", right)}},
+    in_bf16 = {.name = "v",
+               .idea = "",
+               .variants =
+                   {{.name = "wrong", .idea = "", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
     all_refuse = {.name = "v", .idea = "", .variants = {{.name = "wrong", .idea = "", .dtypes = ALL, .refuses = refuses}}};
 
 /* One mistake, whose line names it, beside a right variant: in JSON. */
@@ -322,6 +329,28 @@ static void test_verdict(void) {
     run_program(&one_refuses, SHAPE " --json");
     expect(says_ok("v/wrong", "forward", "null") && strstr(run.out, "\"note\": \"not run: takes nothing\""),
            "what cannot run is neither right nor wrong", "");
+}
+
+/* What several problems come to: one of them wrong is worse than one that could not run. */
+static void test_several(void) {
+    static const struct {
+        const char *options, *last;
+        int code;
+    } cases[] = {
+        {" --dtype fp16 --mask full,causal", "\n2 problems: 2 good, 0 bad, 0 not run or not checked\n", 0},
+        {" --dtype fp16,fp32", "\n2 problems: 1 good, 0 bad, 1 not run or not checked\n", 2},
+        {" --dtype fp16,bf16", "\n2 problems: 1 good, 1 bad, 0 not run or not checked\n", 1},
+        {" --dtype fp32,bf16,fp16", "\n3 problems: 1 good, 1 bad, 1 not run or not checked\n", 1},
+        {" --dtype bf16,fp32", "\n2 problems: 0 good, 1 bad, 1 not run or not checked\n", 1},
+    };
+    mistake = (Mistake){"", o_nan, NULL, 3};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char options[256] = SHAPE;
+        run_program(&in_bf16, strcat(options, cases[i].options));
+        expect(run.code == cases[i].code && ends_with(run.out, cases[i].last), "several problems:", cases[i].options);
+        run_program(&in_bf16, strcat(options, " --csv"));
+        expect(run.code == cases[i].code && occurrences(run.out, "stage,variant,") == 1, "in CSV, titles once", "");
+    }
 }
 
 /* ---- the backward table ---- */
@@ -638,6 +667,7 @@ static void test_prepared(void) {
 int main(void) {
     test_forward();
     test_verdict();
+    test_several();
     test_backward();
     test_prepared();
     ok(!leaks, "all device memory is given back");

@@ -177,7 +177,7 @@ size_t simt_shared_bytes(void) {
     return bytes;
 }
 
-/* One line about a launch, and the end of the program. */
+/* One line about a launch, and the end of the program with exit code 2. */
 __attribute__((noreturn, format(printf, 2, 3))) static void refuse_launch(const SimtLaunch *l, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -185,7 +185,7 @@ __attribute__((noreturn, format(printf, 2, 3))) static void refuse_launch(const 
     vfprintf(stderr, format, arguments);
     va_end(arguments);
     fprintf(stderr, " (%s:%d)\n", l->file, l->line);
-    exit(1);
+    exit(2);
 }
 
 /* What every GPU refuses, refused here too. */

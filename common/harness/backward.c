@@ -8,8 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A kernel computes S again and takes LSE from another that computed S: each has its own rounding errors, and P = e^(S - LSE),
+ * at most 1, turns their difference x into a factor e^x. The end is where a row's sum is no longer checked (LSE_FLOOR). */
+static void check_scores(const Problem *p, const HostTensors *in) {
+    double size = score_size(p, in->q, in->k), off = score_error(p->head_dim, size);
+    if (!(off <= LSE_FLOOR))
+        cannot_run(
+            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, and gradients need e^S: choose a scale below "
+            "%.2g for these Q and K",
+            p->scale, size, off, p->scale * LSE_FLOOR / off);
+}
+
 static void load(Run *run) {
     const Problem *p = run->p;
+    check_scores(p, &run->inputs);
     const char *reason = variant_refuses(run->stage->forward, p);
     if (reason)
         cannot_run("the forward pass cannot run here: %s %s", run->stage->forward->name, reason);

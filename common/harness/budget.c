@@ -50,7 +50,8 @@ MemoryNeed memory_need(const Options *o) {
                                 : 0; /* the reference's, and one to judge */
     double results = copies * outputs, judge = o->validate ? sample_bytes(o) + prepared_bytes(o) : 0;
     MemoryNeed need = {.device = inputs + outputs};
-    if (task_of(o->stage)->with_d_o) { /* dO; dQ, dK and dV; the forward pass has no reference, and one gradient is computed again */
+    if (task_of(o->stage)
+            ->with_d_o) { /* dO; dQ, dK and dV; the forward pass has no reference, and one gradient is computed again */
         double gradients = inputs;
         results = (copies > 0) * outputs + copies * gradients + (copies > 0) * larger(q, k);
         inputs += q;

@@ -133,8 +133,7 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         codes[run_problem(&options)]++;
     }
     if (count > 1 && options.format == FORMAT_TABLE)
-        printf("\n%d problems: %d agree, %d disagree, %d could not run or be checked\n", count, codes[0], codes[1],
-               codes[2]);
+        printf("\n%d problems: %d good, %d bad, %d not run or not checked\n", count, codes[0], codes[1], codes[2]);
     flush_output();
     options_free(&options);
     return codes[1] ? 1 : codes[2] ? 2 : 0;

@@ -1,22 +1,10 @@
 /* table.c - the table for people. See table.h. */
 #include "table.h"
 
+#include "../host/text.h"
+
 #include <stdio.h>
 #include <string.h>
-
-typedef char Cell[64];
-
-/* Three digits or so, never an exponent. */
-static void print_number(Cell cell, double value, const char *unit) {
-    snprintf(cell, sizeof(Cell), "%.*f%s", value < 0.1 ? 4 : value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
-}
-
-static void print_time(Cell cell, double ms) {
-    if (ms < 1)
-        print_number(cell, ms * 1e3, " us");
-    else
-        print_number(cell, ms, " ms");
-}
 
 /* "-" for what is not known */
 static void print_known(Cell cell, double value, const char *unit) {
@@ -24,15 +12,6 @@ static void print_known(Cell cell, double value, const char *unit) {
         print_number(cell, value, unit);
     else
         strcpy(cell, "-");
-}
-
-static void print_bytes(Cell cell, double bytes) {
-    if (bytes < 0x1p20)
-        print_number(cell, bytes / 0x1p10, " KiB");
-    else if (bytes < 0x1p30)
-        print_number(cell, bytes / 0x1p20, " MiB");
-    else
-        print_number(cell, bytes / 0x1p30, " GiB");
 }
 
 enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
@@ -69,15 +48,6 @@ static int name_width(const Stage *stage) {
         longest = length > longest ? length : longest;
     }
     return (int)longest;
-}
-
-/* `·` and `×` are two bytes and one place wide, so printf's own padding would be one short: count the bytes that begin a
- * character (those that do not look like 10xxxxxx). */
-static int display_width(const char *text) {
-    int width = 0;
-    for (; *text; text++)
-        width += (*text & 0xc0) != 0x80;
-    return width;
 }
 
 /* Names to the left, numbers to the right. */
@@ -145,7 +115,7 @@ void table_row(const Report *r, const Row *row) {
     print_known(cells[OF_COPY], 100 * row_gbps(r, row) / r->bandwidth.copy_gbps, "%");
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
-    snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, row->workspace_bytes ? workspace : "0");
+    snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
     if (row->speed_ratio > 0)
         print_number(cells[VS_NAIVE], row->speed_ratio, "×");
     else

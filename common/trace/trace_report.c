@@ -163,14 +163,18 @@ static void print_json(const TraceReport *r) {
         print_pair("ideal", row->ideal);
         if (predicted)
             printf(", \"formula_read\": %.0f, \"formula_written\": %.0f", predicted->read, predicted->written);
-        printf(", \"worst\": \"%s\"}\n", row->worst_line);
+        printf(", \"worst\": \"%s\", \"worst_cost\": %.4g, \"worst_ideal\": %.4g}\n", row->worst_line,
+               per(row->worst_cost, row->worst_requests), per(row->worst_ideal, row->worst_requests));
     }
     for (int i = 0; i < trace->kernel_count; i++) {
         const TraceKernel *k = &trace->kernels[i];
         printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"blocks\": %llu, \"barriers\": %llu, \"exponentials\": %llu, "
-               "\"mma_flops\": %llu}\n",
+               "\"mma_flops\": %llu",
                r->variant, k->name, (unsigned long long)k->blocks, (unsigned long long)k->barriers,
                (unsigned long long)k->exponentials, (unsigned long long)k->mma_flops);
+        for (const TraceCollective *c = k->collectives; c->what; c++)
+            printf(", \"%s\": %llu", c->what, (unsigned long long)c->count);
+        printf("}\n");
     }
     for (int i = 0; i < trace->race_count; i++) {
         const TraceRace *race = &trace->races[i];
