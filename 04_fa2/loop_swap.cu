@@ -139,9 +139,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                 float m_new = m[i][h];
                 for (int w = 0; w < WARPS; w++)
                     m_new = fmaxf(m_new, shared.warp_max[w][row]);
-                float alpha = __expf(m[i][h] - shift_of(m_new));
+                float alpha = __expf(m[i][h] - shift_of(m_new)), row_sum = 0;
                 m[i][h] = m_new;
-                l[i][h] *= alpha;
 #pragma unroll
                 for (int d = 0; d < D / 8; d++) {
                     o[i][d][2 * h] *= alpha;
@@ -153,8 +152,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                     for (int j = 0; j < 2; j++) {
                         float &score = s[i][n][2 * h + j];
                         score = __expf(score - shift_of(m_new));
-                        l[i][h] += score;
+                        row_sum += score;
                     }
+                l[i][h] = alpha * l[i][h] + row_sum;
             }
 
         /* O += P V: all rows and columns of O, this warp's keys */

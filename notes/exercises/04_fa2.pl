@@ -25,6 +25,6 @@ exercise '04.3',
     };
 
 exercise '04.4',
-    ask => 'P = 2^(scale_log2 S - m) of two neighbouring keys, their share of l, and the pair as quarter j of the A operand',
+    ask => 'P = 2^(scale_log2 S - m) of two neighbouring keys, their share of row_sum, and the pair as quarter j of the A operand',
     variant => 'tuned',
-    blank => {file => '04_fa2/tuned.cu', from => 'const int h = j % 2;', to => 'a[i][j] = pack_pair<T>(low, high);'};
+    blank => {file => '04_fa2/tuned.cu', from => 'int h = j % 2;', to => 'a[i][j] = pack_pair<T>(low, high);'};
