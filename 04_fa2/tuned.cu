@@ -33,6 +33,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 #include <limits.h>
 
@@ -241,6 +242,7 @@ template <typename T, int D> static void launch_tuned(const Problem &p, const Te
     LAUNCH((tuned<T, D>), blocks, THREADS, shared_bytes, p, t);
 }
 
+extern "C" Launcher fa2_tuned;
 extern "C" void fa2_tuned(const Problem *p, const Tensors *t, const Buffer *) {
     WITH_HALF_TYPE(p->dtype, T, {
         switch (p->head_dim) {
