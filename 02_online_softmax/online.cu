@@ -1,5 +1,9 @@
 /* 02_online_softmax/online - the row maximum and sum are found tile by tile, so S is never stored.
  *
+ * fma.cu has the same on one screen, in plain CUDA. Here the products are mma's, as in 01_tiled/mma, and each pass is a
+ * kernel of its own: the first needs neither shared memory for V nor registers for O, and twice as many of its blocks run
+ * at a time.
+ *
  * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let some
  * columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
  * e^(S_j - m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
@@ -42,6 +46,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys */
@@ -211,6 +216,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_o
     }
 }
 
+extern "C" Launcher online_forward;
 extern "C" void online_forward(const Problem *p, const Tensors *t, const Buffer *) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {

@@ -1,5 +1,7 @@
 /* 03_fa1/fa1 - FlashAttention-1 as published (Dao et al. 2022, Algorithm 1): one pass, O corrected at every key tile.
  *
+ * fma.cu has the same on one screen, in plain CUDA. Here the products are mma's, and K and V are split over the warps.
+ *
  * The idea. 02_online_softmax had to know LSE before it could multiply by V, and paid Q K^T twice. But O can start with the
  * statistics of the keys seen so far and be corrected later, exactly as l is. Let O = P V / l over the columns seen so far.
  * A new tile with P~ = e^(S - m~) and its own (m~, l~) changes it to
@@ -19,6 +21,11 @@
  *        v     2     step 3   step 7                     32 queries   warp 0   warp 1   warp 2   warp 3
  *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
  *                                                     shared memory, and so is its O, as a sum of four products.
+ *
+ * What this takes back. In 02_online_softmax/online queries are outer, a block a query tile, and a warp owns rows: nothing is
+ * exchanged, and there are blocks for the whole chip. Both are given up because the algorithm was published so: with keys
+ * outer each key is loaded once, and with K and V at rest while queries go by, it is keys that each warp keeps. 04_fa2 takes
+ * the two steps again, one a kernel, and so shows what each of them is worth: loop_swap, split_q.
  *
  * Registers a lane: the warp's S, 32 x Bc / 4, takes Bc / 4; its product with V, 32 x D, takes D. Shared memory: 64 KB for K
  * and V, 64 D bytes for Q, 22 KB for what the warps exchange: 90 KB (D = 64) or 94 KB (D = 128); on sm_75, with half of Bc,
@@ -41,6 +48,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
@@ -260,6 +268,9 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
         }
     }
 }
+
+extern "C" Planner fa1_plan;
+extern "C" Launcher fa1_forward;
 
 extern "C" int fa1_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};

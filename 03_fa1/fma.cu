@@ -43,6 +43,7 @@
  *     make 03_fa1 && ./03_fa1/03_fa1 --variant fma
  */
 #include "../common/gpu/softmax.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -79,17 +80,26 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
             bool first = first_column == 0, last = first_column + Bc >= columns;
             if (!first && first_column >= columns)
                 continue; /* no row of the tile sees any of these keys */
+
+            /* line 8: all that belongs to the query tile. Nothing of its rows is there yet: m = -inf, l = 0, O = 0 */
             load_tile<D>(shared.q, q + (size_t)first_row * D, p.seqlen_q - first_row);
+            float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS], s[ROWS][COLUMNS] = {};
+            for (int i = 0; i < ROWS; i++) {
+                bool old = !first && first_row + r + DOWN * i < p.seqlen_q;
+                size_t row = head_row + first_row + r + DOWN * i;
+                row_m[i] = old ? m[row] : -INFINITY, row_l[i] = old ? l[row] : 0;
+                for (int d = 0; d < D / ACROSS; d++)
+                    o[i][d] = old ? O[row * D + c + ACROSS * d] : 0;
+            }
             __syncthreads(); /* the tiles are there */
 
-            float s[ROWS][COLUMNS] = {}, alpha[ROWS], beta[ROWS], m_new[ROWS], l_new[ROWS];
-            for (int d = 0; d < D; d++)
+            for (int d = 0; d < D; d++) /* line 9 */
                 for (int i = 0; i < ROWS; i++)
                     for (int n = 0; n < COLUMNS; n++)
                         s[i][n] += shared.q[r + DOWN * i][d] * shared.k[c + ACROSS * n][d];
 
-            for (int i = 0; i < ROWS; i++) {
-                int row = first_row + r + DOWN * i, visible = visible_keys(&p, keys, row);
+            for (int i = 0; i < ROWS; i++) { /* lines 10 and 11 */
+                int visible = visible_keys(&p, keys, first_row + r + DOWN * i);
                 float m_tile = -INFINITY, l_tile = 0; /* m~ and l~ */
                 for (int n = 0; n < COLUMNS; n++) {
                     s[i][n] = first_column + c + ACROSS * n < visible ? p.scale * s[i][n] : -INFINITY;
@@ -97,49 +107,47 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
                 }
                 for (int offset = ACROSS / 2; offset > 0; offset /= 2) /* over the 16 threads that share the row */
                     m_tile = fmaxf(m_tile, __shfl_xor_sync(WHOLE_WARP, m_tile, offset));
-                for (int n = 0; n < COLUMNS; n++)
-                    l_tile += shared.p[r + DOWN * i][c + ACROSS * n] = expf(s[i][n] - shift_of(m_tile));
+                float m_new = fmaxf(row_m[i], m_tile);
+                float alpha = expf(row_m[i] - shift_of(m_new)), beta = expf(m_tile - shift_of(m_new));
+
+                for (int n = 0; n < COLUMNS; n++) {
+                    l_tile += s[i][n] = expf(s[i][n] - shift_of(m_tile)); /* P~ */
+                    shared.p[r + DOWN * i][c + ACROSS * n] = beta * s[i][n];
+                }
                 for (int offset = ACROSS / 2; offset > 0; offset /= 2)
                     l_tile += __shfl_xor_sync(WHOLE_WARP, l_tile, offset);
-
-                bool old = !first && row < p.seqlen_q; /* nothing yet: (-inf, 0) */
-                float m_old = old ? m[head_row + row] : -INFINITY, l_old = old ? l[head_row + row] : 0;
-                m_new[i] = fmaxf(m_old, m_tile);
-                alpha[i] = expf(m_old - shift_of(m_new[i])) * l_old; /* with the l that O was divided by */
-                beta[i] = expf(m_tile - shift_of(m_new[i]));
-                l_new[i] = alpha[i] + beta[i] * l_tile;
+                for (int d = 0; d < D / ACROSS; d++)
+                    o[i][d] *= alpha * row_l[i]; /* l O is what O was before it was divided */
+                row_m[i] = m_new, row_l[i] = alpha * row_l[i] + beta * l_tile;
             }
-            __syncthreads(); /* P~ is there, and l and m have been read */
+            __syncthreads(); /* P~ is there, and all have read l and m */
 
-            float o[ROWS][D / ACROSS] = {};
-            for (int key = 0; key < Bc; key++)
+            for (int key = 0; key < Bc; key++) /* lines 12 and 13 */
                 for (int i = 0; i < ROWS; i++)
                     for (int d = 0; d < D / ACROSS; d++)
                         o[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
-
-#pragma unroll /* alpha[i] must be a register: i a constant */
             for (int i = 0; i < ROWS; i++) {
                 if (first_row + r + DOWN * i >= p.seqlen_q)
                     continue;
                 size_t row = head_row + first_row + r + DOWN * i;
-                float inverse = l_new[i] > 0 ? 1 / l_new[i] : 0;
-                for (int d = 0; d < D / ACROSS; d++) {
-                    size_t element = row * D + c + ACROSS * d;
-                    float o_new = inverse * (alpha[i] * (first ? 0 : O[element]) + beta[i] * o[i][d]);
+                float inverse = row_l[i] > 0 ? 1 / row_l[i] : 0;
+                for (int d = 0; d < D / ACROSS; d++)
                     if (last)
-                        ((T *)t.o)[element] = from_float<T>(o_new);
+                        ((T *)t.o)[row * D + c + ACROSS * d] = from_float<T>(inverse * o[i][d]);
                     else
-                        O[element] = o_new;
-                }
+                        O[row * D + c + ACROSS * d] = inverse * o[i][d];
                 if (c == 0 && last)
-                    t.lse[row] = shift_of(m_new[i]) + logf(l_new[i]);
+                    t.lse[row] = shift_of(row_m[i]) + logf(row_l[i]);
                 else if (c == 0)
-                    m[row] = m_new[i], l[row] = l_new[i];
+                    m[row] = row_m[i], l[row] = row_l[i];
             }
             __syncthreads(); /* Q, P~, K and V are done with, before the next overwrite them */
         }
     }
 }
+
+extern "C" Planner fa1_fma_plan;
+extern "C" Launcher fa1_fma_forward;
 
 extern "C" int fa1_fma_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};

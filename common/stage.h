@@ -43,11 +43,12 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
 
 /* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
 
-/* How exactly such a variant computes: what the bound on its result is derived from (prepared.h). u of a format is its unit
+/* How exactly such a variant computes: what the bound on its result is derived from (judge/prepared.c). u of a format is its unit
  * roundoff, half the distance from 1 to the next number. */
 typedef struct {
     double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
     double input_step; /* half that format's smallest step, over its largest number: a scale maps the largest input there */
+    double least_amax; /* a scale maps this at least: where all inputs are smaller, they are rounded as beside it. Or 0 */
     double p_roundoff; /* u of the format P has when it meets V, */
     double p_step;     /* half that format's smallest step, over what P = 1 was scaled to */
     double sum_roundoff; /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */

@@ -5,6 +5,8 @@
 #include "../common/device/device.h"
 #include "../common/harness/options.h"
 #include "../common/host/allocation.h"
+#include "../common/host/memory.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -64,11 +66,14 @@ static void test_memory(void) {
     ok(device_allocated() == before, "both given back");
     ok(!device_alloc((size_t)1 << 60, "all") && device_allocated() == before, "too much is refused");
     if (!device_properties()->cuda_version[0]) {
-        size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-        void *one = device_alloc(1000, "one");
-        ok(!device_alloc(memory / 4 * 3 - 999, "more than is left"),
-           "a quarter of the computer's memory is not the device's");
+        void *one = device_alloc(1000, "one"), *left;
+        ok(!device_alloc(memory_budget() - 999, "more than is left"),
+           "an eighth of the computer's memory is not the device's");
+        memory_keep_for_host(memory_budget() - 3000);
+        ok(!device_alloc(2001, "more than is left") && (left = device_alloc(2000, "the rest")), "nor what the host keeps");
+        device_free(left);
         device_free(one);
+        memory_keep_for_host(0);
     }
 }
 
@@ -81,25 +86,28 @@ static void free_twice(void) {
     device_free(memory);
     device_free(memory);
 }
-static void test_free(void (*mistake)(void), const char *name) {
-    char says[200] = "";
-    FILE *error = tmpfile();
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(fileno(error), STDERR_FILENO);
-        mistake();
+
+typedef struct {
+    void (*mistake)(void);
+    int status;
+} Child;
+static void run_child(void *context) {
+    Child *child = context;
+    pid_t id = fork();
+    if (id == 0) {
+        child->mistake();
         exit(0);
     }
-    int status = -1;
-    waitpid(child, &status, 0);
-    rewind(error);
-    says[fread(says, 1, sizeof says - 1, error)] = 0;
-    fclose(error);
+    waitpid(id, &child->status, 0);
+}
+static void test_free(void (*mistake)(void), const char *name) {
+    Child child = {mistake, -1};
+    char *says = captured(STDERR_FILENO, run_child, &child);
     const char *end = " is not allocated: never was, or was freed before\n";
-    ok(WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(says, "device_free: 0x", 15) == 0 &&
+    ok(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 2 && strncmp(says, "device_free: 0x", 15) == 0 &&
            strchr(says, '\n') == strstr(says, end) + strlen(end) - 1,
        "%s: one line, exit code 2", name);
+    free(says);
 }
 
 static void test_properties(void) {

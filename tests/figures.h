@@ -71,16 +71,12 @@ static inline int decoding_pieces(const char *variant, const Problem *p, Piece *
     return n;
 }
 
-/* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces, -1: not known here. */
+/* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces: none for
+ * those that are not named here. */
 static inline int workspace_pieces(const char *variant, const Problem *p, Piece *w) {
     double element = p->dtype == DTYPE_FP32 ? 4 : 2, D = p->head_dim;
     double rows = (double)p->batch * p->heads * p->seqlen_q, scores = rows * p->seqlen_k;
     double keys = (double)p->batch * p->kv_heads * p->seqlen_k;
-    static const char *none[] = {"02_online_softmax/fma", "02_online_softmax/online", "04_fa2/loop_swap", "04_fa2/split_q",
-                                 "04_fa2/tuned",          "08_fa3/wgmma",             "08_fa3/specialised"};
-    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-        if (strcmp(variant, none[i]) == 0)
-            return 0;
     int n = 0;
     if (strcmp(variant, "00_naive") == 0) { /* S in fp32, P as the inputs */
         w[n++] = (Piece){"S", scores * 4, 0};
@@ -119,8 +115,6 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         n = decoding_pieces(variant, p, w);
     } else if (strcmp(variant, "08_fa3/overlapped") == 0) { /* a counter that blocks draw their tiles from */
         w[n++] = (Piece){"next query tile", 4, 1};
-    } else {
-        n = -1;
     }
     return n;
 }

@@ -114,7 +114,7 @@ sub equivalents {
     my ($table) = @_;
     my %why;
     for (split /\n\n+/, read_file($table) =~ s/^#.*\n//mgr) {
-        my ($file, $from, $to, $reason) = /\A\s*(\S+)\n- (.*)\n\+ (.*)\n(.*?)\s*\z/s or BAIL_OUT("$table: cannot read\n$_");
+        my ($file, $from, $to, $reason) = /\A\s*(\S+)\n- ([^\n]*)\n\+ ([^\n]*)\n(.*?)\s*\z/s or BAIL_OUT("$table: cannot read\n$_");
         $why{"$file\n$from\n$to"} = squeezed($reason);
     }
     return %why;

@@ -51,6 +51,8 @@ static void test_round_trip(void) {
         ok(same && has_shape(&back, 4, shape), "%s: the same shape and numbers", dtype_name(dtype));
         npy_free(&back);
         ok(back.data == NULL, "%s: freed", dtype_name(dtype));
+        ok(!npy_read_header(path, &back) && has_shape(&back, 4, shape) && back.count == count && !back.data,
+           "%s: the header alone", dtype_name(dtype));
         free(data);
     }
     ok(files_in_folder() == 1, "no temporary file is left");
@@ -122,8 +124,12 @@ static void test_foreign_headers(void) {
 /* The file at `path` must be refused in words that contain its path and `reason`. */
 static void refused(const char *reason, const char *name) {
     Npy npy;
-    const char *error = npy_read(path, &npy);
-    if (!ok(error && strstr(error, path) == error && strstr(error, reason) && !strchr(error, '\n') && !npy.data,
+    char of_header[512];
+    const char *error = npy_read_header(path, &npy);
+    snprintf(of_header, sizeof of_header, "%s", error ? error : "nothing");
+    error = npy_read(path, &npy);
+    if (!ok(error && strstr(error, path) == error && strstr(error, reason) && !strchr(error, '\n') && !npy.data &&
+                strcmp(of_header, error) == 0,
             "refused: %s", name))
         diag("said: %s", error ? error : "nothing");
     npy_free(&npy);

@@ -2,6 +2,7 @@
  * refused is options.t's.
  */
 #include "../common/harness/options.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <string.h>
@@ -20,12 +21,9 @@ static const Stage decoding = {
 
 /* "--batch 3 --heads 6" */
 static Options parse(const Stage *of, const char *line) {
-    static char text[9000];
-    char *words[40] = {"program"};
-    int count = 1;
+    static char text[9000], *words[40];
     snprintf(text, sizeof text, "%s", line);
-    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
-        words[count++] = word;
+    int count = words_of(text, words, 40);
     return options_parse(of, count, words);
 }
 
@@ -187,8 +185,9 @@ static void test_together(void) {
 /* Several values: all combinations, in the order of Problem's fields, the last fastest; and what follows another value follows each
  * of them. */
 static void test_several(void) {
-    Options o = parse(&stage, "--kind three,one --mask full,causal --seqlen 5,6 --batch 2,1 --pieces 4,auto,7 --dtype fp32,bf16 "
-                              "--lengths 3");
+    Options o =
+        parse(&stage, "--kind three,one --mask full,causal --seqlen 5,6 --batch 2,1 --pieces 4,auto,7 --dtype fp32,bf16 "
+                      "--lengths 3");
     int index = 0, wrong = 0;
     for (int batch = 2; batch > 0; batch--)
         for (int seqlen = 5; seqlen <= 6; seqlen++)
@@ -196,7 +195,8 @@ static void test_several(void) {
                 for (int causal = 0; causal < 2; causal++)
                     for (int pieces = 0; pieces < 3; pieces++)
                         for (int kind = 2; kind >= 0; kind -= 2) {
-                            Problem want = {batch, 2, 2, seqlen, seqlen, 64, dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}};
+                            Problem want = {batch, 2,     2,      seqlen, seqlen,
+                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}};
                             options_select(&o, index, 1);
                             wrong += !same_problem(&o.problem, &want) || o.selected != index++;
                             wrong += o.key_lengths[0] != 3 || o.key_lengths[batch - 1] != 3;

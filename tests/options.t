@@ -105,12 +105,33 @@ for my $threads ('0', '1025', '-1', '2x', 'all') {
     is(($? >> 8) . " $said", "2 01_tiled: HOST_THREADS=$threads: choose a whole number from 1 to 1024\n", "HOST_THREADS=$threads");
 }
 
+# memory: of a container that has 64 MiB, seven eighths are for arrays. 00_naive's S of 64 MiB is too large, and a row says so.
+SKIP: {
+    skip "a GPU's memory is its own", 5 if ($ENV{TEST_DEVICE} // '') eq 'cuda';
+    mkdir "$folder/$_" or die "$folder/$_: $!" for 'proc', 'proc/self', 'sys', 'sys/fs', 'sys/fs/cgroup';
+    for my $file (['proc/self/cgroup', "0::/\n"], ['sys/fs/cgroup/memory.max', 64 * 2**20 . "\n"]) {
+        open(my $out, '>', "$folder/$file->[0]") or die "$folder/$file->[0]: $!";
+        print $out $file->[1];
+    }
+    local @ENV{'MEMORY_ROOT', 'HOST_THREADS'} = ($folder, 1);
+    my @large = ('--batch', 1, '--heads', 4, '--seqlen-k', 16, '--head-dim', 64, '--iters', 1); # at 65536 Q has 32 MiB, LSE 1
+    my $text = 'not enough memory for batch 1, heads 4/4, seqlen 65536 and 16, head dim 64: the run needs %s GiB and has 0.05 GiB$';
+    refused_by('01_tiled', sprintf($text, '0\.16'), @large, '--seqlen', '8,65536');       # 5 Q, 3 LSE
+    refused_by('01_tiled', sprintf($text, '0\.09'), @large, '--seqlen', 65536, '--no-validate'); # 3 Q, 1 LSE
+    refused_by('05_fa2_backward', sprintf($text, '0\.31'), @large, '--seqlen', 65536);    # 10 Q, 2 LSE
+    my $run = run('01_tiled', @large, '--seqlen', 8);
+    is($run->{code}, 0, 'a small one runs in 64 MiB') or diag($run->{err});
+    $run = run('01_tiled', '--batch', 1, '--heads', 1, '--seqlen', 4096, '--head-dim', 64, '--lengths', 1, '--iters', 1);
+    like("$run->{code} $run->{out}", qr/^2 .*\n00_naive +out of memory.*\n01_tiled\/fma +out of memory.*\nNOT RUN/s, 'workspace that does not fit is a row');
+}
+
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);
 refused_by('06_fp8', "--format $_: choose e4m3 or e5m2\$", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', 'fp16', '1', '';
 refused_by('06_fp8', '--scaling row: choose tensor or block', '--scaling', 'row');
 refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
 refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes fp16, bf16, not fp32', '--dtype', 'fp32');
+refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes head dim 64, 128, not 72', '--head-dim', '64,72', '--seqlen', 8);
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');

@@ -122,6 +122,25 @@ for (@csv) {
     is($fields, scalar @fields, 'CSV: as many fields as the header');
 }
 
+# ---- several problems: for each what it is alone, the titles of CSV once
+my @axes = ('--heads', '2,4', '--kv-heads', 2, '--mask', 'full,causal');
+my @words = map { my $heads = $_; map { [$heads, $_] } 'full', 'causal' } 2, 4;
+$run = run('01_tiled', @small, @axes);
+is($run->{code}, 0, 'several problems: exit code 0') or diag($run->{out}, $run->{err});
+my @tables = split /\n\n/, $run->{out};
+is(pop @tables, "4 problems: 4 good, 0 bad, 0 not run or not checked\n", 'and a line about all of them');
+is(scalar @tables, 4, 'a table for each');
+like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2 .* $words[$_][1]\n(.*\n){7}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
+my @same = grep { !/latency|_ms|tflops|gbps/ } @fields;
+my @together = json_rows(@axes);
+for my $i (0 .. 3) {
+    my ($heads, $mask) = @{$words[$i]};
+    my @alone = json_rows('--heads', $heads, '--kv-heads', 2, '--mask', $mask);
+    is_deeply([map { [@$_{@same}] } @together[3 * $i .. 3 * $i + 2]], [map { [@$_{@same}] } @alone], "$heads $mask: the same rows as alone");
+}
+my @lines_of_csv = split /\n/, run('01_tiled', @small, '--csv', @axes)->{out};
+is(scalar(grep { /^stage,/ } @lines_of_csv) . ' ' . @lines_of_csv, '1 13', 'CSV: the titles once, and all rows');
+
 # ---- out of memory: S alone, 4 bytes a score, takes all there is (the GPU: more than any has); one key each keeps it short
 my $memory = 400 * 2**30;
 if (($ENV{TEST_DEVICE} // 'cpu') eq 'cpu') {

@@ -11,6 +11,7 @@
 #include "../common/judge/oracle.h"
 #include "../common/host/allocation.h"
 #include "../common/stage.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -31,34 +32,27 @@ enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 7, D = 64 };
 
 static int leaks; /* runs that did not give back all device memory */
 static struct {
-    int code;
-    char out[1 << 14], err[1 << 14];
+    const Stage *stage;
+    char *argv[64];
+    int argc, code;
+    char *out, *err;
 } run;
 
-static void read_all(FILE *file, char *text, size_t size) {
-    rewind(file);
-    text[fread(text, 1, size - 1, file)] = 0;
-    fclose(file);
+static void call_program(void *context) {
+    (void)context;
+    run.code = harness_main(run.stage, run.argc, run.argv);
+    leaks += device_allocated() != 0;
 }
+static void keep_errors(void *context) { run.err = captured(STDERR_FILENO, call_program, context); }
 
 /* harness_main with these options, separated by spaces; fills in `run`. */
 static void run_program(const Stage *stage, const char *options) {
-    char text[512], *argv[64] = {"verdict"};
-    int argc = 1;
+    char text[512];
     snprintf(text, sizeof text, "%s", options);
-    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    fflush(stdout), fflush(stderr);
-    int saved[2] = {dup(1), dup(2)};
-    FILE *out = tmpfile(), *err = tmpfile();
-    dup2(fileno(out), 1), dup2(fileno(err), 2);
-    run.code = harness_main(stage, argc, argv);
-    leaks += device_allocated() != 0;
-    fflush(stdout), fflush(stderr);
-    dup2(saved[0], 1), dup2(saved[1], 2);
-    close(saved[0]), close(saved[1]);
-    read_all(out, run.out, sizeof run.out);
-    read_all(err, run.err, sizeof run.err);
+    run.stage = stage;
+    run.argc = words_of(text, run.argv, 64);
+    free(run.out), free(run.err);
+    run.out = captured(STDOUT_FILENO, keep_errors, NULL);
 }
 
 /* The JSON row of a variant in a direction says this of `ok`. */
@@ -160,6 +154,9 @@ static void ignores_lengths(const Problem *p, const Tensors *t, const Buffer *w)
     other.key_lengths = NULL;
     right(p, &other, w);
 }
+static void wrong_in_bf16(const Problem *p, const Tensors *t, const Buffer *w) {
+    (p->dtype == DTYPE_BF16 ? wrong : right)(p, t, w);
+}
 static const char *refuses(const Problem *p) {
     (void)p;
     return "takes nothing";
@@ -188,6 +185,10 @@ static const Stage
                    .idea = "",
                    .variants = {{.name = "wrong", .idea = "", .launch = wrong, .dtypes = ALL, .refuses = refuses},
                                 FORWARD_VARIANT("right", right)}},
+    in_bf16 = {.name = "v",
+               .idea = "",
+               .variants =
+                   {{.name = "wrong", .idea = "", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
     all_refuse = {.name = "v", .idea = "", .variants = {{.name = "wrong", .idea = "", .dtypes = ALL, .refuses = refuses}}};
 
 /* One mistake, whose line names it, beside a right variant: in JSON. */
@@ -322,6 +323,28 @@ static void test_verdict(void) {
     run_program(&one_refuses, SHAPE " --json");
     expect(says_ok("v/wrong", "forward", "null") && strstr(run.out, "\"note\": \"not run: takes nothing\""),
            "what cannot run is neither right nor wrong", "");
+}
+
+/* What several problems come to: one of them wrong is worse than one that could not run. */
+static void test_several(void) {
+    static const struct {
+        const char *options, *last;
+        int code;
+    } cases[] = {
+        {" --dtype fp16 --mask full,causal", "\n2 problems: 2 good, 0 bad, 0 not run or not checked\n", 0},
+        {" --dtype fp16,fp32", "\n2 problems: 1 good, 0 bad, 1 not run or not checked\n", 2},
+        {" --dtype fp16,bf16", "\n2 problems: 1 good, 1 bad, 0 not run or not checked\n", 1},
+        {" --dtype fp32,bf16,fp16", "\n3 problems: 1 good, 1 bad, 1 not run or not checked\n", 1},
+        {" --dtype bf16,fp32", "\n2 problems: 0 good, 1 bad, 1 not run or not checked\n", 1},
+    };
+    mistake = (Mistake){"", o_nan, NULL, 3};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char options[256] = SHAPE;
+        run_program(&in_bf16, strcat(options, cases[i].options));
+        expect(run.code == cases[i].code && ends_with(run.out, cases[i].last), "several problems:", cases[i].options);
+        run_program(&in_bf16, strcat(options, " --csv"));
+        expect(run.code == cases[i].code && occurrences(run.out, "stage,variant,") == 1, "in CSV, titles once", "");
+    }
 }
 
 /* ---- the backward table ---- */
@@ -638,6 +661,7 @@ static void test_prepared(void) {
 int main(void) {
     test_forward();
     test_verdict();
+    test_several();
     test_backward();
     test_prepared();
     ok(!leaks, "all device memory is given back");

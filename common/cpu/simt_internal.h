@@ -1,5 +1,5 @@
 /* simt_internal.h - what the three files of the machine share: simt.c (fibers, and how they wait), simt_launch.c (workers,
- * blocks) and simt_report.c (messages). Nobody else includes it.
+ * blocks) and simt_report.c (messages). The trace, which looks into the machine, includes it too; nobody else does.
  *
  *     worker      one core: a POSIX thread, its fibers, its shared memory. Worker 0 is the thread that launches
  *     fiber       one CUDA thread of the block at hand. Made once, then used for every block that the worker ever runs

@@ -23,8 +23,8 @@ static double sample_bytes(const Options *o) {
            8;
 }
 
-/* prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one buffer of the
- * variant's workspace at a time. */
+/* prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one
+ * buffer of the variant's workspace at a time. */
 static double prepared_bytes(const Options *o) {
     const Problem *p = &o->problem;
     double inputs = (double)query_elements(p) + 2.0 * (double)key_elements(p), largest = 0;
@@ -50,7 +50,8 @@ MemoryNeed memory_need(const Options *o) {
                                 : 0; /* the reference's, and one to judge */
     double results = copies * outputs, judge = o->validate ? sample_bytes(o) + prepared_bytes(o) : 0;
     MemoryNeed need = {.device = inputs + outputs};
-    if (task_of(o->stage)->with_d_o) { /* dO; dQ, dK and dV; the forward pass has no reference, and one gradient is computed again */
+    if (task_of(o->stage)
+            ->with_d_o) { /* dO; dQ, dK and dV; the forward pass has no reference, and one gradient is computed again */
         double gradients = inputs;
         results = (copies > 0) * outputs + copies * gradients + (copies > 0) * larger(q, k);
         inputs += q;

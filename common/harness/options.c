@@ -41,11 +41,8 @@ static void list_choices(const Setting *setting, char *list, size_t size) {
     const char *last = setting->choices ? strrchr(setting->choices, '|') : NULL;
     size_t used = 0;
     for (const char *c = setting->choices ? setting->choices : ""; *c && used + 5 < size; c++)
-        used += (size_t)snprintf(list + used, size - used,
-                                 *c != '|'                    ? "%c"
-                                 : c == last && !setting->max ? " or "
-                                                              : ", ",
-                                 *c);
+        used += (size_t)(*c == '|' ? snprintf(list + used, size - used, "%s", c == last && !setting->max ? " or " : ", ")
+                                   : snprintf(list + used, size - used, "%c", *c));
     if (setting->max)
         snprintf(list + used, size - used, "%sa whole number from 1 to %d", used ? " or " : "", setting->max);
 }
@@ -165,7 +162,8 @@ static Parser show_help;
 
 /* ---- the options ---- */
 
-/* clang-format off: a table that reads better packed. An entry without a name is a heading of --help. */
+/* An entry without a name is a heading of --help. */
+/* clang-format off */
 #define OF_PROBLEM(member) set_axis, offsetof(Problem, member)
 #define OF_OPTIONS(member) offsetof(Options, member)
 static const Option OPTIONS[] = {
@@ -223,10 +221,9 @@ enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 static Option option_at(const Stage *stage, int i) {
     if (i < COMMON_OPTIONS)
         return OPTIONS[i];
-    int own = i - COMMON_OPTIONS;
-    Setting s = own < MAX_SETTINGS ? stage->settings[own] : (Setting){NULL, NULL, 0, NULL};
-    return (Option){s, s.choices || s.max ? "N" : NULL, set_axis, offsetof(Problem, settings) + (size_t)own * sizeof(int),
-                    NULL};
+    const Setting *own = &stage->settings[i - COMMON_OPTIONS];
+    size_t field = offsetof(Problem, settings) + (size_t)(own - stage->settings) * sizeof(int);
+    return (Option){*own, own->choices || own->max ? "N" : NULL, set_axis, field, NULL};
 }
 
 static int is_shape(const Option *option) {
@@ -253,11 +250,8 @@ static void help_option(const Stage *stage, const Option *option) {
         snprintf(absent, sizeof absent, "%d, %d", int_at(&gpu, option->field), int_at(&cpu, option->field));
     else if (option->absent)
         snprintf(absent, sizeof absent, "%s", option->absent);
-    printf("%-*s%-*s%s%s\n", option->is.name ? 17 : 0, left,
-           !*absent          ? 0
-           : option->is.name ? 53
-                             : 70,
-           option->is.help, *absent ? " " : "", absent);
+    int indent = option->is.name ? 17 : 0;
+    printf("%-*s%-*s%s\n", indent, left, *absent ? 71 - indent : 0, option->is.help, absent);
 }
 
 static void show_help(Options *o, const Option *option, const char *text) {
@@ -272,10 +266,10 @@ static void show_help(Options *o, const Option *option, const char *text) {
            stage->name, stage->idea, stage->name);
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(stage, each);
-    printf(
-        "\nTFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
-        "cuts off. GB/s %s read once, O and LSE written once.\n",
-        stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
+    printf("\n"
+           "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
+           "cuts off. GB/s %s read once, O and LSE written once.\n",
+           stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
@@ -341,6 +335,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
     }
     if (o.save && o.problem_count > 1)
         cannot_run("--save %s: choose one value for each option, these make %d problems", o.save, o.problem_count);
+    if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
+        cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
     return o;
 }
 

@@ -1,4 +1,4 @@
-/* variant.c - can it run here? variant_refuses of stage.h. */
+/* refuse.c - can a variant run here? variant_refuses of stage.h. */
 #include "../device/device.h"
 #include "options.h"
 #include "../stage.h"

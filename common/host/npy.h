@@ -33,7 +33,7 @@ typedef struct {
  * *out holds nothing. */
 const char *npy_read(const char *path, Npy *out);
 const char *npy_read_header(const char *path, Npy *out); /* the same without the data, which stay NULL */
-void npy_free(Npy *npy); /* harmless on one that holds nothing */
+void npy_free(Npy *npy);                                 /* harmless on one that holds nothing */
 
 /* Element i as a double. */
 double npy_get(const Npy *npy, size_t i);

@@ -1,6 +1,6 @@
 /* check.h - comparing what a stage computed with a reference, so that NaN, Inf and unwritten elements can never pass.
  *
- *     Comparison c = compare_output(&p, got, naive_o, naive_lse);
+ *     Comparison c = compare_output(&p, o, naive_o, naive_lse, score_size(&p, q, k));
  *     if (!c.ok)
  *         comparison_print(stderr, &c);
  *

@@ -35,10 +35,12 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
  *
  * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add
  *             up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
- *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row.
+ *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row, in rows whose largest element
+ *             is more than the floor; the largest of these holds for all rows. A sampled row itself takes its own.
  * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
  *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. And what is smaller than the dtype's smallest step
- *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. */
+ *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. And one step for the
+ *             gradient itself, as in output_allowance. */
 GradientScale gradient_scale(const Problem *p, const void *q, const void *k, const void *v, const void *d_o) {
     double max_q = largest_magnitude(p->dtype, q, query_elements(p)),
            max_k = largest_magnitude(p->dtype, k, key_elements(p));

@@ -6,7 +6,7 @@
  *     trace_find(trace, "mma_scores", "Q")->read
  *
  * What is counted is the kernel as it is written: the requests its warps make, before any cache. notes/trace.md explains the
- * units and how it is done; common/trace/ do it.
+ * units and how it is done; trace_internal.h lists the files that do it.
  */
 #ifndef FA_TRACE_H
 #define FA_TRACE_H

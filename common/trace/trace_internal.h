@@ -1,4 +1,4 @@
-/* trace_internal.h - what the rooms of the trace share:
+/* trace_internal.h - what the files of the trace share:
  *
  *     trace.c         what the compiler calls at each access; which tensor and which site that is; launches
  *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost

@@ -1,0 +1,186 @@
+/* memory.c - how much memory a container leaves, told by made-up files; and what the harness asks for before a run. */
+#define _XOPEN_SOURCE 700 /* mkdtemp, nftw */
+#include "../common/harness/budget.h"
+#include "../common/host/memory.h"
+#include "tap.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/memory_test_XXXXXX";
+
+static void write_file(const char *path, const char *text) {
+    char name[600];
+    snprintf(name, sizeof name, "%s/%s", root, path);
+    for (char *slash = name + sizeof root; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(name, 0777);
+        *slash = '/';
+    }
+    FILE *file = fopen(name, "w");
+    fputs(text, file);
+    fclose(file);
+}
+
+static int remove_one(const char *path, const struct stat *status, int type, struct FTW *at) {
+    (void)status, (void)type;
+    return at->level ? remove(path) : 0;
+}
+static void remove_all(void) { nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
+
+#define V1 "sys/fs/cgroup/memory/"
+#define V2 "sys/fs/cgroup/"
+
+static void test_groups(void) {
+    static const struct {
+        const char *name, *groups; /* /proc/self/cgroup */
+        const char *files[6];      /* and what is in others */
+        size_t limit;              /* 0: none */
+    } cases[] = {
+        {"no groups", NULL, {0}, 0},
+        {"version 2, inside a container", "0::/\n", {V2 "memory.max", "8000\n"}, 8000},
+        {"version 2, no limit", "0::/\n", {V2 "memory.max", "max\n"}, 0},
+        {"version 2, its own limit", "0::/a/b\n", {V2 "a/b/memory.max", "800\n", V2 "a/memory.max", "1600\n"}, 800},
+        {"version 2, that of a group above it",
+         "0::/a/b\n",
+         {V2 "a/b/memory.max", "max\n", V2 "a/memory.max", "1600\n", V2 "memory.max", "3200"},
+         1600},
+        {"version 2, at the top", "0::/a/b\n", {V2 "memory.max", "3200"}, 3200},
+        {"version 2, another's group", "0::/a\n", {V2 "b/memory.max", "800", V2 "a/b/memory.max", "80"}, 0},
+        {"version 2, more than there is", "0::/\n", {V2 "memory.max", "9223372036854771712"}, 0},
+        {"version 1", "3:cpu,cpuacct:/c\n2:memory:/m\n1:name=systemd:/s\n", {V1 "m/memory.limit_in_bytes", "4000\n"}, 4000},
+        {"version 1, with other controllers", "2:cpu,memory,io:/m\n", {V1 "m/memory.limit_in_bytes", "4000\n"}, 4000},
+        {"version 1, no limit", "2:memory:/\n", {V1 "memory.limit_in_bytes", "9223372036854771712\n"}, 0},
+        {"version 1, seen from inside", "2:memory:/docker/12ab\n", {V1 "memory.limit_in_bytes", "4800\n"}, 4800},
+        {"version 1, of another controller", "2:memory_too:/m\n3:cpu:/m\n", {V1 "m/memory.limit_in_bytes", "4000\n"}, 0},
+        {"both versions", "2:memory:/m\n0::/n\n", {V1 "m/memory.limit_in_bytes", "4000\n", V2 "n/memory.max", "2400"}, 2400},
+        {"lines that are none", "\n2\n2:memory\n0::/\n", {V2 "memory.max", "8000\n"}, 8000},
+        {"files that hold no number", "0::/a\n", {V2 "a/memory.max", "", V2 "memory.max", "8000"}, 8000},
+    };
+    setenv("MEMORY_ROOT", root, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t limit = cases[i].limit ? cases[i].limit : (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+        remove_all();
+        if (cases[i].groups)
+            write_file("proc/self/cgroup", cases[i].groups);
+        for (int f = 0; f < 6 && cases[i].files[f]; f += 2)
+            write_file(cases[i].files[f], cases[i].files[f + 1]);
+        ok(memory_budget() == limit / 8 * 7, "%s: seven eighths of %zu bytes", cases[i].name, limit);
+    }
+    write_file("proc/self/cgroup", "0::/\n");
+    write_file(V2 "memory.max", "8000\n");
+    memory_keep_for_host(3000);
+    ok(memory_for_device() == 4000, "the device has what the host does not keep");
+    memory_keep_for_host(7001);
+    ok(memory_for_device() == 0, "or nothing");
+    memory_keep_for_host(0);
+    remove_all();
+    unsetenv("MEMORY_ROOT");
+}
+
+static PreparedRounding nothing(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    (void)p, (void)workspace, (void)q, (void)k, (void)v;
+    return (PreparedRounding){0};
+}
+static void launch(const Problem *p, const Tensors *t, const Buffer *workspace) { (void)p, (void)t, (void)workspace; }
+static int plan(const Problem *p, Buffer *workspace) {
+    (void)p;
+    workspace[0] = (Buffer){"small", 1000, NULL, 0};
+    workspace[1] = (Buffer){"large", 70000, NULL, 0};
+    return 2;
+}
+static int with_setting(const Problem *p) { return p->settings[0]; }
+
+/* Q has 2 * 3 * 40 rows, K and V 2 * 3 * 50, of 64. */
+static void test_need(void) {
+    static const Variant forward = {.name = "forward", .dtypes = FP16 | FP32};
+    static const Stage plain = {.name = "09_plain", .variants = {{.name = "v", .dtypes = FP16 | FP32}}},
+                       backward = {.name = "09_back", .variants = {{.name = "v", .dtypes = FP16}}, .forward = &forward},
+                       prepares = {.name = "09_small",
+                                   .variants = {{.name = "a", .dtypes = FP16},
+                                                {.name = "b",
+                                                 .dtypes = FP16,
+                                                 .launch = launch,
+                                                 .plan = plan,
+                                                 .prepare = launch,
+                                                 .prepares = with_setting,
+                                                 .prepared_values = nothing}},
+                                   .settings = {{.name = "small"}}};
+    enum { Q = 2 * 3 * 40 * 64, K = 2 * 3 * 50 * 64, ROWS = 2 * 3 * 40, SAMPLES = 3 * 50 * 129 * 8 }; /* three threads */
+    enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 8 * (Q + ROWS) + 70000 };
+    static const struct {
+        const char *name;
+        const Stage *stage;
+        const char *words[4];
+        double host, device;
+    } cases[] = {
+        {"forward", &plain, {"--dtype=fp16"}, 2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES, 2 * (2 * Q + 2 * K) + LSE},
+        {"fp32", &plain, {"--dtype=fp32"}, 4 * (Q + 2 * K) + 2 * (4 * Q + LSE) + SAMPLES, 4 * (2 * Q + 2 * K) + LSE},
+        {"fewer keys",
+         &plain,
+         {"--lengths=7,20"},
+         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES / 50 * 20,
+         2 * (2 * Q + 2 * K) + LSE},
+        {"time only", &plain, {"--no-validate"}, 2 * (Q + 2 * K), 2 * (2 * Q + 2 * K) + LSE},
+        {"time and save",
+         &plain,
+         {"--no-validate", "--variant=v", "--save=."},
+         2 * (Q + 2 * K) + 2 * Q + LSE,
+         2 * (2 * Q + 2 * K) + LSE},
+        {"backward",
+         &backward,
+         {"--dtype=fp16"},
+         2 * (2 * Q + 2 * K) + 2 * Q + LSE + 4 * (Q + 2 * K) + 2 * K + SAMPLES,
+         2 * (4 * Q + 4 * K) + LSE},
+        {"backward, time only", &backward, {"--no-validate"}, 2 * (2 * Q + 2 * K), 2 * (4 * Q + 4 * K) + LSE},
+        {"prepared",
+         &prepares,
+         {"--small"},
+         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES + PREPARED,
+         2 * (2 * Q + 2 * K) + LSE},
+        {"nothing prepared",
+         &prepares,
+         {"--warm"},
+         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
+         2 * (2 * Q + 2 * K) + LSE},
+        {"another variant",
+         &prepares,
+         {"--small", "--variant=a"},
+         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
+         2 * (2 * Q + 2 * K) + LSE},
+        {"prepared, time only", &prepares, {"--small", "--no-validate"}, 2 * (Q + 2 * K), 2 * (2 * Q + 2 * K) + LSE},
+    };
+    setenv("HOST_THREADS", "3", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *words[10] = {"program", "--batch=2", "--heads=3", "--seqlen=40", "--seqlen-k=50", "--head-dim=64"};
+        int count = 6;
+        for (int w = 0; w < 4 && cases[i].words[w]; w++)
+            words[count++] = (char *)cases[i].words[w];
+        Options o = options_parse(cases[i].stage, count, words);
+        options_select(&o, 0, 1);
+        MemoryNeed need = memory_need(&o);
+        if (!ok(need.host == cases[i].host && need.device == cases[i].device, "%s", cases[i].name))
+            diag("host %.0f, not %.0f; device %.0f, not %.0f", need.host, cases[i].host, need.device, cases[i].device);
+        options_free(&o);
+    }
+    char *words[] = {"program", "--no-validate"};
+    Options o = options_parse(&plain, 2, words);
+    options_select(&o, 0, 1);
+    double before = memory_need(&o).host;
+    o.largest_file = 1 << 30;
+    ok(memory_need(&o).host == before + (1 << 30), "a file of --load, while it is read");
+    options_free(&o);
+    unsetenv("HOST_THREADS");
+}
+
+int main(void) {
+    if (!mkdtemp(root))
+        return 1;
+    test_groups();
+    rmdir(root);
+    test_need();
+    return tap_done();
+}
