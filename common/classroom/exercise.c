@@ -154,7 +154,8 @@ static const char *answer_in(const char *options) {
 /* What the kernels do: the answers, one a line. The rows of all `trace` and `measure` lines, with a field `run` that counts those
  * lines, are what the `answer` lines are computed from. */
 static char *computed(const char *answer) {
-    char runs[4096] = ":", script[4096] = "";
+    char runs[4096] = ":", script[4096] = "", traced_build[PATH];
+    snprintf(traced_build, sizeof traced_build, "cpu TRACE=1 OUT='%s'", trace_out);
     make_copy();
     for (int line = at, run = 0; in_exercise(line); line++) {
         const char *options = lines[line].value;
@@ -166,7 +167,7 @@ static char *computed(const char *answer) {
             continue;
         snprintf(to, sizeof script - strlen(script), "if (!count(\"run=%d\")) exit 1\n", ++run); /* it did not run */
         snprintf(runs + strlen(runs), sizeof runs - strlen(runs), "; '%s' %s --json %.*s %s | sed 's/^{/{\"run\": %d, /'",
-                 traced ? built(trace_out, stage, "cpu TRACE=1") : built(out, stage, device), traced ? "--trace" : "", fixed,
+                 traced ? built(trace_out, stage, traced_build) : built(out, stage, device), traced ? "--trace" : "", fixed,
                  options, options[fixed] ? answer : "", run);
     }
     show_progress("running ...");
