@@ -50,11 +50,11 @@ __device__ inline void multiply_slice(const Shared &shared, float (&c)[OWN][OWN]
     }
 }
 
-/* S = scale Q K^T, masked. Block: (tile of keys, tile of queries, batch x head). */
+/* S = scale Q K^T, masked. Block: (tile of queries, tile of keys, batch x head). */
 template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S) {
     SHARED_MEMORY(Shared, shared);
     int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
-    int first_row = blockIdx.y * Br, first_column = blockIdx.x * Bc;
+    int first_row = blockIdx.x * Br, first_column = blockIdx.y * Bc;
     const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
     const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
 
@@ -87,11 +87,11 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
     }
 }
 
-/* O = P V. Block: (tile of head_dim, tile of queries, batch x head); the inner dimension is the keys. */
+/* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. */
 template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *P) {
     SHARED_MEMORY(Shared, shared);
     int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
-    int first_row = blockIdx.y * Br, first_d = blockIdx.x * Bc;
+    int first_row = blockIdx.x * Br, first_d = blockIdx.y * Bc;
     int pitch = score_pitch(&p), keys = key_length(&p, t.key_lengths, batch);
     const T *probabilities = P + (size_t)blockIdx.z * p.seqlen_q * pitch;
     const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
@@ -116,7 +116,7 @@ template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *
         for (int j = 0; j < OWN; j++) {
             int row = first_row + threadIdx.x / STRIDE + STRIDE * i, d = first_d + threadIdx.x % STRIDE + STRIDE * j;
             if (row < p.seqlen_q && d < p.head_dim)
-                o[(size_t)row * p.head_dim + d] = from_float<T>(c[i][j]);
+                o[(size_t)row * p.head_dim + d] = from_float<T>(c[i][j] / P_SCALE);
         }
 }
 
@@ -124,8 +124,8 @@ extern "C" int tiled_fma_plan(const Problem *p, Buffer *workspace) { return tile
 
 extern "C" void tiled_fma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     float *S = (float *)workspace[0].pointer;
-    dim3 scores_grid(score_pitch(p) / Bc, ceil_div(p->seqlen_q, Br), p->batch * p->heads);
-    dim3 output_grid(ceil_div(p->head_dim, Bc), ceil_div(p->seqlen_q, Br), p->batch * p->heads);
+    dim3 scores_grid(ceil_div(p->seqlen_q, Br), score_pitch(p) / Bc, p->batch * p->heads);
+    dim3 output_grid(ceil_div(p->seqlen_q, Br), ceil_div(p->head_dim, Bc), p->batch * p->heads);
     WITH_ANY_TYPE(p->dtype, T, {
         T *P = (T *)workspace[1].pointer;
         LAUNCH(fma_scores<T>, scores_grid, THREADS, sizeof(Shared), *p, *t, S);

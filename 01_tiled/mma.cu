@@ -1,8 +1,19 @@
 /* 01_tiled/mma - the same tiles, multiplied by the tensor cores.
  *
  * The idea. One mma.m16n8k16 instruction multiplies a 16 x 16 by a 16 x 8 matrix, 4096 FLOPs for a warp, where 32 lanes of
- * fused multiply-adds do 64. Nothing else changes against fma.cu: the tiles, what is stored, the softmax. Every later stage
- * uses this product, so that what a later idea buys is not confused with what tensor cores buy.
+ * fused multiply-adds do 64. The tiles, what is stored and the softmax are those of fma.cu. Every later stage ends with
+ * kernels of this product, so that what a later idea buys is not confused with what tensor cores buy.
+ *
+ * What else must change against fma.cu, and why:
+ *
+ *     fp16 and bf16           the operands of mma are 16 bits wide
+ *     D = 64 or 128           fragments are registers, so the loops over them are unrolled
+ *     swizzled tiles          ldmatrix reads 16 bytes of eight rows at once: padding by one word would not keep them aligned
+ *     cp.async                nothing is converted on the way, so nothing has to pass through registers
+ *     no slices of D          in 16 bits all of D fits: one copy, one barrier, then only products
+ *     128 threads, not 256    a warp owns the 16 rows of an mma, and the tile has 64
+ *
+ * And one that need not: a block of the output owns all D columns, not 64, so that P is read once and not D / 64 times.
  *
  * Who owns what: a block of 4 warps owns 64 rows; warp w owns rows 16 w .. 16 w + 15 of the tile, in fragments (see
  * gpu/instructions.cuh) of 16 x 8. In each, lane T = 4 g + j holds columns 2j, 2j+1 of rows g and g + 8:
@@ -28,12 +39,12 @@ template <typename T, int D> struct ScoresShared {
     Tile<T, Bc, D> k;
 };
 
-/* S = scale Q K^T, masked. Block: (tile of keys, tile of queries, batch x head). */
+/* S = scale Q K^T, masked. Block: (tile of queries, tile of keys, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scores(Problem p, Tensors t, float *S) {
     using Shared = ScoresShared<T, D>;
     SHARED_MEMORY(Shared, shared);
     int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
-    int first_row = blockIdx.y * Br, first_column = blockIdx.x * Bc;
+    int first_row = blockIdx.x * Br, first_column = blockIdx.y * Bc;
     const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
     const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -60,8 +71,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
 
     int pitch = score_pitch(&p);
 #pragma unroll
-    for (int half = 0; half < 2; half++) { /* row g, then row g + 8 */
-        int row = first_row + 16 * warp + lane / 4 + 8 * half;
+    for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+        int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
         int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
@@ -69,8 +80,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
 #pragma unroll
         for (int n = 0; n < Bc / 8; n++) {
             int column = first_column + 8 * n + 2 * (lane % 4);
-            float2 pair = make_float2(column < visible ? p.scale * c[n][2 * half] : -INFINITY,
-                                      column + 1 < visible ? p.scale * c[n][2 * half + 1] : -INFINITY);
+            float2 pair = make_float2(column < visible ? p.scale * c[n][2 * h] : -INFINITY,
+                                      column + 1 < visible ? p.scale * c[n][2 * h + 1] : -INFINITY);
             *reinterpret_cast<float2 *>(&scores[column]) = pair;
         }
     }
@@ -115,14 +126,14 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
 
     T *output = (T *)t.o + query_head_offset(&p, batch, head);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = first_row + 16 * warp + lane / 4 + 8 * half;
+    for (int h = 0; h < 2; h++) {
+        int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            uint32_t pair = pack_pair<T>(o[n][2 * half], o[n][2 * half + 1]);
-            *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * n + 2 * (lane % 4)]) = pair;
+        for (int d = 0; d < D / 8; d++) {
+            uint32_t pair = pack_pair<T>(o[d][2 * h] / P_SCALE, o[d][2 * h + 1] / P_SCALE);
+            *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * d + 2 * (lane % 4)]) = pair;
         }
     }
 }
@@ -131,7 +142,7 @@ extern "C" int tiled_mma_plan(const Problem *p, Buffer *workspace) { return tile
 
 extern "C" void tiled_mma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     float *S = (float *)workspace[0].pointer;
-    dim3 scores_grid(score_pitch(p) / Bc, ceil_div(p->seqlen_q, Br), p->batch * p->heads);
+    dim3 scores_grid(ceil_div(p->seqlen_q, Br), score_pitch(p) / Bc, p->batch * p->heads);
     dim3 output_grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         T *P = (T *)workspace[1].pointer;

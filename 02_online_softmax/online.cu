@@ -1,5 +1,9 @@
 /* 02_online_softmax/online - the row maximum and sum are found tile by tile, so S is never stored.
  *
+ * fma.cu has the same on one screen, in plain CUDA. Here the products are mma's, as in 01_tiled/mma, and each pass is a
+ * kernel of its own: the first needs neither shared memory for V nor registers for O, and twice as many of its blocks run
+ * at a time.
+ *
  * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let some
  * columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
  * e^(S_j - m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
@@ -40,6 +44,7 @@
  *
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
@@ -48,8 +53,9 @@ constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
 
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
+/* P = e^(S - LSE) meets V so many times as large, as in 00_naive: among N keys it is about 1 / N, too small for fp16 when N
+ * is large. */
+constexpr float P_SCALE = 1024, LN_P_SCALE = 6.9314718f;
 
 /* Maximum and sum of e^(S - m) over a set of columns, and the merge rule. */
 struct Statistics {
@@ -116,29 +122,29 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_s
 
         /* m~ and l~ of this lane's 16 columns of the tile, merged into what it has of the row so far */
 #pragma unroll
-        for (int half = 0; half < 2; half++) { /* row g, then row g + 8 */
+        for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
             Statistics tile = {-INFINITY, 0};
 #pragma unroll
             for (int n = 0; n < Bc / 8; n++)
-                tile.m = fmaxf(tile.m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+                tile.m = fmaxf(tile.m, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
 #pragma unroll
             for (int n = 0; n < Bc / 8; n++)
-                tile.l += __expf(s[n][2 * half] - shift_of(tile.m)) + __expf(s[n][2 * half + 1] - shift_of(tile.m));
-            row_statistics[half] = merge(row_statistics[half], tile);
+                tile.l += __expf(s[n][2 * h] - shift_of(tile.m)) + __expf(s[n][2 * h + 1] - shift_of(tile.m));
+            row_statistics[h] = merge(row_statistics[h], tile);
         }
         __syncthreads(); /* and K is done with, before the next tile overwrites it */
     }
     cp_async_wait<0>(); /* Q was not waited for if there was no key tile */
 
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        Statistics whole = row_statistics[half];
+    for (int h = 0; h < 2; h++) {
+        Statistics whole = row_statistics[h];
         for (int offset = 1; offset < 4; offset *= 2) { /* the four lanes of the quad share the row */
-            Statistics other = {__shfl_xor_sync(0xffffffff, whole.m, offset), __shfl_xor_sync(0xffffffff, whole.l, offset)};
+            Statistics other = {__shfl_xor_sync(WHOLE_WARP, whole.m, offset), __shfl_xor_sync(WHOLE_WARP, whole.l, offset)};
             whole = merge(whole, other);
         }
-        if (lane % 4 == 0 && row + 8 * half < p.seqlen_q)
-            t.lse[(size_t)blockIdx.y * p.seqlen_q + row + 8 * half] = shift_of(whole.m) + logf(whole.l);
+        if (lane % 4 == 0 && row + 8 * h < p.seqlen_q)
+            t.lse[(size_t)blockIdx.y * p.seqlen_q + row + 8 * h] = shift_of(whole.m) + logf(whole.l);
     }
 }
 
@@ -162,9 +168,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_o
     int visible[2] = {visible_keys(&p, keys, row), visible_keys(&p, keys, row + 8)};
     int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1);
     float shift[2] = {};
-    for (int half = 0; half < 2; half++)
-        if (row + 8 * half < p.seqlen_q)
-            shift[half] = shift_of(t.lse[(size_t)blockIdx.y * p.seqlen_q + row + 8 * half]);
+    for (int h = 0; h < 2; h++)
+        if (row + 8 * h < p.seqlen_q)
+            shift[h] = shift_of(t.lse[(size_t)blockIdx.y * p.seqlen_q + row + 8 * h]) - LN_P_SCALE;
 
     load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
     float o[D / 8][4] = {};
@@ -198,13 +204,13 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_o
 
     T *output = (T *)t.o + query_head_offset(&p, batch, head);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        if (row + 8 * half >= p.seqlen_q)
+    for (int h = 0; h < 2; h++) {
+        if (row + 8 * h >= p.seqlen_q)
             continue;
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            uint32_t pair = pack_pair<T>(o[n][2 * half], o[n][2 * half + 1]);
-            *reinterpret_cast<uint32_t *>(&output[(size_t)(row + 8 * half) * D + 8 * n + 2 * (lane % 4)]) = pair;
+        for (int d = 0; d < D / 8; d++) {
+            uint32_t pair = pack_pair<T>(o[d][2 * h] / P_SCALE, o[d][2 * h + 1] / P_SCALE);
+            *reinterpret_cast<uint32_t *>(&output[(size_t)(row + 8 * h) * D + 8 * d + 2 * (lane % 4)]) = pair;
         }
     }
 }

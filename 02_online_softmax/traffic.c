@@ -1,5 +1,16 @@
-/* traffic.c - the bytes that 02_online_softmax moves: no S, no P; Q and K twice. */
+/* traffic.c - the bytes that 02_online_softmax moves: no S, no P; K twice. */
 #include "../common/traffic.h"
+
+int online_fma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    double key_bytes = walked_key_bytes(p, key_lengths, 32, 1);
+    int i = 0;
+    traffic[i++] = (Traffic){"online_fma", "Q", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"online_fma", "K", 2 * key_bytes, 0};
+    traffic[i++] = (Traffic){"online_fma", "V", key_bytes, 0};
+    traffic[i++] = (Traffic){"online_fma", "LSE", 0, row_bytes(p)};
+    traffic[i++] = (Traffic){"online_fma", "O", 0, query_bytes(p)};
+    return i;
+}
 
 int online_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     double key_bytes = walked_key_bytes(p, key_lengths, 64, 1);

@@ -1,5 +1,7 @@
 /* 03_fa1/fa1 - FlashAttention-1 as published (Dao et al. 2022, Algorithm 1): one pass, O corrected at every key tile.
  *
+ * fma.cu has the same on one screen, in plain CUDA. Here the products are mma's, and K and V are split over the warps.
+ *
  * The idea. 02_online_softmax had to know LSE before it could multiply by V, and paid Q K^T twice. But O can start with the
  * statistics of the keys seen so far and be corrected later, exactly as l is. Let O = P V / l over the columns seen so far.
  * A new tile with P~ = e^(S - m~) and its own (m~, l~) changes it to
@@ -20,6 +22,11 @@
  *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
  *                                                     shared memory, and so is its O, as a sum of four products.
  *
+ * What this takes back. In 02_online_softmax/online queries are outer, a block a query tile, and a warp owns rows: nothing is
+ * exchanged, and there are blocks for the whole chip. Both are given up because the algorithm was published so: with keys
+ * outer each key is loaded once, and with K and V at rest while queries go by, it is keys that each warp keeps. 04_fa2 takes
+ * the two steps again, one a kernel, and so shows what each of them is worth: loop_swap, split_q.
+ *
  * Registers a lane: the warp's S, 32 x Bc / 4, takes Bc / 4; its product with V, 32 x D, takes D. Shared memory: 64 KB for K
  * and V, 64 D bytes for Q, 22 KB for what the warps exchange: 90 KB (D = 64) or 94 KB (D = 128); on sm_75, with half of Bc,
  * 58 or 62 KB.
@@ -39,12 +46,13 @@
  *
  *     make 03_fa1 && ./03_fa1/03_fa1 --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
+constexpr int m_tiles = Br / 16; /* 16-row tiles of mma: a warp has all rows */
 
 /* Bc, the columns of a tile of S: keys. Each tile is one more pass over O, l and m, so K and V get what is left of shared
  * memory: 64 KB of the 99 KB that a block can have on every chip from sm_80 on, 32 KB of the 64 KB of sm_75. */
@@ -63,26 +71,6 @@ template <typename T, int D, int capability> struct Fa1Shared {
     float m[Br], l[Br];                             /* over the earlier key tiles */
     float alpha[Br], beta[Br];                      /* O' = alpha O + beta P~ V */
 };
-
-/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int CAPABILITY = 75;
-#else
-constexpr int CAPABILITY = 80;
-#endif
-
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
-
-/* Maximum and sum over the four lanes that share a row. */
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 /* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head.
  * Two blocks a multiprocessor are the most that shared memory has room for, so registers need not be saved for more. */
@@ -127,19 +115,19 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
             __syncthreads(); /* the tiles are there */
 
             /* S = scale Q K^T: all rows of the tile, this warp's keys */
-            float s[ROW_TILES][warp_keys / 8][4] = {};
+            float s[m_tiles][warp_keys / 8][4] = {};
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
-                uint32_t a[ROW_TILES][4];
+                uint32_t a[m_tiles][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
                     load_a_fragment(a[i], shared.q, 16 * i, d);
 #pragma unroll
                 for (int n = 0; n < warp_keys / 8; n += 2) {
                     uint32_t b[4];
                     load_b_fragments(b, shared.k, warp_keys * warp + 8 * n, d);
 #pragma unroll
-                    for (int i = 0; i < ROW_TILES; i++) {
+                    for (int i = 0; i < m_tiles; i++) {
                         mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
                         mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
                     }
@@ -148,7 +136,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
 
             /* the mask, and the maximum over this warp's keys */
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
                     int row = 16 * i + 8 * h + lane / 4;
@@ -173,7 +161,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
 
             /* P~ = e^(S - m~), and its sum over this warp's keys */
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     int row = 16 * i + 8 * h + lane / 4;
@@ -217,12 +205,12 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
             }
 
             /* P~ V: all rows and columns of O, this warp's keys */
-            float o[ROW_TILES][D / 8][4] = {};
+            float o[m_tiles][D / 8][4] = {};
 #pragma unroll
             for (int n = 0; n < warp_keys / 16; n++) {
-                uint32_t a[ROW_TILES][4];
+                uint32_t a[m_tiles][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                     for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
                         a[i][j] = pack_pair<T>(s[i][2 * n + j / 2][2 * (j % 2)], s[i][2 * n + j / 2][2 * (j % 2) + 1]);
@@ -231,7 +219,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                     uint32_t b[4];
                     load_b_fragments_trans(b, shared.v, warp_keys / 16 * warp + n, 8 * d);
 #pragma unroll
-                    for (int i = 0; i < ROW_TILES; i++) {
+                    for (int i = 0; i < m_tiles; i++) {
                         mma_m16n8k16<T>(o[i][d], a[i], b[0], b[1]);
                         mma_m16n8k16<T>(o[i][d + 1], a[i], b[2], b[3]);
                     }
@@ -244,7 +232,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 if (slice > 0)
                     __syncthreads(); /* the slice before is done with */
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                     for (int n = 0; n < SLICE / 8; n++)
 #pragma unroll

@@ -24,12 +24,13 @@
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant epilogue --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
+constexpr int m_tiles = Br / 16; /* 16-row tiles of mma: a warp has all rows */
 
 /* Bc, the columns of a tile of S: keys. Each tile is one more pass over O, l and m, so K and V get what is left of shared
  * memory: 64 KB of the 99 KB that a block can have on every chip from sm_80 on, 32 KB of the 64 KB of sm_75. */
@@ -48,26 +49,6 @@ template <typename T, int D, int capability> struct EpilogueShared {
     float m[Br], l[Br];                             /* over the earlier key tiles */
     float alpha[Br], inverse[Br];                   /* O' = alpha O + P V, and 1 / l' */
 };
-
-/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int CAPABILITY = 75;
-#else
-constexpr int CAPABILITY = 80;
-#endif
-
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
-
-/* Maximum and sum over the four lanes that share a row. */
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 /* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head.
  * Two blocks a multiprocessor are the most that shared memory has room for, so registers need not be saved for more. */
@@ -113,19 +94,19 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
             __syncthreads(); /* the tiles are there */
 
             /* S = scale Q K^T: all rows of the tile, this warp's keys */
-            float s[ROW_TILES][warp_keys / 8][4] = {};
+            float s[m_tiles][warp_keys / 8][4] = {};
 #pragma unroll
             for (int d = 0; d < D / 16; d++) {
-                uint32_t a[ROW_TILES][4];
+                uint32_t a[m_tiles][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
                     load_a_fragment(a[i], shared.q, 16 * i, d);
 #pragma unroll
                 for (int n = 0; n < warp_keys / 8; n += 2) {
                     uint32_t b[4];
                     load_b_fragments(b, shared.k, warp_keys * warp + 8 * n, d);
 #pragma unroll
-                    for (int i = 0; i < ROW_TILES; i++) {
+                    for (int i = 0; i < m_tiles; i++) {
                         mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
                         mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
                     }
@@ -134,7 +115,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
 
             /* the mask, and the maximum over this warp's keys */
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
                     int row = 16 * i + 8 * h + lane / 4;
@@ -159,7 +140,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
 
             /* P = e^(S - m'), and its sum over this warp's keys */
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++)
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
                     int row = 16 * i + 8 * h + lane / 4;
@@ -200,12 +181,12 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
             }
 
             /* P V: all rows and columns of O, this warp's keys */
-            float o[ROW_TILES][D / 8][4] = {};
+            float o[m_tiles][D / 8][4] = {};
 #pragma unroll
             for (int n = 0; n < warp_keys / 16; n++) {
-                uint32_t a[ROW_TILES][4];
+                uint32_t a[m_tiles][4];
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                     for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
                         a[i][j] = pack_pair<T>(s[i][2 * n + j / 2][2 * (j % 2)], s[i][2 * n + j / 2][2 * (j % 2) + 1]);
@@ -214,7 +195,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
                     uint32_t b[4];
                     load_b_fragments_trans(b, shared.v, warp_keys / 16 * warp + n, 8 * d);
 #pragma unroll
-                    for (int i = 0; i < ROW_TILES; i++) {
+                    for (int i = 0; i < m_tiles; i++) {
                         mma_m16n8k16<T>(o[i][d], a[i], b[0], b[1]);
                         mma_m16n8k16<T>(o[i][d + 1], a[i], b[2], b[3]);
                     }
@@ -227,7 +208,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
                 if (slice > 0)
                     __syncthreads(); /* the slice before is done with */
 #pragma unroll
-                for (int i = 0; i < ROW_TILES; i++)
+                for (int i = 0; i < m_tiles; i++)
 #pragma unroll
                     for (int n = 0; n < SLICE / 8; n++)
 #pragma unroll

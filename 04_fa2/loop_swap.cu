@@ -30,14 +30,15 @@
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 constexpr int Br = 32; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys. No pass over O any more that larger tiles would save */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-constexpr int ROW_TILES = Br / 16; /* 16-row pieces of mma */
-static_assert(Bc == 16 * WARPS, "a warp owns the 16 keys of one mma");
+constexpr int m_tiles = Br / 16;      /* 16-row tiles of mma: a warp has all rows, */
+constexpr int warp_keys = Bc / WARPS; /* and these keys of a tile */
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
 constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
@@ -48,19 +49,6 @@ template <typename T, int D> struct LoopSwapShared {
     float partial[WARPS][Br][PITCH];                /* each warp's O, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of a tile's m and of the whole l */
 };
-
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
-__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
-
-/* Maximum and sum over the four lanes that share a row. */
-__device__ inline float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float quad_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 /* Block: (tile of queries, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swap_kernel(Problem p, Tensors t) {
@@ -82,9 +70,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
 
     /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4. m is that of the whole row, O is the sum
      * over this warp's keys alone, l over this lane's. */
-    float o[ROW_TILES][D / 8][4] = {};
-    float m[ROW_TILES][2], l[ROW_TILES][2];
-    for (int i = 0; i < ROW_TILES; i++)
+    float o[m_tiles][D / 8][4] = {};
+    float m[m_tiles][2], l[m_tiles][2];
+    for (int i = 0; i < m_tiles; i++)
         for (int h = 0; h < 2; h++) {
             m[i][h] = -INFINITY;
             l[i][h] = 0;
@@ -95,34 +83,39 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
         __syncthreads(); /* K is there, and V is done with: this tile's may come */
         load_tile_async<THREADS>(shared.v, v, first_column, columns);
 
-        /* S = scale Q K^T: all rows of the tile, this warp's 16 keys */
-        float s[ROW_TILES][2][4] = {};
+        /* S = scale Q K^T: all rows of the tile, this warp's keys */
+        float s[m_tiles][warp_keys / 8][4] = {};
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
-            uint32_t b[4];
-            load_b_fragments(b, shared.k, 16 * warp, d);
+            uint32_t a[m_tiles][4];
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) {
-                uint32_t a[4];
-                load_a_fragment(a, shared.q, 16 * i, d);
-                mma_m16n8k16<T>(s[i][0], a, b[0], b[1]);
-                mma_m16n8k16<T>(s[i][1], a, b[2], b[3]);
+            for (int i = 0; i < m_tiles; i++)
+                load_a_fragment(a[i], shared.q, 16 * i, d);
+#pragma unroll
+            for (int n = 0; n < warp_keys / 8; n += 2) {
+                uint32_t b[4];
+                load_b_fragments(b, shared.k, warp_keys * warp + 8 * n, d);
+#pragma unroll
+                for (int i = 0; i < m_tiles; i++) {
+                    mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
+                    mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
+                }
             }
         }
 
         /* the mask, and the maximum over this warp's keys */
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++)
+        for (int i = 0; i < m_tiles; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
                 int row = 16 * i + 8 * h + lane / 4;
                 int visible = visible_keys(&p, keys, first_row + row);
                 float row_max = -INFINITY;
 #pragma unroll
-                for (int n = 0; n < 2; n++)
+                for (int n = 0; n < warp_keys / 8; n++)
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        int column = first_column + 16 * warp + 8 * n + 2 * (lane % 4) + j;
+                        int column = first_column + warp_keys * warp + 8 * n + 2 * (lane % 4) + j;
                         float &score = s[i][n][2 * h + j];
                         score = column < visible ? p.scale * score : -INFINITY;
                         row_max = fmaxf(row_max, score);
@@ -138,7 +131,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
 
         /* m', the sums so far rescaled to it, and P = e^(S - m') */
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++)
+        for (int i = 0; i < m_tiles; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 int row = 16 * i + 8 * h + lane / 4;
@@ -154,7 +147,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                     o[i][d][2 * h + 1] *= alpha;
                 }
 #pragma unroll
-                for (int n = 0; n < 2; n++)
+                for (int n = 0; n < warp_keys / 8; n++)
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
                         float &score = s[i][n][2 * h + j];
@@ -163,21 +156,24 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                     }
             }
 
-        /* O += P V: all rows and columns of O, this warp's 16 keys */
-        uint32_t a[ROW_TILES][4];
+        /* O += P V: all rows and columns of O, this warp's keys */
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++)
+        for (int n = 0; n < warp_keys / 16; n++) {
+            uint32_t a[m_tiles][4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
-                a[i][j] = pack_pair<T>(s[i][j / 2][2 * (j % 2)], s[i][j / 2][2 * (j % 2) + 1]);
+            for (int i = 0; i < m_tiles; i++)
 #pragma unroll
-        for (int d = 0; d < D / 16; d++) {
-            uint32_t b[4];
-            load_b_fragments_trans(b, shared.v, warp, 16 * d);
+                for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
+                    a[i][j] = pack_pair<T>(s[i][2 * n + j / 2][2 * (j % 2)], s[i][2 * n + j / 2][2 * (j % 2) + 1]);
 #pragma unroll
-            for (int i = 0; i < ROW_TILES; i++) {
-                mma_m16n8k16<T>(o[i][2 * d], a[i], b[0], b[1]);
-                mma_m16n8k16<T>(o[i][2 * d + 1], a[i], b[2], b[3]);
+            for (int d = 0; d < D / 8; d += 2) {
+                uint32_t b[4];
+                load_b_fragments_trans(b, shared.v, warp_keys / 16 * warp + n, 8 * d);
+#pragma unroll
+                for (int i = 0; i < m_tiles; i++) {
+                    mma_m16n8k16<T>(o[i][d], a[i], b[0], b[1]);
+                    mma_m16n8k16<T>(o[i][d + 1], a[i], b[2], b[3]);
+                }
             }
         }
     }
@@ -185,7 +181,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
 
     /* l = the sum over the quad's lanes and the warps */
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < m_tiles; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float row_sum = quad_sum(l[i][h]);
@@ -199,7 +195,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
         if (slice > 0)
             __syncthreads(); /* the slice before is done with */
 #pragma unroll
-        for (int i = 0; i < ROW_TILES; i++)
+        for (int i = 0; i < m_tiles; i++)
 #pragma unroll
             for (int n = 0; n < SLICE / 8; n++)
 #pragma unroll
@@ -231,7 +227,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
 
     /* LSE = m + ln l; every warp knows m, so the first one does it */
 #pragma unroll
-    for (int i = 0; i < ROW_TILES; i++)
+    for (int i = 0; i < m_tiles; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             int row = 16 * i + 8 * h + lane / 4;

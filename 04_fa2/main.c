@@ -1,9 +1,9 @@
-/* 04_fa2 - FlashAttention-2: its three changes against FlashAttention-1, one a variant. */
+/* 04_fa2 - FlashAttention-2: its three changes against FlashAttention-1, one a variant; and then what makes it fast. */
 #include "../common/stage.h"
 
-extern Launcher fa2_epilogue, fa2_loop_swap, fa2_split_q;
+extern Launcher fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tuned;
 extern Planner fa2_epilogue_plan;
-extern Predictor fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic;
+extern Predictor fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic, fa2_tuned_traffic;
 
 const Stage stage = {
     .name = "04_fa2",
@@ -15,8 +15,11 @@ const Stage stage = {
         {.name = "loop_swap", .idea = "queries outer, keys inner: O stays in registers", .launch = fa2_loop_swap,
          .predict = fa2_loop_swap_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
-        {.name = "split_q", .idea = "warps own query rows and exchange nothing; tuned", .launch = fa2_split_q,
+        {.name = "split_q", .idea = "warps own query rows and exchange nothing", .launch = fa2_split_q,
          .predict = fa2_split_q_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+        {.name = "tuned", .idea = "split_q made fast: tall tiles, double buffering, lazy rescaling", .launch = fa2_tuned,
+         .predict = fa2_tuned_traffic,
          .dtypes = FP16 | BF16, .head_dims = {32, 64, 96, 128, 256}, .min_bf16_capability = 80},
     },
 };

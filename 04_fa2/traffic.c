@@ -3,7 +3,7 @@
 #include "../common/traffic.h"
 
 int fa2_epilogue_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    return keys_outer_traffic(p, key_lengths, "epilogue_kernel", traffic);
+    return keys_outer_traffic(p, key_lengths, "epilogue_kernel", 16384 / p->head_dim, 1, traffic);
 }
 
 static int queries_outer(const Problem *p, const char *kernel, double key_bytes, Traffic *traffic) {
@@ -21,6 +21,10 @@ int fa2_loop_swap_traffic(const Problem *p, const int *key_lengths, Traffic *tra
 }
 
 int fa2_split_q_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    int D = p->head_dim, Br = D <= 128 ? 128 : 64, Bc = D <= 64 ? 128 : D <= 128 ? 64 : 32; /* split_q.cu: Shape */
-    return queries_outer(p, "split_q", walked_key_bytes(p, key_lengths, Br, Bc), traffic);
+    return queries_outer(p, "split_q_kernel", walked_key_bytes(p, key_lengths, 64, 1), traffic);
+}
+
+int fa2_tuned_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    int D = p->head_dim, Br = D <= 128 ? 128 : 64, Bc = D <= 64 ? 128 : D <= 128 ? 64 : 32; /* tuned.cu: Shape */
+    return queries_outer(p, "tuned", walked_key_bytes(p, key_lengths, Br, Bc), traffic);
 }

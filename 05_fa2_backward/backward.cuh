@@ -1,5 +1,5 @@
-/* backward.cuh - what both variants of 05_fa2_backward share: the pre-pass that turns each query row into two numbers, the
- * products of tiles, P and dS of a warp that owns keys, and the way a finished gradient leaves.
+/* backward.cuh - what every kernel of 05_fa2_backward uses: the pre-pass that turns each query row into two numbers, the
+ * products of tiles, and the way a finished gradient leaves. What two_pass and atomic have in common is in key_half.cuh.
  *
  * The gradients (Dao et al. 2022, appendix B.2; Dao 2023, algorithm 2). With dP = dO V^T,
  *
@@ -12,9 +12,9 @@
 
 #include <string.h>
 
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
-
-constexpr float LOG2_E = 1.4426950408889634f;
+#include "../common/host/errors.h"
 
 /* The two numbers of a query row, in arrays of their own: [batch x heads][rows padded to whole tiles]. A row that does not
  * exist, or sees no key, has lse = +inf: then P = 2^(s - inf) = 0, and everything made of it is 0 without a branch. */
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
         lse = t.lse[flat_row];
     }
     for (int offset = lanes / 2; offset > 0; offset /= 2)
-        delta += __shfl_xor_sync(0xffffffff, delta, offset);
+        delta += __shfl_xor_sync(WHOLE_WARP, delta, offset);
     if (chunk == 0) {
         statistics.lse[padded_row] = lse == -INFINITY ? INFINITY : lse * LOG2_E;
         statistics.delta[padded_row] = delta;
@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
 }
 
 template <typename T, int D>
-static void launch_prepare_rows(const Problem &p, const Tensors &t, const RowStatistics &statistics, float *dq_accumulator) {
+static void launch_prepare_rows(const Problem &p, const Tensors &t, const Buffer *workspace, float *dq_accumulator) {
     size_t rows = all_padded_rows(&p);
-    LAUNCH((prepare_rows<T, D>), blocks_for(rows * (D / 8), PREPARE_THREADS), PREPARE_THREADS, 0, p, t, statistics,
-           dq_accumulator, rows);
+    LAUNCH((prepare_rows<T, D>), blocks_for(rows * (D / 8), PREPARE_THREADS), PREPARE_THREADS, 0, p, t,
+           statistics_in(workspace), dq_accumulator, rows);
 }
 
 /* The statistics of a tile's rows in shared memory. */
@@ -147,150 +147,38 @@ __device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint
     }
 }
 
-/* ---- dK and dV: what a warp owns, and its P and dS ---- */
+/* ---- tiles that fit ---- */
 
-/* A warp's S^T is 32 keys x 8 n_tiles queries. At D = 128 (paired) it is 64 queries wide, so that each fragment of K serves
- * eight of Q: reading shared memory, more than multiplying, is what such a kernel waits for. At D = 64 a warp takes its
- * queries in two chunks of 32. Registers a lane: dK and dV 128, S or dP at most 64, P and dS as operands 4 n_tiles each. */
-template <int D, int key_groups, int n_tiles_, int chunks> struct Shape {
-    static constexpr bool paired = D == 128;
-    static constexpr int sharing = paired ? 2 : 1; /* warps that share 32 keys */
-    static constexpr int warps = key_groups * sharing, threads = 32 * warps;
-    static constexpr int n_tiles = n_tiles_;
-    static constexpr int Bc = 32 * key_groups;
-    static constexpr int chunk = 8 * n_tiles * sharing; /* queries */
-    static constexpr int Br = chunk * chunks;
-    static constexpr int blocks = paired ? 1 : 2;              /* a multiprocessor */
-    static constexpr int dq_columns = D / (warps / (Br / 32)); /* of the 32 rows of dQ that a warp computes (atomic) */
-    static_assert(!paired || chunks == 1, "a pair exchanges P and dS once a step");
-};
+/* Whether a block can have that much shared memory. */
+inline bool fits(size_t bytes) { return bytes <= device_properties()->shared_bytes; }
 
-/* P^T and dS^T of 32 keys x 8 n_tiles queries, as left operands: [16 queries][m16 tile of keys]. The keys lie in tiles k and
- * v from warp_key on, the queries in tiles q and d_o from first_query on; first_key and row are the first of these tiles. */
-template <typename S, typename T, int Bc, int Br, int D, int n_steps>
-__device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t (&ds_a)[n_steps][2][4], const Problem &p,
-                                        int keys, Tile<T, Bc, D> &k, Tile<T, Bc, D> &v, int first_key, int warp_key,
-                                        Tile<T, Br, D> &q, Tile<T, Br, D> &d_o, const StatisticsTile<Br> &statistics,
-                                        int row, int first_query) {
-    constexpr int n_tiles = 2 * n_steps;
-    const int lane = threadIdx.x % 32;
-    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-
-    /* S^T = K Q^T. P^T = 2^(scale_log2 S^T - lse): 0 in rows that are not there or see no key, whose lse is +inf */
-    float s[2][n_tiles][4] = {};
-    multiply_transposed<D / 16>(s, k, warp_key, q, first_query);
-#pragma unroll
-    for (int c = 0; c < n_tiles; c++) {
-        const float2 lse = load_pair(&statistics.lse[first_query + 8 * c + 2 * (lane % 4)]);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[i][c][e] = exp2_approx(s[i][c][e] * scale_log2 - (e % 2 == 0 ? lse.x : lse.y));
-    }
-
-    /* Mask, only in tiles that the diagonal or the end of the keys cuts */
-    if (first_key + Bc > visible_keys(&p, keys, row)) {
-        const int key = first_key + warp_key + lane / 4, query = row + first_query + 2 * (lane % 4);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int c = 0; c < n_tiles; c++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (key + 16 * i + 8 * (e / 2) >= visible_keys(&p, keys, query + 8 * c + e % 2))
-                        s[i][c][e] = 0;
-    }
-
-    /* Fragment c is half of operand c / 2: quarters as drawn in instructions.cuh */
-#pragma unroll
-    for (int c = 0; c < n_tiles; c++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                p_a[c / 2][i][2 * (c % 2) + h] = pack_pair<T>(s[i][c][2 * h], s[i][c][2 * h + 1]);
-
-    /* dP^T = V dO^T, 32 queries at a time; dS^T = P^T (dP^T - delta) */
-    constexpr int width = n_tiles < 4 ? n_tiles : 4;
-#pragma unroll
-    for (int first = 0; first < n_tiles; first += width) {
-        float dp[2][width][4] = {};
-        multiply_transposed<4>(dp, v, warp_key, d_o, first_query + 8 * first);
-#pragma unroll
-        for (int n = 0; n < width; n++) {
-            const int c = first + n;
-            const float2 delta = load_pair(&statistics.delta[first_query + 8 * c + 2 * (lane % 4)]);
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    /* at D = 128 dP needs the registers of S, and P comes back from its rounded form */
-                    const float2 p_ij = S::paired ? unpack_pair<T>(p_a[c / 2][i][2 * (c % 2) + h])
-                                                  : make_float2(s[i][c][2 * h], s[i][c][2 * h + 1]);
-                    ds_a[c / 2][i][2 * (c % 2) + h] =
-                        pack_pair<T>(p_ij.x * (dp[i][n][2 * h] - delta.x), p_ij.y * (dp[i][n][2 * h + 1] - delta.y));
-                }
-        }
-    }
-}
-
-/* Puts such operands into a tile [key][query] in shared memory, for other warps. */
-template <typename T, int Bc, int Br, int n_steps>
-__device__ inline void store_operands(Tile<T, Bc, Br> &tile, const uint32_t (&a)[n_steps][2][4], int warp_key,
-                                      int first_query) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int k = 0; k < n_steps; k++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int key = warp_key + 16 * i + 8 * (j % 2) + lane / 4, chunk = first_query / 8 + 2 * k + j / 2;
-                *reinterpret_cast<uint32_t *>(tile.chunk(key, chunk) + 2 * (lane % 4)) = a[k][i][j];
-            }
-}
-
-/* c += A B over the queries of a chunk, 16 at a time; A is P^T or dS^T and B is dO or Q. First the warp's own queries, whose
- * operands it holds in `own`; then, in a pair, the other warp's, from `tile`. */
-template <typename S, typename T, int Bc, int Br, int D, int n_steps, int n_tiles>
-__device__ inline void accumulate(float (&c)[2][n_tiles][4], const uint32_t (&own)[n_steps][2][4], Tile<T, Bc, Br> &tile,
-                                  int warp_key, Tile<T, Br, D> &b_tile, int chunk, int warp_query, int column) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int n = 0; n < S::chunk / 16; n++) {
-        const int k = chunk / 16 + (warp_query / 16 + n) % (S::chunk / 16);
-        if (n < n_steps) {
-            multiply_step(c, own[n % n_steps], b_tile, k, column, lane);
-        } else {
-            uint32_t other[2][4];
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                load_a_fragment(other[i], tile, warp_key + 16 * i, k, lane);
-            multiply_step(c, other, b_tile, k, column, lane);
-        }
-    }
+/* The end of a list of tile sizes of which none fits. Does not return; `bool`, so that || can stand before it. */
+inline bool nothing_fits(const char *gradients, int head_dim) {
+    cannot_run("%s, head dim %d: the smallest tiles need more than the %zu bytes of shared memory that a block can have here",
+               gradients, head_dim, device_properties()->shared_bytes);
 }
 
 /* ---- the way out ---- */
 
-/* A warp writes 16 rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of
+/* A warp writes 16 m_tiles rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of
  * `matrix` (D columns). The four lanes of a quad hold 16 neighbouring bytes of a row. */
-template <typename T, int D, int n_tiles>
-__device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column, const float (&c)[n_tiles][4],
-                                      float factor) {
+template <typename T, int D, int m_tiles, int n_tiles>
+__device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column,
+                                      const float (&c)[m_tiles][n_tiles][4], float factor) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int row = first_row + 8 * h + lane / 4;
-        if (row >= row_end)
-            continue;
+    for (int i = 0; i < m_tiles; i++)
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) {
-            T *to = matrix + (size_t)row * D + column + 8 * n + 2 * (lane % 4);
-            *reinterpret_cast<uint32_t *>(to) = pack_pair<T>(factor * c[n][2 * h], factor * c[n][2 * h + 1]);
+        for (int h = 0; h < 2; h++) {
+            const int row = first_row + 16 * i + 8 * h + lane / 4;
+            if (row >= row_end)
+                continue;
+#pragma unroll
+            for (int n = 0; n < n_tiles; n++) {
+                T *to = matrix + (size_t)row * D + column + 8 * n + 2 * (lane % 4);
+                *reinterpret_cast<uint32_t *>(to) = pack_pair<T>(factor * c[i][n][2 * h], factor * c[i][n][2 * h + 1]);
+            }
         }
-    }
 }
 
 #endif

@@ -1,14 +1,14 @@
 /* 05_fa2_backward - the gradients, with P computed again from the logsumexp that the forward pass kept. */
 #include "../common/stage.h"
 
-extern Launcher fa2_split_q, naive_backward, backward_two_pass, backward_atomic;
+extern Launcher fa2_tuned, naive_backward, backward_two_pass, backward_atomic;
 extern Planner naive_backward_plan, backward_two_pass_plan, backward_atomic_plan;
 extern Predictor backward_two_pass_traffic, backward_atomic_traffic;
 
 static const Variant forward = {
-    .name = "04_fa2/split_q",
+    .name = "04_fa2/tuned",
     .idea = "the forward pass: O and LSE",
-    .launch = fa2_split_q,
+    .launch = fa2_tuned,
     .dtypes = FP16 | BF16,
     .head_dims = {64, 128},
     .min_bf16_capability = 80,

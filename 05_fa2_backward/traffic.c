@@ -47,7 +47,7 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
 }
 
 int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    int narrow = p->head_dim == 64; /* the largest Shape of backward.cuh, QueryShape of two_pass.cu */
+    int narrow = p->head_dim == 64; /* LargeTiles of key_half.cuh, QueryShared of two_pass.cu */
     double tile_rows;
     int i = prepare(p, traffic);
     i += keys_outer(p, key_lengths, "key_gradients", narrow ? 64 : 128, 128, &tile_rows, traffic + i);

@@ -84,8 +84,8 @@ int fp8_plan(const Problem *p, Buffer *workspace);
 
 /* The pre-pass: Q, K, V to the workspace. What it left there; the variants differ in how exactly they compute with it. */
 void fp8_quantise(const Problem *p, const Tensors *t, const Buffer *workspace);
-Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
-Rounding fp8_wgmma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+PreparedRounding fp8_mma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+PreparedRounding fp8_wgmma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
 
 #ifdef __cplusplus
 }

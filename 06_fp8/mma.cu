@@ -1,8 +1,8 @@
-/* 06_fp8/mma - 04_fa2/split_q with both products in 8 bits, on every chip.
+/* 06_fp8/mma - 04_fa2/tuned with both products in 8 bits, on every chip.
  *
  * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of 8
  * bits where m16n8k16 takes 16 of 16. The pre-pass (quantise.cu) has brought the inputs into 8 bits; here S and O get their
- * scales back, P is rounded to 8 bits as well, and V arrives transposed. The rest is split_q: compare the two.
+ * scales back, P is rounded to 8 bits as well, and V arrives transposed. The rest is tuned: compare the two.
  *
  * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax
  *             scale.
@@ -16,7 +16,7 @@
  *             transpose single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h:
  *             key_at_place).
  *
- * Who owns what. As in split_q: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
+ * Who owns what. As in tuned: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
  * first.
  *
  *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
@@ -28,13 +28,14 @@
  *            +--------+--------+--------+
  *
  * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V, half of
- * split_q's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
+ * tuned's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
  * sm_75 has, so one shape for all chips.
  * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16,
- * and this kernel is slower than split_q. There it is a lesson in accuracy; for speed see wgmma.cu.
+ * and this kernel is slower than tuned. There it is a lesson in accuracy; for speed see wgmma.cu.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 
 #include "fp8.h"
@@ -43,13 +44,11 @@
 
 constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
 constexpr int THREADS = 32 * WARPS;
-constexpr unsigned WHOLE_WARP = 0xffffffff;
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
 /* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
 
-/* A warp owns 16 rows, half of split_q's: beside O and S its registers hold unpacked operands where the tensor cores do not
+/* A warp owns 16 rows, half of tuned's: beside O and S its registers hold unpacked operands where the tensor cores do not
  * take 8 bits themselves. Together its block is a tile of queries that share a scale, and Bc keys share one, too. */
 constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
@@ -108,14 +107,14 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times
      * scale_log2, as the exponents are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. */
     float o[D / 8][4] = {};
-    float m[2] = {-1e30f, -1e30f}, l[2] = {};
+    float m[2] = {LOWEST, LOWEST}, l[2] = {};
 
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         auto &k_tile = shared.in.k[tile % 2];
         auto &v_tile = shared.in.v[tile % 2];
         const float k_scale = x.k_scales[first_k_scale + tile * Bc / BLOCK_K];
         const float v_scale = x.v_scales[first_k_scale + tile * Bc / BLOCK_K];
-        const float scale_log2 = p.scale * LOG2_E * q_scale * k_scale; /* e^(scale s) = 2^(scale_log2 s) */
+        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
         if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
@@ -158,8 +157,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
 #pragma unroll
             for (int c = 0; c < Bc / 8; c++)
                 tile_max = fmaxf(tile_max, fmaxf(s[c][2 * h], s[c][2 * h + 1]));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+            tile_max = quad_max(tile_max);
             const float m_new = fmaxf(m[h], tile_max * scale_log2);
             factor[h] = exp2_approx(m[h] - m_new);
             m[h] = m_new;
@@ -208,9 +206,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     __syncthreads(); /* every warp is done with K and V, where O goes now */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = l[h];
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+        const float sum = quad_sum(l[h]);
         const float inverse = sum > 0 ? 1 / sum : 0;
         const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
@@ -224,15 +220,10 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         }
     }
 
-    /* O goes out through shared memory, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows */
-    __syncwarp();
+    /* O goes out through shared memory, each warp its own rows */
+    __syncwarp(); /* the warp's rows are complete */
     T *out = (T *)t.o + query_head_offset(&p, batch, head);
-    constexpr int chunks = D / 8;
-    for (int i = lane; i < 16 * chunks; i += 32) {
-        const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
-        if (row < p.seqlen_q)
-            store_16(out + (size_t)row * D + 8 * chunk, load_16(shared.o.chunk(tile_row, chunk)));
-    }
+    store_rows<16>(out, first_row, p.seqlen_q, shared.o, warp_row);
 }
 
 template <typename T, typename Format, int D>

@@ -35,11 +35,11 @@
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --scaling block --hadamard
  */
 #include "../common/gpu/instructions.cuh"
+#include "../common/gpu/softmax.cuh"
 
 #include "fp8.h"
 
 constexpr int THREADS = 256;
-constexpr unsigned WHOLE_WARP = 0xffffffff;
 
 /* One of Q, K and V on its way. */
 struct Operand {

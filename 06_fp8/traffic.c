@@ -62,7 +62,7 @@ static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *t
     return i;
 }
 
-/* Both variants walk like split_q, with Br = 64, in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; wgmma's TMA
+/* Both variants walk like tuned, with Br = 64, in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; wgmma's TMA
  * knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads reads a scale of Q once,
  * and those of K and V once a tile; LSE's shift is read for rows that see a key. */
 static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int is_wgmma,

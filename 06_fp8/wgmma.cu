@@ -29,15 +29,12 @@
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
 #include "../common/gpu/hopper.cuh"
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "fp8.h"
 
 constexpr int THREADS = 128; /* one warpgroup */
 constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
-/* [[maybe_unused]]: for other chips the kernel is empty */
-[[maybe_unused]] constexpr unsigned WHOLE_WARP = 0xffffffff;
-[[maybe_unused]] constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
-
 constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row of a panel of V^T's tile, 128 bytes */
 
 /* What registers leave room for: 65536 / 128 / 3 = 170 a thread; with half of O, 128. */
@@ -106,11 +103,11 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents
      * are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of V's scale, o_scale. */
     float o[D / 2] = {}, o_scale = 1;
-    float m[2] = {-1e30f, -1e30f}, l[2] = {0, 0};
+    float m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
 
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         const int parity = (key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
-        const float scale_log2 = q_scale_log2 * k_scales[tile], v_scale = v_scales[tile];
+        const float scale_log2 = positive(q_scale_log2 * k_scales[tile]), v_scale = v_scales[tile];
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
@@ -149,8 +146,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 #pragma unroll
             for (int c = 0; c < Bc / 8; c++)
                 tile_max = fmaxf(tile_max, fmaxf(s[4 * c + 2 * h], s[4 * c + 2 * h + 1]));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-            tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+            tile_max = quad_max(tile_max);
             const float m_new = fmaxf(m[h], tile_max * scale_log2), factor = exp2_approx(m[h] - m_new);
             l[h] *= factor;
             rescale[h] = factor * (o_scale / v_scale);
@@ -204,9 +200,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     OutTile &out_tile = reinterpret_cast<OutTile &>(shared.k);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = l[h];
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+        const float sum = quad_sum(l[h]);
         const float factor = sum > 0 ? o_scale / sum : 0;
         const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
@@ -219,14 +213,9 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             *reinterpret_cast<uint32_t *>(out_tile.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
         }
     }
-    __syncwarp();
+    __syncwarp(); /* the warp's rows are complete */
     uint16_t *out = (uint16_t *)t.o + query_head_offset(&p, batch, head);
-    constexpr int chunks = D / 8;
-    for (int i = lane; i < 16 * chunks; i += 32) {
-        const int tile_row = warp_row + i / chunks, row = first_row + tile_row, chunk = i % chunks;
-        if (row < p.seqlen_q)
-            store_16(out + (size_t)row * D + 8 * chunk, load_16(out_tile.chunk(tile_row, chunk)));
-    }
+    store_rows<16>(out, first_row, p.seqlen_q, out_tile, warp_row);
 #endif
 }
 

@@ -89,22 +89,22 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
 
 /* The formats: u; half the smallest step, over what the scale maps the largest number to. P is at most 2^8 and 2^15 when it is
  * rounded. */
-static Rounding rounding_of(int format, double sum_roundoff) {
-    return format == FORMAT_E4M3 ? (Rounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff}
-                                 : (Rounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
+static PreparedRounding rounding_of(int format, double sum_roundoff) {
+    return format == FORMAT_E4M3 ? (PreparedRounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff}
+                                 : (PreparedRounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
 }
 
 /* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2,
  * Zhang et al. 2024, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the
  * CPU device, sums are fp32. */
-Rounding fp8_mma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+PreparedRounding fp8_mma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     const DeviceProperties *device = device_properties();
     int unpacks = device->capability < 89 || device->capability == 90 || device->is_cpu;
     dequantise(p, workspace, q, k, v);
     return rounding_of(p->settings[FORMAT], unpacks ? 0x1p-24 : 0x1p-13);
 }
 
-Rounding fp8_wgmma_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+PreparedRounding fp8_wgmma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     dequantise(p, workspace, q, k, v);
     return rounding_of(p->settings[FORMAT], device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
 }

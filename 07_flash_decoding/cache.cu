@@ -2,11 +2,11 @@
  *
  *     cache_largest     the largest |x| of each slice of a head's keys
  *     cache_fill        from those the head's scale, largest / 448, so that the largest x becomes e4m3's largest number;
- *                       then each x / scale, rounded to e4m3
+ *                       then each x / scale, rounded to e4m3. (Not x times 1 / scale: that is infinite where the keys are
+ *                       1e-38, and 0 times infinity is NaN.)
  *
  * Device memory: K and V twice, 2 bytes each, and once, 1 byte. Keys that do not exist become 0.
  */
-#include "cache.h"
 #include "decode.h"
 #include "../common/gpu/instructions.cuh"
 
@@ -77,7 +77,7 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
     float m = 0;
     for (int i = 0; i < SLICES; i++)
         m = fmaxf(m, largest[blockIdx.x - s.slice + i]);
-    const float scale = m > 0 ? m / E4M3_LARGEST : 1, inverse = 1 / scale;
+    const float scale = m > 0 ? m / E4M3_LARGEST : 1;
     if (s.slice == 0 && threadIdx.x == 0)
         scales[blockIdx.x / SLICES] = scale;
 
@@ -86,20 +86,21 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
         const uint4 x = i < exist ? load_16(from + i) : make_uint4(0, 0, 0, 0);
         const float2 a = unpack_pair<T>(x.x), b = unpack_pair<T>(x.y), c = unpack_pair<T>(x.z), d = unpack_pair<T>(x.w);
         uint2 codes;
-        codes.x = pack_4<E4m3>(a.x * inverse, a.y * inverse, b.x * inverse, b.y * inverse);
-        codes.y = pack_4<E4m3>(c.x * inverse, c.y * inverse, d.x * inverse, d.y * inverse);
+        codes.x = pack_4<E4m3>(a.x / scale, a.y / scale, b.x / scale, b.y / scale);
+        codes.y = pack_4<E4m3>(c.x / scale, c.y / scale, d.x / scale, d.y / scale);
         *reinterpret_cast<uint2 *>(to + i) = codes;
     }
 }
 
-extern "C" int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
-
-extern "C" void cache_plan(const Problem *p, Buffer *workspace) {
+extern "C" int cache_plan(const Problem *p, Buffer *workspace) {
+    if (!cache_wanted(p))
+        return 0;
     const size_t heads = (size_t)p->batch * p->kv_heads;
     workspace[CACHE_K] = {"K cache", key_elements(p), nullptr, 0};
     workspace[CACHE_V] = {"V cache", key_elements(p), nullptr, 0};
     workspace[CACHE_SCALES] = {"scales", 2 * heads * sizeof(float), nullptr, 0};
     workspace[CACHE_LARGEST] = {"largest of a slice", 2 * heads * SLICES * sizeof(float), nullptr, 0};
+    return CACHE_BUFFERS;
 }
 
 extern "C" void cache_fill(const Problem *p, const Tensors *t, const Buffer *workspace) {

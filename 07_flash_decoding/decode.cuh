@@ -1,4 +1,4 @@
-/* decode.cuh - what one_block and split_k share: how a warp gets its keys, and how (m, l, O) of several warps become one.
+/* decode.cuh - what all variants share: how a warp gets its keys, and how (m, l, O) of several warps become one.
  *
  * One block computes a tile of rows against keys, tile by tile. The *keys* of a tile are divided between its warps, since with
  * so few rows there is nothing else to divide. (04_fa2 divides the rows, and pays nothing for merging; here merging comes once
@@ -19,23 +19,26 @@
 #ifndef FA_DECODE_CUH
 #define FA_DECODE_CUH
 
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
-
-constexpr unsigned WHOLE_WARP = 0xffffffff;
-constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
-constexpr float LOWEST = -1e30f; /* m at first: -inf would make -inf - -inf = NaN of rows that see no key */
 
 /* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */
 struct Cache {
     const void *k, *v;
     const float *k_scale, *v_scale; /* [batch * kv_heads], or NULL: 1 */
 };
+inline Cache cache_of(const Problem &p, const Tensors &t, const Buffer *workspace) {
+    if (!cache_wanted(&p))
+        return {t.k, t.v, nullptr, nullptr};
+    const float *scales = (const float *)workspace[CACHE_SCALES].pointer;
+    return {workspace[CACHE_K].pointer, workspace[CACHE_V].pointer, scales, scales + p.batch * p.kv_heads};
+}
 
 /* A head of the problem, see decode.h. */
 struct Head {
-    int kv;           /* batch * kv_heads + K/V head */
-    int row, rows;    /* its rows: the first, and how many, of the K/V head's */
+    int kv;        /* batch * kv_heads + K/V head */
+    int row, rows; /* its rows: the first, and how many, of the K/V head's */
     int keys, tiles;
 };
 __device__ inline Head head_at(const Problem &p, const int *key_lengths, const Work &work, int index) {
@@ -49,7 +52,9 @@ __device__ inline Head head_at(const Problem &p, const int *key_lengths, const W
     return head;
 }
 /* Its first row, counted through the whole problem: places in Q and O (times D) and in LSE. */
-__device__ inline size_t first_row(const Work &work, const Head &head) { return (size_t)head.kv * work.rows + head.row; }
+__device__ inline size_t head_row_of(const Work &work, const Head &head) { return (size_t)head.kv * work.rows + head.row; }
+/* What K or V of the cache is to be multiplied by. */
+__device__ inline float scale_of(const float *scales, const Head &head) { return scales ? scales[head.kv] : 1; }
 
 /* ---- a warp's shared memory. Rows is MmaRows (mma_rows.cuh) or FmaRows (fma_rows.cuh): the arithmetic. ---- */
 template <typename Rows> struct alignas(128) WarpShared {
@@ -59,19 +64,24 @@ template <typename Rows> struct alignas(128) WarpShared {
         } in;
         float o[Rows::slab_rows * Rows::head_dim]; /* on its way out, a slab of rows at a time */
     } stage[STAGES];
-    float m[Rows::rows], l[Rows::rows];
+    float m[Rows::Br], l[Rows::Br];
 };
-template <typename Rows> constexpr bool as_planned = sizeof(WarpShared<Rows>) == warp_shared_bytes(Rows::rows); /* decode.h */
+template <typename Rows> constexpr bool as_planned = sizeof(WarpShared<Rows>) == warp_shared_bytes(Rows::Br); /* decode.h */
 
-/* Starts copying the warp's keys of a key tile; keys from `keys` on do not exist and become zeros. Two groups of cp.async. */
+/* The number of the warp's first key of a key tile. */
+template <typename Rows> __device__ inline int first_column_of(const Work &work, int tile) {
+    return tile * work.tile_keys + threadIdx.x / 32 * Rows::Bc;
+}
+
+/* Starts copying the warp's keys of a key tile; those from head.keys on do not exist and become zeros. Two groups of cp.async. */
 template <typename Rows>
 __device__ inline void load_stage(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache,
-                                  const Head &head, int tile, int tile_keys) {
+                                  const Work &work, const Head &head, int tile) {
     constexpr int units = Rows::units;
     const size_t offset = (size_t)head.kv * p.seqlen_k * units;
-    const int first_key = tile * tile_keys + threadIdx.x / 32 * Rows::keys, lane = threadIdx.x % 32;
-    load_tile_async<32>(stage.in.k, (const uint16_t *)cache.k + offset, first_key, head.keys, units, lane);
-    load_tile_async<32>(stage.in.v, (const uint16_t *)cache.v + offset, first_key, head.keys, units, lane);
+    const int first_column = first_column_of<Rows>(work, tile), lane = threadIdx.x % 32;
+    load_tile_async<32>(stage.in.k, (const uint16_t *)cache.k + offset, first_column, head.keys, units, lane);
+    load_tile_async<32>(stage.in.v, (const uint16_t *)cache.v + offset, first_column, head.keys, units, lane);
 }
 __device__ inline void load_nothing() { cp_async_commit(), cp_async_commit(); }
 
@@ -92,10 +102,10 @@ template <typename T> __device__ inline void store_4(T *to, float4 x) {
     *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
 }
 
-/* Merges one slab of what the warps of the block have laid into stage `s` and into m and l. Writes O, times o_scale, and LSE of
+/* Merges one slab of what the warps of the block have laid into stage `slot` and into m and l. Writes O, times o_scale, and LSE of
  * those of the `rows` rows that are in the slab. Each thread takes four neighbouring columns. */
 template <typename Rows, typename Out>
-__device__ inline void merge_warps(WarpShared<Rows> *warp, int s, int slab, int rows, float o_scale, Out *o, float *lse) {
+__device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, int rows, float o_scale, Out *o, float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;
     const int warps = blockDim.x / 32;
     const int slab_row = slab * Rows::slab_rows, count = min(Rows::slab_rows, rows - slab_row) * fours;
@@ -113,7 +123,7 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int s, int slab, int 
             if (w >= warps)
                 continue;
             const float weight = exp2_approx(m[w] - largest);
-            const float4 part = load_4(warp[w].stage[s].o + slab_place<D>(row, column));
+            const float4 part = load_4(warp[w].stage[slot].o + slab_place<D>(row, column));
             l += weight * warp[w].l[slab_row + row];
             sum.x += weight * part.x, sum.y += weight * part.y, sum.z += weight * part.z, sum.w += weight * part.w;
         }
@@ -125,14 +135,15 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int s, int slab, int 
     }
 }
 
-/* The end of a walk over keys: the warps' states become O and LSE of `rows` rows, at `o` and `lse`. `s`: the stage used last. */
+/* The end of a walk over keys: the warps' states become O and LSE of `rows` rows, at `o` and `lse`, by way of stage `slot`, which
+ * nothing is on its way to. */
 template <typename State, typename Rows, typename Out>
-__device__ inline void finish(State &state, WarpShared<Rows> *warp, int s, int rows, float o_scale, Out *o, float *lse) {
+__device__ inline void finish(State &state, WarpShared<Rows> *warp, int slot, int rows, float o_scale, Out *o, float *lse) {
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {
-        state.store(slab, own.stage[s].o, own.m, own.l);
+        state.store(slab, own.stage[slot].o, own.m, own.l);
         __syncthreads(); /* all warps have come */
-        merge_warps(warp, s, slab, rows, o_scale, o, lse);
+        merge_warps(warp, slot, slab, rows, o_scale, o, lse);
         __syncthreads(); /* the next slab, or the next keys, come to the same place */
     }
 }
@@ -145,7 +156,8 @@ __device__ inline void finish(State &state, WarpShared<Rows> *warp, int s, int r
     }))
 #define WITH_ROWS(p, work, Rows, ...)                                                                          \
     do {                                                                                                       \
-        if ((p).dtype != DTYPE_FP32) WITH_MMA_ROWS(p, work, 2, Rows, __VA_ARGS__);                             \
+        if (cache_wanted(&(p))) WITH_MMA_ROWS(p, work, 1, Rows, __VA_ARGS__);                                  \
+        else if ((p).dtype != DTYPE_FP32) WITH_MMA_ROWS(p, work, 2, Rows, __VA_ARGS__);                        \
         else WITH_HEAD_DIM_64_128((p).head_dim, D, { using Rows = FmaRows<D>; __VA_ARGS__; });                 \
     } while (0)
 

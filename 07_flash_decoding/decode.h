@@ -1,4 +1,5 @@
-/* decode.h - how a decoding problem is cut into work: what the launchers, the kernels and the traffic formulas agree on.
+/* decode.h - how a decoding problem is cut into work, and where its 8-bit cache lies: what the launchers, the kernels and the
+ * traffic formulas agree on.
  *
  * Decoding has few queries and many keys. The query heads of a group share their K/V head, so their rows form one matrix:
  * row r of a K/V head is query r % seqlen_q of the group's member r / seqlen_q. In memory these rows of Q, O and LSE are
@@ -39,9 +40,13 @@ typedef struct {
 #ifdef __cplusplus
 constexpr
 #endif
-static inline int warp_shared_bytes(int tile_rows) { return STAGES * 2 * TILE_BYTES + (2 * 4 * tile_rows + 127) / 128 * 128; }
+    static inline int
+    warp_shared_bytes(int tile_rows) {
+    return STAGES * 2 * TILE_BYTES + (2 * 4 * tile_rows + 127) / 128 * 128;
+}
 
-HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) { /* one at least, so that somebody writes O = 0 and LSE = -inf */
+HOST_DEVICE static inline int tiles_of(int keys,
+                                       int tile_keys) { /* one at least, so that somebody writes O = 0 and LSE = -inf */
     return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1;
 }
 
@@ -52,11 +57,41 @@ static inline Work work_of(const Problem *p) {
     w.tile_rows = p->dtype == DTYPE_FP32 ? FP32_ROWS : w.rows <= 16 ? 16 : 32;
     w.row_tiles = (w.rows + w.tile_rows - 1) / w.tile_rows;
     w.heads = p->batch * p->kv_heads * w.row_tiles;
-    int fit = ((int)device_properties()->shared_bytes - (int)sizeof(int)) / warp_shared_bytes(w.tile_rows); /* split_k has a flag */
+    int fit = ((int)device_properties()->shared_bytes - (int)sizeof(int)) / warp_shared_bytes(w.tile_rows); /* and a flag */
     w.warps = fit < MAX_WARPS ? fit : MAX_WARPS;
     w.tile_keys = w.warps * (TILE_BYTES / (p->head_dim * cache_bytes));
     w.tiles = tiles_of(p->seqlen_k, w.tile_keys);
     return w;
 }
 
+/* How split_k cuts a head: pieces of so many key tiles (the last one shorter). */
+typedef struct {
+    int tiles, pieces;
+} Split;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+Split decode_split(const Problem *p);             /* split_k.cu */
+int decode_equal_shares_blocks(const Problem *p); /* equal_shares.cu: how many it launches */
+
+/* The 8-bit cache of --kv-cache e4m3: K and V as e4m3, times one scale for each of their heads. Decoding reads K and V once for
+ * each new token, and writes them once for ever. A model keeps them in 8 bits, and fills the cache token by token as it goes;
+ * here the whole cache is filled before the timed part starts. It is the first part of every variant's workspace. */
+enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS };
+
+static inline int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
+static inline int cache_buffers(const Problem *p) {
+    return cache_wanted(p) ? CACHE_BUFFERS : 0;
+} /* a variant's own follow */
+
+/* Variant.plan, .prepare and .prepared_values of the cache: cache.cu, prepared_values.c. */
+Planner cache_plan;
+Launcher cache_fill;
+PreparedValues cache_prepared_values;
+
+#ifdef __cplusplus
+}
+#endif
 #endif

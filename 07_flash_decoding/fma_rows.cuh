@@ -3,7 +3,7 @@
  * Tensor cores have no fp32. A block takes FP32_ROWS = 4 rows at a time, whose Q fits a warp's registers: 32 numbers a row and
  * lane. A problem with more rows reads K and V again for each four, mostly from L2.
  *
- * Who owns what. Q K^T: lane l has key l % keys and each (32 / keys)-th 16-byte chunk of its row, so that eight neighbouring
+ * Who owns what. Q K^T: lane l has key l % Bc and each (32 / Bc)-th 16-byte chunk of its row, so that eight neighbouring
  * lanes read the same chunk of eight rows: no bank twice. The lanes of a key add up by shuffles. P V: lane l has D / 32
  * neighbouring columns of O and hears every key's P from the lane that has it.
  */
@@ -14,27 +14,27 @@
 
 template <int D> struct FmaRows {
     using Element = float;
-    static constexpr int head_dim = D, rows = FP32_ROWS, slab_rows = FP32_ROWS;
-    static constexpr int keys = TILE_BYTES / (4 * D), units = 2 * D;
-    static constexpr int lanes = 32 / keys, chunks = D / 4 / lanes; /* lanes a key, and each one's chunks of its row */
+    static constexpr int head_dim = D, Br = FP32_ROWS, slab_rows = FP32_ROWS;
+    static constexpr int Bc = TILE_BYTES / (4 * D), units = 2 * D; /* the warp's keys of a key tile; 16-bit units a row */
+    static constexpr int lanes = 32 / Bc, chunks = D / 4 / lanes; /* lanes a key, and each one's chunks of its row */
     static constexpr int columns = D / 32;                          /* of O, a lane's */
-    using KeyTile = Tile<uint16_t, keys, units>;
+    using KeyTile = Tile<uint16_t, Bc, units>;
 
-    float4 q[rows][chunks]; /* times scale_log2: the largest score of a row is then m itself, to the last bit, and its P is 1 */
-    float o[rows][columns], m[rows], l[rows];
-    int seen[rows], whole, keys_end;
+    float4 q[Br][chunks]; /* times scale_log2: the largest score of a row is then m itself, to the last bit, and its P is 1 */
+    float o[Br][columns], m[Br], l[Br];
+    int visible[Br], whole, keys; /* keys a row sees; those that all rows see; those that exist */
 
     __device__ void begin(const Problem &p, const Head &head, const float *from, float scale) {
         const int lane = threadIdx.x % 32;
         whole = visible_keys(&p, head.keys, 0);
-        keys_end = head.keys;
+        keys = head.keys;
 #pragma unroll
-        for (int row = 0; row < rows; row++) {
+        for (int row = 0; row < Br; row++) {
             m[row] = LOWEST, l[row] = 0;
-            seen[row] = visible_keys(&p, head.keys, (head.row + row) % p.seqlen_q);
+            visible[row] = visible_keys(&p, head.keys, (head.row + row) % p.seqlen_q);
 #pragma unroll
             for (int j = 0; j < chunks; j++)
-                q[row][j] = row < head.rows ? scaled(load_4(from + row * D + 4 * (lanes * j + lane / keys)), scale * LOG2_E)
+                q[row][j] = row < head.rows ? scaled(load_4(from + row * D + 4 * (lanes * j + lane / Bc)), scale * LOG2_E)
                                             : make_float4(0, 0, 0, 0);
 #pragma unroll
             for (int i = 0; i < columns; i++)
@@ -42,32 +42,32 @@ template <int D> struct FmaRows {
         }
     }
 
-    __device__ void step(KeyTile &k_tile, KeyTile &v_tile, int first_key) {
-        if (first_key >= keys_end)
+    __device__ void step(KeyTile &k_tile, KeyTile &v_tile, int first_column) {
+        if (first_column >= keys)
             return;
-        const int lane = threadIdx.x % 32, key = lane % keys;
+        const int lane = threadIdx.x % 32, key = lane % Bc;
 
         /* S = Q K^T: the lane's chunks, then over the lanes of the key */
-        float s[rows] = {};
+        float s[Br] = {};
 #pragma unroll
         for (int j = 0; j < chunks; j++) {
-            const float4 k = load_4(reinterpret_cast<const float *>(k_tile.chunk(key, lanes * j + lane / keys)));
+            const float4 k = load_4(reinterpret_cast<const float *>(k_tile.chunk(key, lanes * j + lane / Bc)));
 #pragma unroll
-            for (int row = 0; row < rows; row++)
+            for (int row = 0; row < Br; row++)
                 s[row] += q[row][j].x * k.x + q[row][j].y * k.y + q[row][j].z * k.z + q[row][j].w * k.w;
         }
 #pragma unroll
-        for (int row = 0; row < rows; row++) {
+        for (int row = 0; row < Br; row++) {
 #pragma unroll
-            for (int offset = keys; offset < 32; offset *= 2)
+            for (int offset = Bc; offset < 32; offset *= 2)
                 s[row] += __shfl_xor_sync(WHOLE_WARP, s[row], offset);
-            if (first_key + keys > whole && first_key + key >= seen[row])
+            if (first_column + Bc > whole && first_column + key >= visible[row])
                 s[row] = -INFINITY;
 
             /* m; O and l rescaled; P in place of S */
             float tile_max = s[row];
 #pragma unroll
-            for (int offset = 1; offset < keys; offset *= 2)
+            for (int offset = 1; offset < Bc; offset *= 2)
                 tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, offset));
             const float m_new = fmaxf(m[row], tile_max), factor = exp2_approx(m[row] - m_new);
             s[row] = exp2_approx(s[row] - m_new);
@@ -80,12 +80,12 @@ template <int D> struct FmaRows {
 
         /* O += P V */
 #pragma unroll
-        for (int j = 0; j < keys; j++) {
+        for (int j = 0; j < Bc; j++) {
             const float *v = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4)) + lane * columns % 4;
             float v_columns[columns];
             load_columns(v_columns, v);
 #pragma unroll
-            for (int row = 0; row < rows; row++) {
+            for (int row = 0; row < Br; row++) {
                 const float p = __shfl_sync(WHOLE_WARP, s[row], j);
 #pragma unroll
                 for (int i = 0; i < columns; i++)
@@ -98,10 +98,10 @@ template <int D> struct FmaRows {
     __device__ void store(int, float *to, float *to_m, float *to_l) {
         const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int row = 0; row < rows; row++) {
+        for (int row = 0; row < Br; row++) {
             float sum = l[row];
 #pragma unroll
-            for (int offset = 1; offset < keys; offset *= 2)
+            for (int offset = 1; offset < Bc; offset *= 2)
                 sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
             if (lane == 0)
                 to_m[row] = m[row], to_l[row] = sum;

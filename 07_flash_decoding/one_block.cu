@@ -18,40 +18,41 @@
 #include "fma_rows.cuh"
 #include "mma_rows.cuh"
 
-template <typename Rows> __global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensors t, Work work) {
+template <typename Rows>
+__global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensors t, Cache cache, Work work) {
     using T = typename Rows::Element;
+    constexpr int D = Rows::head_dim;
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
     SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow */
     WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
-    const Cache cache = {t.k, t.v, nullptr, nullptr};
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x);
+    const size_t head_row = head_row_of(work, head);
+    const int first = 0, end = head.tiles; /* the block's key tiles */
 
-    for (int tile = 0; tile < STAGES - 1; tile++)
-        load_stage<Rows>(own.stage[tile], p, cache, head, tile, work.tile_keys);
+    const auto load = [&](int tile) {
+        if (tile < end)
+            load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile);
+        else
+            load_nothing();
+    };
+    for (int tile = first; tile < first + STAGES - 1; tile++)
+        load(tile);
 
-    const size_t row = first_row(work, head);
     Rows state;
-    state.begin(p, head, (const T *)t.q + row * Rows::head_dim, p.scale);
-    int s = 0;
-    for (int tile = 0; tile < head.tiles; tile++) {
-        s = tile % STAGES;
-        load_stage<Rows>(own.stage[s > 0 ? s - 1 : STAGES - 1], p, cache, head, tile + STAGES - 1, work.tile_keys);
+    state.begin(p, head, (const T *)t.q + head_row * D, p.scale * scale_of(cache.k_scale, head));
+    for (int tile = first; tile < end; tile++) {
+        load(tile + STAGES - 1);
         wait_for_stage();
-        state.step(own.stage[s].in.k, own.stage[s].in.v, tile * work.tile_keys + threadIdx.x / 32 * Rows::keys);
+        auto &in = own.stage[tile % STAGES].in;
+        state.step(in.k, in.v, first_column_of<Rows>(work, tile));
         __syncwarp(); /* all lanes are done with the stage */
     }
-    finish(state, warp, s, head.rows, 1, (T *)t.o + row * Rows::head_dim, t.lse + row);
-    cp_async_wait<0>();
+    finish(state, warp, 0, head.rows, scale_of(cache.v_scale, head), (T *)t.o + head_row * D, t.lse + head_row);
 }
 
-extern "C" void decode_one_block(const Problem *p, const Tensors *t, const Buffer *) {
+extern "C" void decode_one_block(const Problem *p, const Tensors *t, const Buffer *workspace) {
     const Work work = work_of(p);
+    const Cache cache = cache_of(*p, *t, workspace);
     WITH_ROWS(*p, work, Rows,
-              LAUNCH(one_block<Rows>, work.heads, 32 * work.warps, work.warps * sizeof(WarpShared<Rows>), *p, *t, work));
-}
-
-extern "C" const char *decode_one_block_refuses(const Problem *p) {
-    return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "splits nothing: --splits and --split-size are split_k's"
-           : p->settings[KV_CACHE]                        ? "reads K and V as they are: --kv-cache is split_k's"
-                                                          : NULL;
+              LAUNCH(one_block<Rows>, work.heads, 32 * work.warps, work.warps * sizeof(WarpShared<Rows>), *p, *t, cache, work));
 }

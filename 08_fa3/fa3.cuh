@@ -9,12 +9,10 @@
 #define FA_FA3_CUH
 
 #include "../common/gpu/hopper.cuh"
+#include "../common/gpu/softmax.cuh"
 
-/* [[maybe_unused]], here and below: for chips without wgmma the kernels are empty */
-[[maybe_unused]] constexpr unsigned WHOLE_WARP = 0xffffffff;
-[[maybe_unused]] constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
-
-/* How far, in powers of two, the maximum may pass m before O is rescaled (04_fa2: P is then at most 2^8). */
+/* How far, in powers of two, the maximum may pass m before O is rescaled (04_fa2: P is then at most 2^8). [[maybe_unused]],
+ * here and in the kernels: for chips without wgmma these are empty. */
 [[maybe_unused]] constexpr float SLACK = 8;
 
 /* Br queries of one head, and how far they see. */
@@ -88,14 +86,13 @@ __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2],
 #pragma unroll
         for (int i = 0; i < Bc / 8; i++)
             tile_max = fmaxf(tile_max, fmaxf(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 1));
-        tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, 2));
+        tile_max = quad_max(tile_max);
         const float m_new = tile_max * scale_log2 > m[h] + SLACK ? tile_max * scale_log2 : m[h];
         factor[h] = m_new == m[h] ? 1 : exp2_approx(m[h] - m_new); /* avoids -inf - (-inf) */
         moved |= m_new != m[h];
         l[h] *= factor[h];
         m[h] = m_new;
-        const float shift = m_new == -INFINITY ? 0 : m_new;
+        const float shift = shift_of(m_new);
 #pragma unroll
         for (int i = 0; i < Bc / 8; i++)
 #pragma unroll
@@ -132,9 +129,7 @@ __device__ inline void write_output(const Problem &p, const Tensors &t, int batc
     const int c = threadIdx.x % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = l[h];
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
-        sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+        const float sum = quad_sum(l[h]);
         const float inverse = sum > 0 ? 1 / sum : 0;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row + 8 * h;
         const bool exists = row + 8 * h < p.seqlen_q;

@@ -125,14 +125,18 @@ HOST_DEVICE static inline int visible_keys(const Problem *p, int key_length, int
     return last < 0 ? 0 : last < key_length ? last : key_length;
 }
 
-/* A row counted through the whole problem (0 .. row_count - 1), taken apart. LSE is indexed by the whole number. */
+/* A row counted through the whole problem (0 .. row_count - 1), taken apart and put together. LSE is indexed by the whole
+ * number. */
 typedef struct {
     int batch, head, row;
 } RowIndex;
-HOST_DEVICE static inline RowIndex row_index(const Problem *p, size_t flat_row) {
-    size_t matrix = flat_row / p->seqlen_q; /* which (batch, head) */
-    RowIndex index = {(int)(matrix / p->heads), (int)(matrix % p->heads), (int)(flat_row % p->seqlen_q)};
+HOST_DEVICE static inline RowIndex row_index(const Problem *p, size_t row) {
+    size_t matrix = row / p->seqlen_q; /* which (batch, head) */
+    RowIndex index = {(int)(matrix / p->heads), (int)(matrix % p->heads), (int)(row % p->seqlen_q)};
     return index;
+}
+HOST_DEVICE static inline size_t flat_row(const Problem *p, RowIndex index) {
+    return ((size_t)index.batch * p->heads + index.head) * p->seqlen_q + index.row;
 }
 
 /* The K/V head that query head `head` reads: groups of heads/kv_heads neighbours share one. */

@@ -43,7 +43,7 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
 
 /* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
 
-/* How exactly such a variant computes: what the bound on its result is derived from (prepared.h). u of a format is its unit
+/* How exactly such a variant computes: what the bound on its result is derived from (judge/prepared.c). u of a format is its unit
  * roundoff, half the distance from 1 to the next number. */
 typedef struct {
     double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
@@ -51,12 +51,12 @@ typedef struct {
     double p_roundoff; /* u of the format P has when it meets V, */
     double p_step;     /* half that format's smallest step, over what P = 1 was scaled to */
     double sum_roundoff; /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
-} Rounding;
+} PreparedRounding;
 
 /* What the prepared inputs in `workspace` stand for: fills in q, k and v, host arrays in the shapes of Q, K and V, scales and
  * rotations undone; q comes in as the input, for variants that leave it as it is. They are what the variant's result is
  * validated against; how far they are from the inputs is checked too. */
-typedef Rounding Dequantiser(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+typedef PreparedRounding PreparedValues(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
 
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
  *     .choices = "tensor|block"                a name; the value is its number, from 0, which is the default
@@ -97,7 +97,7 @@ typedef struct {
     const char *prepare_name;          /* "quantise": of the row that says how long it takes */
     int (*prepares)(const Problem *p); /* NULL: always; or whether it does, with these settings */
     Launcher *prepare;                 /* Q, K, V to workspace; launch then reads them there only */
-    Dequantiser *dequantise;
+    PreparedValues *prepared_values;
 } Variant;
 
 #define MAX_VARIANTS 8

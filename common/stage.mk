@@ -1,4 +1,5 @@
-# stage.mk - lets `make 04_fa2 && ./04_fa2` work inside a stage's folder: the rules live in the top Makefile.
-.PHONY: $(STAGE)
-$(STAGE):
-	@$(MAKE) --no-print-directory -C .. $(STAGE)
+# stage.mk - in a stage's folder `make` builds the stage, and all that the top Makefile can do is there, too.
+MAKEFLAGS += --no-print-directory --jobs=$(shell getconf _NPROCESSORS_ONLN)
+.PHONY: $(notdir $(CURDIR))
+$(notdir $(CURDIR)) .DEFAULT:
+	@$(MAKE) -C .. $@

@@ -39,10 +39,11 @@ static inline double walked_key_bytes(const Problem *p, const int *key_lengths, 
 }
 
 /* 03_fa1 and the first variant of 04_fa2: keys outer, queries inner, O, l and m in workspace between the key tiles. A tile
- * of 32 rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. */
-static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, Traffic *traffic) {
-    int Bc = 16384 / p->head_dim; /* fa1.cu: key_tile */
-    double row_steps = 0;         /* summed over all rows */
+ * of 32 rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. l and m of a row are read
+ * by so many threads. */
+static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int readers,
+                                     Traffic *traffic) {
+    double row_steps = 0; /* summed over all rows */
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += 32) {
             int end = first_row + 32 < p->seqlen_q ? first_row + 32 : p->seqlen_q;
@@ -52,10 +53,14 @@ static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, c
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, again = row_steps - (double)row_count(p);
     double key_bytes = all_keys(p, key_lengths) * D * e;
     Traffic all[] = {
-        {kernel, "Q", row_steps * D * e, 0}, {kernel, "K", key_bytes, 0},
-        {kernel, "V", key_bytes, 0},         {kernel, "O accumulator", again * D * 4, again * D * 4},
-        {kernel, "l", again * 4, again * 4}, {kernel, "m", again * 4, again * 4},
-        {kernel, "O", 0, query_bytes(p)},    {kernel, "LSE", 0, row_bytes(p)},
+        {kernel, "Q", row_steps * D * e, 0},
+        {kernel, "K", key_bytes, 0},
+        {kernel, "V", key_bytes, 0},
+        {kernel, "O accumulator", again * D * 4, again * D * 4},
+        {kernel, "l", readers * again * 4, again * 4},
+        {kernel, "m", readers * again * 4, again * 4},
+        {kernel, "O", 0, query_bytes(p)},
+        {kernel, "LSE", 0, row_bytes(p)},
     };
     int count = sizeof all / sizeof *all;
     for (int i = 0; i < count; i++)

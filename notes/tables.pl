@@ -19,7 +19,7 @@
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->       or divided by a number
 #     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
 #
-# A file that is not there yet gives "not measured yet".
+# A file or a row that is not there yet gives "not measured yet"; of a row it says so each time.
 use strict;
 use warnings;
 use JSON::PP;
@@ -77,17 +77,18 @@ sub row {
     my ($file, $name) = @_;
     my ($rows, $key) = rows($file);
     my ($row) = grep { $_->{$key} eq $name } @$rows;
-    return $row // die "there is no row $name\n";
+    print "$page: $file has no row $name: not measured yet\n" if !$row;
+    return $row;
 }
 
 # ---- figures ----
 
 sub value {
     my ($file, $name, $column, $over, $divisor) = @_;
-    my $figure = row($file, $name)->{$column} // die "there is no column $column\n";
+    my ($row, $other) = map { row($file, $_) // return 'not measured yet' } $name, ($divisor // '') =~ /[a-z]/ ? $divisor : ();
+    my $figure = $row->{$column} // die "there is no column $column\n";
     return with_unit($column, $figure) if !defined $over;
-    return with_unit($column, $figure / $divisor) if $divisor =~ /^[\d.]+$/;
-    return three_digits($figure / row($file, $divisor)->{$column});
+    return $other ? three_digits($figure / $other->{$column}) : with_unit($column, $figure / $divisor);
 }
 
 sub ladder {

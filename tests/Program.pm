@@ -2,13 +2,14 @@
 #
 #     my $run = run('01_tiled', '--seqlen', 64);     $run->{code}, $run->{out}, $run->{err}
 #     of_the_host();                                  skips a script whose every question the host alone answers
+#     stages(), kind_of('05_fa2_backward')            what common/ladder.txt says: the stages in order; "backward"
 package Program;
 use strict;
 use warnings;
 use Exporter qw(import);
 use File::Temp qw(tempdir);
 use Test::More;
-our @EXPORT = qw(run of_the_host);
+our @EXPORT = qw(run of_the_host stages kind_of);
 
 my $scratch = tempdir(CLEANUP => 1);
 
@@ -33,5 +34,10 @@ sub run {
 sub of_the_host {
     plan skip_all => 'the CPU device has answered for the host' if ($ENV{TEST_DEVICE} // '') eq 'cuda' && !$ENV{TEST_ALL};
 }
+
+open my $ladder, '<', 'common/ladder.txt' or die "common/ladder.txt: $!";
+my @ladder = map { [split] } grep { /^\w/ } <$ladder>; # [name, builds on, kind, links]
+sub stages { return map { $_->[0] } @ladder }
+sub kind_of { my ($stage) = @_; return (map { $_->[2] } grep { $_->[0] eq $stage } @ladder)[0] }
 
 1;

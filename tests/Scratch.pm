@@ -75,10 +75,12 @@ sub with_file {
     return @results;
 }
 
-# Builds a target for the CPU device; variables as make takes them. Returns whether it did, and the compiler's words.
+# Builds a target for the CPU device; variables as make takes them. Returns whether it did, and the compiler's words. Flags may
+# be others than those of the build that was copied: what nobody changed is not compiled again.
 sub built {
     my ($target, @variables) = @_;
-    my $log = `make --no-print-directory DEVICE=cpu WARN=-w COMMIT=scratch @variables $target 2>&1`;
+    my ($flags) = glob "$build/flags-*";
+    my $log = `make --no-print-directory DEVICE=cpu IS_FLAGS=$flags WARN=-w COMMIT=scratch @variables $target 2>&1`;
     return ($? == 0, $log);
 }
 

@@ -16,7 +16,7 @@ my @small = ('--heads', 4, '--kv-heads', 2, '--seqlen', 40, '--seqlen-k', 70, '-
 my $run = run($stage, @small);
 is($run->{code}, 0, 'the table: exit code 0') or diag($run->{err});
 like($run->{out}, qr/^PASS  2 variants agree with 00_naive$/m, 'the verdict');
-like($run->{out}, qr/^04_fa2\/split_q +forward /m, 'a row for the forward pass');
+like($run->{out}, qr/^04_fa2\/tuned +forward /m, 'a row for the forward pass');
 like($run->{out}, qr/^00_naive +backward /m, 'a row for the naive gradients');
 for my $variant ('two_pass', 'atomic') {
     like($run->{out}, qr/^$stage\/$variant +backward /m, "$variant: a row for the backward pass");
@@ -30,7 +30,7 @@ like($run->{out}, qr/two_pass: dQ .*bit-equal$/m, 'two_pass repeats its bits');
 $run = run($stage, @small, '--json', '--variant', 'atomic', '--no-validate');
 my @rows = map { decode_json($_) } split /\n/, $run->{out};
 is_deeply([map { "$_->{variant} $_->{direction}" } @rows],
-    ['04_fa2/split_q forward', "$stage/atomic backward", "$stage/atomic both"], 'JSON: one row a direction');
+    ['04_fa2/tuned forward', "$stage/atomic backward", "$stage/atomic both"], 'JSON: one row a direction');
 my @flops = map { $_->{tflops} * $_->{latency_ms} } @rows;
 ok(abs($flops[1] / $flops[0] - 2.5) < 1e-9 && abs($flops[2] / $flops[0] - 3.5) < 1e-9, 'FLOPs 1 : 2.5 : 3.5');
 
@@ -81,6 +81,9 @@ write_npy("$folder/do.npy", [1, $G, $SK, $D], $tensor{k});
 complains('do.npy and q.npy differ in shape', '--load', $folder);
 complains('fp32', '--dtype', 'fp32');
 complains('head dim', '--head-dim', 96);
+complains('--scale 1e+06: scores of up to', '--scale', 1e6);
+complains('choose a scale below', '--scale', 3000);
+is(run($stage, '--scale', 1000, '--variant', 'atomic', '--iters', 1)->{code}, 0, 'a third of that is checked, and right');
 done_testing;
 
 sub complains {

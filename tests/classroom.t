@@ -9,6 +9,8 @@ use utf8;
 use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
+use lib 'tests';
+use Program qw(stages);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
@@ -16,7 +18,7 @@ my $build = $ENV{TEST_BUILD} // 'build/cpu';
 my $all = ($ENV{CLASSROOM} // '') eq 'all';
 my $scratch = tempdir(CLEANUP => 1);
 my $root = getcwd;
-my @stages = map { s{/main\.c}{}r } sort glob '0?_*/main.c';
+my @stages = stages();
 my @few = map { "$build/$_/$_" } '00_naive', '01_tiled';
 
 # Runs a command; its exit code, and what it said on stdout and stderr.
@@ -136,7 +138,8 @@ $run = run(@sweep);
 is("$run->{code} $run->{err}", "2 sweep.pl: $csv: has other columns than this sweep writes: move it away\n", "sweep: another's file");
 
 # ---- diff
-for (['03-04', '03_fa1/fa1.cu', '04_fa2/epilogue.cu'], ['04.2-04.3', '04_fa2/loop_swap.cu', '04_fa2/split_q.cu']) {
+for (['03-04', '03_fa1/fa1.cu', '04_fa2/epilogue.cu'], ['04.2-04.3', '04_fa2/loop_swap.cu', '04_fa2/split_q.cu'],
+     ['04.3-04.4', '04_fa2/split_q.cu', '04_fa2/tuned.cu']) {
     my ($asked, $from, $to) = @$_;
     $run = run('perl', 'common/classroom/diff.pl', $asked);
     like($run->{out}, qr/\A--- \Q$from\E\n\+\+\+ \Q$to\E\n.*\n\Q$from\E to \Q$to\E: \d+ lines go, \d+ come\n\z/s, "diff $asked");

@@ -10,6 +10,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int all_bytes(const void *device, size_t bytes, int value) {
     unsigned char *host = host_alloc(bytes, 1);
@@ -56,8 +58,7 @@ static void test_memory(void) {
 #endif
 
     device_free(NULL);
-    device_free(host); /* is nobody's */
-    ok(device_allocated() == before + A + B, "to free what was not allocated is nothing");
+    ok(device_allocated() == before + A + B, "to free NULL is nothing");
     device_free(a);
     ok(device_allocated() == before + B && all_bytes(b, B, 0xff), "one given back, the other still there");
     device_free(b);
@@ -73,6 +74,36 @@ static void test_memory(void) {
         device_free(one);
         memory_keep_for_host(0);
     }
+}
+
+static void free_foreign(void) {
+    char mine;
+    device_free(&mine);
+}
+static void free_twice(void) {
+    void *memory = device_alloc(1, "memory");
+    device_free(memory);
+    device_free(memory);
+}
+static void test_free(void (*mistake)(void), const char *name) {
+    char says[200] = "";
+    FILE *error = tmpfile();
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(fileno(error), STDERR_FILENO);
+        mistake();
+        exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    rewind(error);
+    says[fread(says, 1, sizeof says - 1, error)] = 0;
+    fclose(error);
+    const char *end = " is not allocated: never was, or was freed before\n";
+    ok(WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(says, "device_free: 0x", 15) == 0 &&
+           strchr(says, '\n') == strstr(says, end) + strlen(end) - 1,
+       "%s: one line, exit code 2", name);
 }
 
 static void test_properties(void) {
@@ -148,6 +179,8 @@ static void test_refusals(void) {
 }
 
 int main(void) {
+    test_free(free_foreign, "foreign memory freed"); /* first: an open GPU does not survive a fork */
+    test_free(free_twice, "freed twice");
     test_memory();
     test_properties();
     test_refusals();

@@ -35,9 +35,10 @@ typedef struct {
 
 static inline double whole_tiles(double size, double tile) { return ceil(size / tile) * tile; }
 
-/* notes/07: a partial result for each block and once more for each head, of the rows that a block takes together; a ticket a
- * head. Auto has as many blocks as fit the device at once, on the CPU device 5, but no more than there are key tiles. */
-static inline int decoding_pieces(const Problem *p, Piece *w) {
+/* notes/07: an 8-bit cache; split_k: a partial result for each piece of a row; equal_shares: one for each block and once more for
+ * each head, of the rows that a block takes together, and a ticket a head. The device takes so many blocks at once: the CPU device
+ * 5, and a GPU (the problems are small) as many as there are key tiles. */
+static inline int decoding_pieces(const char *variant, const Problem *p, Piece *w) {
     enum { SPLITS, SPLIT_SIZE, KV_CACHE };
     const int *settings = p->settings;
     const DeviceProperties *device = device_properties();
@@ -47,36 +48,35 @@ static inline int decoding_pieces(const Problem *p, Piece *w) {
     double element = settings[KV_CACHE] ? 1 : p->dtype == DTYPE_FP32 ? 4 : 2;
     double warps = fmin(8, floor(((double)device->shared_bytes - 4) / (4 * 4096 + whole_tiles(8 * tile, 128))));
     double tile_keys = warps * 4096 / (p->head_dim * element), tiles = fmax(1, ceil(p->seqlen_k / tile_keys));
-    double blocks =
-        device->cuda_version[0] ? heads * tiles : fmin(5, heads * tiles); /* few tiles: a GPU takes all at once */
-    if (settings[SPLITS])
-        blocks = heads * settings[SPLITS];
-    if (settings[SPLIT_SIZE])
-        blocks = heads * ceil(tiles / ceil(settings[SPLIT_SIZE] / tile_keys));
-    double partial_rows = (blocks + heads) * fmin(rows, tile), keys = (double)p->batch * p->kv_heads * p->seqlen_k;
+    double blocks = device->cuda_version[0] ? heads * tiles : 5, keys = (double)p->batch * p->kv_heads * p->seqlen_k;
     int n = 0;
-    w[n++] = (Piece){"partial O", 4 * partial_rows * p->head_dim, 0};
-    w[n++] = (Piece){"partial LSE", 4 * partial_rows, 0};
-    w[n++] = (Piece){"tickets", 4 * heads, 1};
     if (settings[KV_CACHE]) {
         w[n++] = (Piece){"K cache", keys * p->head_dim, 0};
         w[n++] = (Piece){"V cache", keys * p->head_dim, 0};
         w[n++] = (Piece){"scales", 4 * 2.0 * p->batch * p->kv_heads, 0};
         w[n++] = (Piece){"largest of a slice", 4 * 2.0 * p->batch * p->kv_heads * 32, 0};
     }
+    if (strcmp(variant, "07_flash_decoding/one_block") == 0)
+        return n;
+    int equal_shares = strcmp(variant, "07_flash_decoding/equal_shares") == 0;
+    double piece = settings[SPLIT_SIZE]
+                       ? ceil(settings[SPLIT_SIZE] / tile_keys)
+                       : ceil(tiles / (settings[SPLITS] ? settings[SPLITS] : fmax(1, floor(blocks / heads))));
+    double partial_rows = equal_shares ? (fmin(blocks, heads * tiles) + heads) * fmin(rows, tile)
+                                       : ceil(tiles / piece) * p->batch * p->heads * p->seqlen_q;
+    w[n++] = (Piece){"partial O", 4 * partial_rows * p->head_dim, 0};
+    w[n++] = (Piece){"partial LSE", 4 * partial_rows, 0};
+    if (equal_shares)
+        w[n++] = (Piece){"tickets", 4 * heads, 1};
     return n;
 }
 
-/* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces, -1: not known here. */
+/* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces: none for
+ * those that are not named here. */
 static inline int workspace_pieces(const char *variant, const Problem *p, Piece *w) {
     double element = p->dtype == DTYPE_FP32 ? 4 : 2, D = p->head_dim;
     double rows = (double)p->batch * p->heads * p->seqlen_q, scores = rows * p->seqlen_k;
     double keys = (double)p->batch * p->kv_heads * p->seqlen_k;
-    static const char *none[] = {"02_online_softmax/online",    "04_fa2/loop_swap", "04_fa2/split_q",
-                                 "07_flash_decoding/one_block", "08_fa3/wgmma",     "08_fa3/specialised"};
-    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-        if (strcmp(variant, none[i]) == 0)
-            return 0;
     int n = 0;
     if (strcmp(variant, "00_naive") == 0) { /* S in fp32, P as the inputs */
         w[n++] = (Piece){"S", scores * 4, 0};
@@ -85,7 +85,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         double padded = rows * whole_tiles(p->seqlen_k, 64);
         w[n++] = (Piece){"S", padded * 4, 0};
         w[n++] = (Piece){"P", padded * element, 0};
-    } else if (strcmp(variant, "03_fa1/fa1") == 0 || strcmp(variant, "04_fa2/epilogue") == 0) { /* between two key tiles */
+    } else if (strncmp(variant, "03_fa1/", 7) == 0 || strcmp(variant, "04_fa2/epilogue") == 0) { /* between two key tiles */
         w[n++] = (Piece){"O accumulator", rows * D * 4, 0};
         w[n++] = (Piece){"l", rows * 4, 0};
         w[n++] = (Piece){"m", rows * 4, 0};
@@ -111,12 +111,10 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"V scales", key_blocks * 4, 0};
         w[n++] = (Piece){"LSE shift", rows * 4, 0};
         w[n++] = (Piece){"K mean", k_heads * D * 4, 0};
-    } else if (strcmp(variant, "07_flash_decoding/split_k") == 0) {
-        n = decoding_pieces(p, w);
+    } else if (strncmp(variant, "07_flash_decoding/", 18) == 0) {
+        n = decoding_pieces(variant, p, w);
     } else if (strcmp(variant, "08_fa3/overlapped") == 0) { /* a counter that blocks draw their tiles from */
         w[n++] = (Piece){"next query tile", 4, 1};
-    } else {
-        n = -1;
     }
     return n;
 }

@@ -1,8 +1,8 @@
 /* gradient.c - tests of common/judge/gradient.h: its bounds by hand, its samples against the oracle, and what comparing must refuse.
  */
 #include "../common/judge/gradient.h"
-#include "../common/numeric.h"
 #include "../common/judge/oracle.h"
+#include "../common/judge/rows.h"
 #include "../common/host/allocation.h"
 #include "../common/host/random.h"
 #include "tap.h"
@@ -20,12 +20,7 @@ typedef struct {
     float *got[GRADIENT_COUNT];
 } Example;
 
-static double *doubles(const float *values, size_t count) {
-    double *copy = host_alloc(count, sizeof *copy);
-    for (size_t i = 0; i < count; i++)
-        copy[i] = values[i];
-    return copy;
-}
+static double *doubles(const void *values, size_t count) { return to_doubles(DTYPE_FP32, values, 0, count); }
 
 static float *normal(size_t count, uint32_t stream, double mean) {
     float *values = host_alloc(count, sizeof *values);
@@ -75,13 +70,6 @@ static int is_at(const Comparison *c, const Problem *p, int which, size_t elemen
     size_t row = element / p->head_dim, rows = (size_t)rows_of(p, which), heads = (size_t)heads_of(p, which);
     return c->batch == (int)(row / rows / heads) && c->head == (int)(row / rows % heads) && c->row == (int)(row % rows) &&
            c->column == (int)(element % p->head_dim);
-}
-
-static double largest_of(const double *values, int count) {
-    double largest = 0;
-    for (int i = 0; i < count; i++)
-        largest = fmax(largest, fabs(values[i]));
-    return largest;
 }
 
 /* ---- what may differ ---- */

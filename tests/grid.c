@@ -105,10 +105,10 @@ static int most_queries(void) {
 
 /* Inputs, key lengths (with them one time in two) and settings of a case whose shape is chosen. */
 static Case case_of(Problem p, uint64_t number, int with_lengths) {
-    Case c = {.p = p, .seed = number, .inputs = direction.inputs[pick(number, INPUTS, direction.input_count)]};
+    Case c = {.p = p, .seed = number, .inputs = grid_kind.inputs[pick(number, INPUTS, grid_kind.input_count)]};
     pick_settings(&c.p, number);
     if (c.inputs == PEAKED)
-        c.p.scale *= direction.peak;
+        c.p.scale *= grid_kind.peak;
     if (!with_lengths)
         return c;
     c.key_lengths = host_alloc(p.batch, sizeof *c.key_lengths);
@@ -299,16 +299,63 @@ static void run_wide(Point *point, Tally *sum) {
     finish(point, sum, "long and wide");
 }
 
-/* A row of 00_naive's over many keys with nearly equal scores: every term of its sum is about 1, and every P about 83.5 of
- * fp16's smallest steps. What each of them loses, all lose alike, and V's mean shows it. */
-static void test_long_row(void) {
-    Case c = {
-        .p = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1, .seqlen_k = 201000, .head_dim = 64, .scale = 1e-4f},
-        .inputs = V_MEAN};
-    prepare_cases(0, 1, &c);
-    open_case(&c);
-    ok(try_variant(reference(), &c), "%s: %d keys with nearly equal scores", reference()->name, c.p.seqlen_k);
-    close_case(&c);
+/* Where numbers end: scores below any number that a maximum may start from, and scales that are 0 once they are multiplied by
+ * others. Masked rows and keys beside them, because -inf times 0 is NaN. */
+static void run_edges(Point *point, Tally *sum) {
+    static const struct {
+        Inputs inputs;
+        Dtype dtype;
+        float scale;
+    } edges[] = {{FAR_BELOW, DTYPE_BF16, 1},   {FAR_BELOW, DTYPE_FP32, 1},   {NORMAL, DTYPE_FP16, 1e-44f},
+                 {NORMAL, DTYPE_BF16, 1e-44f}, {NORMAL, DTYPE_FP32, 1e-44f}, {NORMAL, DTYPE_BF16, 1e-45f}};
+    for (size_t i = 0; i < 4 * sizeof edges / sizeof *edges; i++) {
+        Problem p = {.batch = 2,
+                     .heads = 2,
+                     .kv_heads = 1,
+                     .seqlen_q = most_queries() < 100 ? most_queries() : 100,
+                     .seqlen_k = 150,
+                     .head_dim = 64,
+                     .dtype = edges[i / 4].dtype,
+                     .causal = i % 2,
+                     .scale = edges[i / 4].scale};
+        Case c = case_of(p, (uint64_t)2e6 + i, i % 4 / 2);
+        c.inputs = edges[i / 4].inputs, c.p.scale = p.scale;
+        add_case(point, c);
+    }
+    finish(point, sum, "far scores and scales");
+}
+
+/* One variant, and what it is measured by, on one case. */
+static int try_one(Case *c, const Variant *v) {
+    prepare_cases(0, 1, c);
+    open_case(c);
+    int right = try_variant(reference(), c) & (v == reference() || try_variant(v, c));
+    close_case(c);
+    return right;
+}
+
+/* A row over many keys with nearly equal scores: every P is about 127.4 of fp16's smallest steps, and what one of them loses,
+ * all lose; V's mean shows it. 00_naive adds e^S in fp64 and gets more keys: every term is about 1, and a lane that adds 50,000
+ * of them in fp32 loses as much as LSE may be off. */
+static void test_long_row(const Variant *v) {
+    int is_naive = v == &naive_variant;
+    Case c = {.p = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1, .head_dim = 64}, .inputs = V_MEAN};
+    c.p.seqlen_k = is_naive ? 201000 : 131689;
+    c.p.scale = is_naive ? 1e-4f : 1e-5f;
+    ok(try_one(&c, v), "%s/%s: %d keys with nearly equal scores", stage.name, v->name, c.p.seqlen_k);
+}
+
+/* More tiles of 64 queries than a grid has blocks in y or z. Minutes on the CPU device, and 6 GB of the host. */
+static void test_many_rows(const Variant *v) {
+    Case c = {.p = {.batch = 1,
+                    .heads = 1,
+                    .kv_heads = 1,
+                    .seqlen_q = 64 * 65535 + 1,
+                    .seqlen_k = 1,
+                    .head_dim = 64,
+                    .scale = 0.125f}};
+    if (!device_properties()->is_cpu && grid.every == 1 && !refuses(v, &c.p))
+        ok(try_one(&c, v), "%s/%s: %d queries", stage.name, v->name, c.p.seqlen_q);
 }
 
 /* Nothing but what is declared so may depend on the order of threads and blocks. A GPU has an order of its own in every run. */
@@ -362,12 +409,16 @@ static void test_variant(const Variant *v, const Tally *sum) {
 static void run_grid(void) {
     static Point point;
     Tally sum[MAX_VARIANTS + 1] = {0};
-    if (run_pairs(&point, sum) && !grid.quick) {
+    int go_on = run_pairs(&point, sum);
+    if (go_on && !stage.forward)
+        run_edges(&point, sum);
+    if (go_on && !grid.quick) {
         run_wide(&point, sum);
-        if (!stage.variants[0].name) /* 00_naive's own grid */
-            test_long_row();
-        for (int i = grid.first; i < grid.count; i++)
+        for (int i = grid.first; i < grid.count; i++) {
+            if (!stage.forward) /* dK and dV make long ones dear */
+                test_long_row(grid.variants[i]), test_many_rows(grid.variants[i]);
             test_bits(grid.variants[i]);
+        }
     }
     for (int i = grid.first; i < grid.count; i++)
         test_variant(grid.variants[i], &sum[i]);

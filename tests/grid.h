@@ -18,9 +18,7 @@
 extern const Stage stage;
 
 /* Inputs that break something plain N(0,1) leaves whole. */
-typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN } Inputs;
-
-enum { MAX_OUTPUTS = 3 };
+typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN, FAR_BELOW } Inputs;
 
 /* A problem, its inputs on host and device, and what is right. */
 typedef struct {
@@ -30,7 +28,7 @@ typedef struct {
     int qk_shift, v_shift; /* Q is multiplied by 2^qk_shift and K divided by it; V is multiplied by 2^v_shift */
     int *key_lengths;      /* host; NULL: all keys exist */
 
-    /* by direction.solve, on the host */
+    /* by grid_kind.solve, on the host */
     HostTensors host; /* what the variants are given, but for keys that do not exist: these are NaN on the device */
     void *o;          /* backward only: the forward pass's O and LSE, */
     float *lse;       /* the oracle's, so that no other kernel has a part in the result */
@@ -56,8 +54,8 @@ typedef struct {
     int (*outputs)(const Case *c, Buffer *outputs);
     /* Whether c->got is right; says on stderr what is not, after `about`. */
     int (*judge)(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *));
-} Direction;
-extern const Direction direction;
+} GridKind;
+extern const GridKind grid_kind;
 
 /* What the variants are measured by; it runs first. */
 static inline const Variant *reference(void) { return stage.reference ? stage.reference : &naive_variant; }
@@ -76,8 +74,5 @@ int try_variant(const Variant *variant, Case *c);
 
 /* This program, if it is the fuzz that can repeat a case; else NULL. */
 extern const char *fuzz_program;
-
-/* A host tensor as doubles. */
-double *to_doubles(Dtype dtype, const void *tensor, size_t count);
 
 #endif

@@ -7,8 +7,8 @@
  */
 #include "../common/judge/check.h"
 #include "../common/judge/gradient.h"
-#include "../common/numeric.h"
 #include "../common/judge/oracle.h"
+#include "../common/judge/rows.h"
 #include "../common/host/allocation.h"
 #include "grid.h"
 
@@ -18,9 +18,10 @@ static const Inputs INPUTS[] = {NORMAL, PEAKED, K_MEAN, EQUAL, V_MEAN};
 
 static void solve(Case *c) {
     const Problem *p = &c->p;
-    double *q = to_doubles(p->dtype, c->host.q, query_elements(p)), *k = to_doubles(p->dtype, c->host.k, key_elements(p)),
-           *v = to_doubles(p->dtype, c->host.v, key_elements(p)),
-           *d_o = to_doubles(p->dtype, c->host.d_o, query_elements(p));
+    double *q = to_doubles(p->dtype, c->host.q, 0, query_elements(p)),
+           *k = to_doubles(p->dtype, c->host.k, 0, key_elements(p)),
+           *v = to_doubles(p->dtype, c->host.v, 0, key_elements(p)),
+           *d_o = to_doubles(p->dtype, c->host.d_o, 0, query_elements(p));
     double *o = host_alloc(query_elements(p), sizeof *o), *lse = host_alloc(row_count(p), sizeof *lse);
     oracle_forward(p, c->key_lengths, q, k, v, o, lse);
     c->o = host_alloc(query_elements(p), dtype_bytes(p->dtype));
@@ -94,7 +95,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     return good;
 }
 
-const Direction direction = {
+const GridKind grid_kind = {
     .inputs = INPUTS,
     .input_count = sizeof INPUTS / sizeof *INPUTS,
     .peak = 4,

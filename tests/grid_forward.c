@@ -5,8 +5,8 @@
  * those (prepared.h).
  */
 #include "../common/judge/check.h"
-#include "../common/numeric.h"
 #include "../common/judge/oracle.h"
+#include "../common/judge/rows.h"
 #include "../common/host/allocation.h"
 #include "../common/judge/prepared.h"
 #include "grid.h"
@@ -17,8 +17,9 @@ static const Inputs INPUTS[] = {NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, O
 
 static void solve(Case *c) {
     const Problem *p = &c->p;
-    double *q = to_doubles(p->dtype, c->host.q, query_elements(p)), *k = to_doubles(p->dtype, c->host.k, key_elements(p)),
-           *v = to_doubles(p->dtype, c->host.v, key_elements(p));
+    double *q = to_doubles(p->dtype, c->host.q, 0, query_elements(p)),
+           *k = to_doubles(p->dtype, c->host.k, 0, key_elements(p)),
+           *v = to_doubles(p->dtype, c->host.v, 0, key_elements(p));
     c->want[0] = host_alloc(query_elements(p), sizeof(double));
     c->want[1] = host_alloc(row_count(p), sizeof(double));
     oracle_forward(p, c->key_lengths, q, k, v, c->want[0], c->want[1]);
@@ -44,7 +45,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     double allowed = INFINITY;
     if (prepares)
         compare_prepared(&c->p, variant, c->key_lengths, c->t.key_lengths, &c->host, workspace, c->got[0], c->got[1],
-                          REFERENCE_ORACLE, comparisons);
+                         REFERENCE_ORACLE, comparisons);
     else
         compare(c, comparisons);
     if (variant == reference())
@@ -71,7 +72,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     return 0;
 }
 
-const Direction direction = {
+const GridKind grid_kind = {
     .inputs = INPUTS,
     .input_count = sizeof INPUTS / sizeof *INPUTS,
     .peak = 6,

@@ -2,6 +2,7 @@
  * is run with random operands, every lane writes out its registers, and the host compares them, bit for bit, with what the
  * documented layout gives: row = lane / 4, column = 2 * (lane % 4) + {0, 1} in every 8x8 atom. mma is compared with fp64.
  * Runs on both devices. */
+#include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "../common/numeric.h"
 #include "device_array.cuh"
@@ -257,13 +258,33 @@ static void test_atomic_add() {
     ok(wrong == 0, "atomic_add_4: no addition is lost");
 }
 
+__global__ void run_quads(float *max, float *sum) {
+    max[threadIdx.x] = quad_max((float)(7 * threadIdx.x % 32));
+    sum[threadIdx.x] = quad_sum((float)threadIdx.x);
+}
+static void test_quads() {
+    DeviceArray<float> max(32), sum(32);
+    LAUNCH(run_quads, 1, 32, 0, max.pointer, sum.pointer);
+    auto got_max = max.read(), got_sum = sum.read();
+    int wrong = 0;
+    for (int i = 0; i < 32; i++) {
+        int most = 0;
+        for (int lane = i / 4 * 4; lane < i / 4 * 4 + 4; lane++)
+            most = std::max(most, 7 * lane % 32);
+        wrong += got_max[i] != most || got_sum[i] != 16 * (i / 4) + 6;
+    }
+    ok(wrong == 0, "quad_max, quad_sum: every lane has that of its four");
+}
+
 /* ---- tiles ---- */
 
 enum { TILE_ROWS = 64, TILE_THREADS = 64 };
 template <int D> using TestTile = Tile<__half, TILE_ROWS, D>;
 
-/* Loads rows first_row .. of a matrix that ends at row_end; writes out the tile in plain order, and each chunk's place. */
-template <int D> __global__ void run_tile(const __half *matrix, int first_row, int row_end, __half *plain, int *place) {
+/* Loads rows first_row .. of a matrix that ends at row_end; writes out the tile in plain order, and each chunk's place; and copies
+ * the rows back, 32 a warp. */
+template <int D>
+__global__ void run_tile(const __half *matrix, int first_row, int row_end, __half *plain, int *place, __half *copy) {
     SHARED_MEMORY(TestTile<D>, tile);
     load_tile_async<TILE_THREADS>(tile, matrix, first_row, row_end);
     cp_async_wait<0>();
@@ -273,6 +294,7 @@ template <int D> __global__ void run_tile(const __half *matrix, int first_row, i
         store_16(plain + 8 * i, load_16(tile.chunk(row, chunk)));
         place[i] = swizzle<D>(row, chunk);
     }
+    store_rows<32>(copy, first_row, row_end, tile, threadIdx.x / 32 * 32);
 }
 
 template <int D> static void test_tile() {
@@ -280,16 +302,21 @@ template <int D> static void test_tile() {
     std::vector<uint16_t> matrix(row_end * D);
     for (auto &element : matrix)
         element = (uint16_t)random_bits();
-    DeviceArray<uint16_t> device_matrix(matrix), plain(TILE_ROWS * D);
+    DeviceArray<uint16_t> device_matrix(matrix), plain(TILE_ROWS * D), copy(std::vector<uint16_t>(matrix.size()));
     DeviceArray<int> place(TILE_ROWS * chunks);
     LAUNCH((run_tile<D>), 1, TILE_THREADS, sizeof(TestTile<D>), (const __half *)device_matrix.pointer, first_row, row_end,
-           (__half *)plain.pointer, place.pointer);
+           (__half *)plain.pointer, place.pointer, (__half *)copy.pointer);
 
     auto got = plain.read();
     int wrong = 0;
     for (int i = 0; i < TILE_ROWS * D; i++)
         wrong += got[i] != (first_row + i / D < row_end ? matrix[first_row * D + i] : 0);
     ok(wrong == 0, "load_tile_async, D = %d: every element, and zeros past the last row", D);
+
+    auto back = copy.read();
+    for (size_t i = 0; i < matrix.size(); i++)
+        wrong += back[i] != (i / D < (size_t)first_row ? 0 : matrix[i]);
+    ok(wrong == 0, "store_rows, D = %d: every row that exists, and nothing else", D);
 
     auto places = place.read();
     std::vector<int> taken(TILE_ROWS * chunks);
@@ -412,6 +439,7 @@ int main() {
     test_conversions<__nv_bfloat16>();
     test_exp2();
     test_atomic_add();
+    test_quads();
     test_tile<32>();
     test_tile<64>();
     test_tile<96>();

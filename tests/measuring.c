@@ -103,8 +103,8 @@ static void test_counts(void) {
 static void test_inputs(void) {
     enum { COUNT = 2 * 8 * 64 * 64 };
     Problem p = {.batch = 2, .heads = 8, .kv_heads = 8, .seqlen_q = 64, .seqlen_k = 64, .head_dim = 64};
-    HostTensors draws[] = {tensors_random(&p, 1, 0, 1), tensors_random(&p, 1, 0, 1),
-                           tensors_random(&p, 2, 0, 1), tensors_random(&p, 1, 1, 1)};
+    HostTensors draws[] = {tensors_random(&p, 1, 0, 1), tensors_random(&p, 1, 0, 1), tensors_random(&p, 2, 0, 1),
+                           tensors_random(&p, 1, 1, 1)};
     static double x[4][4][COUNT]; /* draw, tensor, element */
     static const char *names[] = {"Q", "K", "V", "dO"};
     for (int draw = 0; draw < 4; draw++)

@@ -81,9 +81,9 @@ static void test_groups(void) {
     unsetenv("MEMORY_ROOT");
 }
 
-static Rounding nothing(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+static PreparedRounding nothing(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     (void)p, (void)workspace, (void)q, (void)k, (void)v;
-    return (Rounding){0};
+    return (PreparedRounding){0};
 }
 static void launch(const Problem *p, const Tensors *t, const Buffer *workspace) { (void)p, (void)t, (void)workspace; }
 static int plan(const Problem *p, Buffer *workspace) {
@@ -107,7 +107,7 @@ static void test_need(void) {
                                                  .plan = plan,
                                                  .prepare = launch,
                                                  .prepares = with_setting,
-                                                 .dequantise = nothing}},
+                                                 .prepared_values = nothing}},
                                    .settings = {{.name = "small"}}};
     enum { Q = 2 * 3 * 40 * 64, K = 2 * 3 * 50 * 64, ROWS = 2 * 3 * 40, SAMPLES = 3 * 50 * 129 * 8 }; /* three threads */
     enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 8 * (Q + ROWS) + 70000 };

@@ -28,10 +28,12 @@ my $patience = 10;    # seconds of a core: tests that take longer are left out, 
 
 my %why = equivalents('tests/mutations_host.txt');
 my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/{harness,judge,host}/*.c';
+my %is_site = map { $_->{id} => 1 } @sites;
+ok($is_site{$_}, 'mutations_host.txt names a mistake that can be planted') or diag($_) for sort keys %why;
 @sites = grep { !defined $only || index("$_->{file}:$_->{line} ", $only =~ /:/ ? "$only " : $only) == 0 } @sites;
 @sites or BAIL_OUT("MUTANT=$only: nothing there can be changed");
 my $slots = defined $only ? @sites : $ENV{MUTANTS} // 200;
-my ($compile, $links, @tests) = what_make_knows();
+my ($compile, $archive, $links, @tests) = what_make_knows();
 
 # Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
 my %seconds;
@@ -87,7 +89,7 @@ sub sites_of {
     }
     my $balanced = qr/(\((?:[^()]++|(?-1))*+\))/;
     my $simple = qr/(?:[^?;(){},=:]|[=!<>]=|\([^()]*\))+/;
-    while ($code =~ /\bif $balanced|(?:return|=|\(|,) ($simple?) \?/g) {
+    while ($code =~ /\bif $balanced|(?:return|(?<![=!<>])=|\(|,) ($simple?) \?/g) {
         my ($from, $to) = defined $2 ? ($-[2], $+[2]) : ($-[1], $+[1]);
         $add->($from, $to, '(' . substr($text, $from, $to - $from) . ", $_)") for 0, 1; # what it does besides is still done
     }
@@ -107,13 +109,12 @@ sub sites_of {
 
 sub squeezed { return $_[0] =~ s/\s+/ /gr =~ s/\A | \z//gr }
 
-# The table: file, the lines as they are (-) and would be (+), and a reason. A line that is no longer there fails.
+# The table: file, the lines as they are (-) and would be (+), and a reason.
 sub equivalents {
     my ($table) = @_;
     my %why;
     for (split /\n\n+/, read_file($table) =~ s/^#.*\n//mgr) {
-        my ($file, $from, $to, $reason) = /\A\s*(\S+)\n- (.*)\n\+ (.*)\n(.*?)\s*\z/s or BAIL_OUT("$table: cannot read\n$_");
-        ok(index(squeezed(read_file($file)), $from) >= 0, "$table: $file still has a line that it names") or diag($from);
+        my ($file, $from, $to, $reason) = /\A\s*(\S+)\n- ([^\n]*)\n\+ ([^\n]*)\n(.*?)\s*\z/s or BAIL_OUT("$table: cannot read\n$_");
         $why{"$file\n$from\n$to"} = squeezed($reason);
     }
     return %why;
@@ -121,18 +122,20 @@ sub equivalents {
 
 # ---- what catches them ----
 
-# How make compiles each of the files, how it links the programs that hold it, and the tests it would run.
+# How make compiles each of the files, puts it into its library and links the programs that hold it, and the tests it would run;
+# not those of make itself.
 sub what_make_knows {
-    my (%compile, %links, @tests);
+    my (%compile, %archive, %links, @tests);
     for my $file (map { $_->{file} } @sites) {
         next if $compile{$file};
         for (split /\n/, `env -u MAKEFLAGS -u MAKELEVEL make -n V=1 DEVICE=cpu -W $file test-device` =~ s/\\\n//gr) {
             $compile{$file} = $_ if / -c \Q$file\E -o /;
+            $archive{$file} = $_ if /\bar rcs .*\/\Q$file\E\.o\b/;
             $links{$file}{$1} = $_ if / -o (\S+) -lm/;
-            @tests = grep { /^tests\/|^\Q$build\E/ } split ' ', $1 if /\bprove (.*)/;
+            @tests = grep { /^tests\/(?!make|adding_a_stage)|^\Q$build\E/ } split ' ', $1 if /\bprove (.*)/;
         }
     }
-    return (\%compile, \%links, @tests);
+    return (\%compile, \%archive, \%links, @tests);
 }
 
 sub try_slot {
@@ -150,7 +153,8 @@ sub try {
     return ('equivalent', '') if $why{$site->{id}} && !defined $only;
     my ($file, $object) = ($site->{file}, $compile->{$site->{file}} =~ / -o (\S+)/);
     my $text = read_file($file);
-    my @changed = ($file, $object);
+    my ($library) = $archive->{$file} =~ /ar rcs (\S+)/;
+    my @changed = ($file, $object, $library);
     my ($command, $same) = ("$compile->{$file} -O1 -g0 -w 2>/dev/null", "$object.same"); # the unchanged file, compiled likewise
     system("cp -p $object $object.kept && $command && mv $object $same && mv $object.kept $object") == 0 or die "$file: $!" if !-e $same;
     rename $_, "$_.kept" or die "$_: $!" for @changed;
@@ -158,6 +162,7 @@ sub try {
     write_file($file, $text);
     my @result;
     if (system($command) == 0 && system("cmp -s $object $same") != 0) {
+        system($archive->{$file}) == 0 or die "$library: $!";
         # A test that has caught a mistake in this file is likely to catch more.
         my %worth = map { $_ => (1 + ($caught_by{$file}{$_} // 0)) / (0.05 + ($seconds{$_})) } @tests;
         @result = ('survives', '');
@@ -184,7 +189,7 @@ sub try {
 sub needs {
     my ($words, $program) = @_;
     my ($name) = $program =~ /([^\/]+)$/;
-    return $words =~ /\n/ ? index($words, $name) >= 0 || $program !~ /\/tests\// && $words =~ /glob.*0\?_/ : $words eq $program;
+    return $words =~ /\n/ ? index($words, $name) >= 0 || $program !~ /\/tests\// && $words =~ /\bstages\(\)/ : $words eq $program;
 }
 
 sub is_caught {

@@ -2,7 +2,7 @@
 # notes.t - README.md and the notes say what is so: their figures are those of the result files, their links and anchors lead
 # somewhere, the index knows every note, the code they print is in the tree, and the commands they print run.
 #
-# In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or ./0, and what a kernel's first
+# In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or a stage's program, and what a kernel's first
 # comment says about running it. The programs are those built last; `make test` asks them only whether they know the options
 # (--help), `make test-all` lets them do what the page says. `make` is asked only whether it knows the way (make -n): some of its
 # targets take minutes, and this test is part of one of them. A block for a GPU begins with ```sh gpu; one for a GPU whose counters
@@ -73,7 +73,7 @@ for my $note (map { s/^notes\///r } grep { /^notes\/[^\/]+\.md$/ && !/README/ } 
 
 # ---- code ----
 my (@sources, %source_line);
-find({no_chdir => 1, wanted => sub { push @sources, $_ if /\.(c|h|cu|cuh)$/ }}, 'common', glob('0?_*'));
+find({no_chdir => 1, wanted => sub { push @sources, $_ if /\.(c|h|cu|cuh)$/ }}, 'common', stages());
 $source_line{trimmed($_)} = 1 for map { split /\n/, read_text($_) } @sources;
 for my $page (@pages) {
     my @gone = grep { $_ ne '' && !$source_line{$_} } map { trimmed($_) } map { split /\n/ } blocks($text{$page}, 'cuda');
@@ -84,12 +84,12 @@ for my $page (@pages) {
 my %run;
 for my $page (@pages) {
     my @blocks = (blocks($text{$page}, 'sh'), ($ENV{TEST_DEVICE} // '') eq 'cuda' ? blocks($text{$page}, 'sh gpu') : ());
-    my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/0\d_)[^`]*)`/g;
+    my @quoted = $text{$page} =~ s/^```.*?^```$//msgr =~ /`((?:make [\w-]|\.\/\d+_)[^`]*)`/g;
     # Not a GPU's, nor those with something to fill in.
     my @whole = $page =~ /results/ ? () : grep { !/\.\.|<|DIR|DEVICE=cuda|built for/ } @quoted;
     runs($page, (map { split /\n/ } @blocks), @whole);
 }
-runs($_, read_text($_) =~ /^ \*     (make 0.*)/mg) for grep { /\.cu$/ } @sources; # how to run a kernel, at the top of its file
+runs($_, read_text($_) =~ /^ \*     (make \d.*)/mg) for grep { /\.cu$/ } @sources; # how to run a kernel, at the top of its file
 done_testing();
 
 # Each of these commands runs, as far as no other page has printed it. The trace needs g++.
@@ -98,7 +98,7 @@ sub runs {
     s/ && /&&/g for grep { /^cd / } @lines; # these are not taken apart
     @lines = grep { !/make.*trace/ } @lines if `g++ --version 2>&1` !~ /Free Software/;
     for my $line (grep { /^\w|^\.\// && !$run{$_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
-        my $asked = $line =~ /^(?:\w+=\S* )*\.\/0/ && !$ENV{TEST_ALL} ? "$line --help" : $line;
+        my $asked = $line =~ /^(?:\w+=\S* )*\.\/\d/ && !$ENV{TEST_ALL} ? "$line --help" : $line;
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$asked\n");
         gives(0, "bash '$copy/line.sh'", "$page: $line");
     }

@@ -130,15 +130,16 @@ refused('--splits: no such option', '--splits', 4);
 refused_by('06_fp8', "--format $_: choose e4m3 or e5m2\$", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', 'fp16', '1', '';
 refused_by('06_fp8', '--scaling row: choose tensor or block', '--scaling', 'row');
 refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
-refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/split_q takes fp16, bf16, not fp32', '--dtype', 'fp32');
-refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/split_q takes head dim 64, 128, not 72', '--head-dim', '64,72', '--seqlen', 8);
+refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes fp16, bf16, not fp32', '--dtype', 'fp32');
+refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes head dim 64, 128, not 72', '--head-dim', '64,72', '--seqlen', 8);
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');
 refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
-refused_by('07_flash_decoding', '--variant one_block cannot run here: splits nothing', '--variant', 'one_block', '--splits', 2);
+refused_by('07_flash_decoding', "--variant $_ cannot run here: cuts no pieces to order: --splits and --split-size are split_k's", '--variant', $_, '--splits', 2)
+    for 'one_block', 'equal_shares';
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
-    for 'one_block', 'split_k';
+    for 'one_block', 'split_k', 'equal_shares';
 
 # an output that nobody gets
 for my $options ('', '--csv', '--json', '--help') {
@@ -164,7 +165,7 @@ like($help, qr/$_/, "--help tells of $_")
 my %tells = (
     '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
-    '05_fa2_backward' => ['do\.npy, too: the gradient .*', 'The forward pass is 04_fa2/split_q\. .*'],
+    '05_fa2_backward' => ['do\.npy, too: the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3 or e5m2', '--scaling: tensor or block', '--hadamard'],
     '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries a head +1, 1',
                             '--seqlen-k N +keys a head +65536, 2048', '--head-dim N .* 128, 64',

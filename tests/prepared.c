@@ -29,26 +29,26 @@ static int *device_lengths;
 /* fp32, so that what is stored is what was meant. */
 static float inputs[3][KV], prepared[3][KV]; /* Q, K, V; Q is shorter */
 static float o[QUERIES], lse[LSE_ROWS];
-static Rounding rounding;
+static PreparedRounding rounding;
 static double want_o[QUERIES], want_lse[LSE_ROWS];
 
-static Rounding dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+static PreparedRounding prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     (void)workspace;
     memcpy(q, prepared[0], query_elements(p) * sizeof *q);
     memcpy(k, prepared[1], key_elements(p) * sizeof *k);
     memcpy(v, prepared[2], key_elements(p) * sizeof *v);
     return rounding;
 }
-static Rounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+static PreparedRounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     float *as_given = host_alloc(query_elements(p), sizeof *as_given);
     memcpy(as_given, q, query_elements(p) * sizeof *q);
-    dequantise(p, workspace, q, k, v);
+    prepared_values(p, workspace, q, k, v);
     memcpy(q, as_given, query_elements(p) * sizeof *q);
     free(as_given);
     return rounding;
 }
-static const Variant variant = {.name = "test", .dequantise = dequantise},
-                     variant_of_kv = {.name = "test", .dequantise = leaves_q};
+static const Variant variant = {.name = "test", .prepared_values = prepared_values},
+                     variant_of_kv = {.name = "test", .prepared_values = leaves_q};
 
 /* Inputs that are exact, and what is right for them. */
 static void reset(void) {
@@ -66,7 +66,7 @@ static void reset(void) {
         o[i] = (float)want_o[i];
     for (int i = 0; i < LSE_ROWS; i++)
         lse[i] = (float)want_lse[i];
-    rounding = (Rounding){0};
+    rounding = (PreparedRounding){0};
 }
 
 static Comparison comparisons[PREPARED_COMPARISONS];
@@ -129,7 +129,7 @@ static void test_prepared(void) {
             int heads = tensor ? KV_HEADS : HEADS, rows = tensor ? KEYS : ROWS, which = PREPARED_Q + tensor;
             int row = (at[0] * heads + at[1]) * rows + at[2], column = part ? D - 1 : 0;
             /* u of the row, and of the longest for K, whose mean may have gone; half a step of the largest number; fp32 */
-            const Rounding kinds[] = {{.input_roundoff = 0x1p-4}, {.input_step = 0x1p-6}, {.input_step = 0}};
+            const PreparedRounding kinds[] = {{.input_roundoff = 0x1p-4}, {.input_step = 0x1p-6}, {.input_step = 0}};
             for (int kind = 0; kind < 3; kind++) {
                 reset();
                 rounding = kinds[kind];
@@ -209,13 +209,13 @@ static double allowed_in(int row) {
 
 static void test_result(ReferenceKind kind, const char *name) {
     reset();
-    rounding = (Rounding){.sum_roundoff = 0x1p-24};
+    rounding = (PreparedRounding){.sum_roundoff = 0x1p-24};
     ok(compare(kind) && !bad() && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
        "%s: what is right passes", name);
     ok(!strcmp(comparisons[PREPARED_O].tensor, "O") && !strcmp(comparisons[PREPARED_LSE].tensor, "LSE"), "by its name");
 
     /* each part of the bound is the largest once */
-    const Rounding kinds[] = {{.p_roundoff = 0x1p-4}, {.sum_roundoff = 0x1p-13}, {.p_step = 0x1p-12}};
+    const PreparedRounding kinds[] = {{.p_roundoff = 0x1p-4}, {.sum_roundoff = 0x1p-13}, {.p_step = 0x1p-12}};
     const int rows[] = {2, 4, 7, 9, 10, 14, 15, 19}; /* first and last with keys of each head */
     for (int i = 0; i < 3; i++) {
         int missed = 0;
@@ -263,7 +263,7 @@ static void test_result(ReferenceKind kind, const char *name) {
     ok(!missed, "%s: LSE likewise", name);
 
     reset();
-    rounding = (Rounding){.p_roundoff = 0x1p-4, .sum_roundoff = 0x1p-13, .p_step = 0x1p-12};
+    rounding = (PreparedRounding){.p_roundoff = 0x1p-4, .sum_roundoff = 0x1p-13, .p_step = 0x1p-12};
     o[D - 1] = 1e-30f;
     lse[1] = -1e30f;
     compare(kind);
@@ -300,9 +300,9 @@ static void test_result(ReferenceKind kind, const char *name) {
 }
 
 /* Scores of 00_naive that no memory holds: 1 TiB. */
-static Rounding zeros(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+static PreparedRounding zeros(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     (void)workspace, (void)q, (void)k, (void)v, (void)p;
-    return (Rounding){0};
+    return (PreparedRounding){0};
 }
 static void test_too_large(void) {
     const Problem p = {.batch = 1,
@@ -313,7 +313,7 @@ static void test_too_large(void) {
                        .head_dim = 1,
                        .dtype = DTYPE_FP16,
                        .scale = 1};
-    const Variant large = {.name = "test", .dequantise = zeros};
+    const Variant large = {.name = "test", .prepared_values = zeros};
     size_t before = device_allocated();
     void *zero = host_alloc(query_elements(&p), sizeof(float));
     HostTensors given = {zero, zero, zero, NULL};
@@ -327,7 +327,7 @@ static void test_too_large(void) {
 static void test_unsampled(void) {
     const Problem p = {
         .batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 200, .seqlen_k = 1, .head_dim = 1, .dtype = DTYPE_FP32};
-    const Variant large = {.name = "test", .dequantise = zeros};
+    const Variant large = {.name = "test", .prepared_values = zeros};
     float *all = host_alloc(200, sizeof *all); /* Q = K = V = 0 */
     HostTensors given = {all, all, all, NULL};
     float *result = host_alloc(200, sizeof *result);

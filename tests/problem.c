@@ -26,6 +26,7 @@ static void test_large(void) {
             wrong += query_head_offset(&p, b, h) != count_up(3, 12, 1000003, 256, b, h);
             RowIndex last = row_index(&p, query_head_offset(&p, b, h) / 256 + 1000002);
             wrong += last.batch != b || last.head != h || last.row != 1000002;
+            wrong += flat_row(&p, last) != query_head_offset(&p, b, h) / 256 + 1000002;
             if (h < p.kv_heads)
                 wrong += key_head_offset(&p, b, h) != count_up(3, 4, 2000003, 256, b, h);
         }

@@ -22,7 +22,7 @@ static const Stage backward = {.name = "09_test", .variants = {{.name = "v"}}, .
 
 static DeviceProperties device = {
     .name = "A \"chip\", \\ fast", .platform = "sm_42", .clock_mhz = 1980, .cuda_version = "13.0"};
-static Options options;
+static Options options; /* what is not set in a test is 0 again in the next */
 
 typedef struct {
     Report report;
@@ -61,6 +61,7 @@ static void test_table(void) {
     /* 4 * 4 heads * 500 * 1000 * 64 = 512 MFLOPs */
     Row rows[] = {
         {.name = "00_naive",
+         .role = ROW_REFERENCE,
          .latency_ms = 99.94,
          .min_ms = 9.994,
          .tensor_bytes = 1 << 20,
@@ -83,7 +84,7 @@ static void test_table(void) {
     };
     rows[0].comparisons[0] = comparison("O", 1, 1.23e-5, 0.5), rows[0].comparisons[1] = comparison("LSE", 1, 2, 3);
     rows[2].comparisons[0] = comparison("O", 1, 1, 2), rows[2].comparisons[1] = comparison("LSE", 0, 7, 5);
-    Job job = REPORT(.stage = &plain);
+    Job job = REPORT(.stage = &plain, .task = &forward_task);
     job.rows = rows;
     job.count = 5;
     prints(job,
@@ -99,10 +100,11 @@ static void test_table(void) {
     job.end = 1;
     prints(job, "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\n", "workspace by purpose");
 
-    static const int lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    static int lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     Problem other = P;
     other.batch = 9, other.causal = 1, other.scale = 2, other.dtype = DTYPE_BF16;
-    job = (Job)REPORT(.stage = &plain, .key_lengths = lengths);
+    job = (Job)REPORT(.stage = &plain, .task = &forward_task);
+    options.key_lengths = lengths;
     job.report.problem = &other;
     options.warm = options.outliers = 1;
     prints(job,
@@ -110,7 +112,7 @@ static void test_table(void) {
            "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
            "key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
            "the problem");
-    job.report.load = "folder";
+    options.load = "folder";
     other.batch = 8;
     options.warm = 0;
     prints(job,
@@ -122,13 +124,26 @@ static void test_table(void) {
 }
 
 static void test_decoding(void) {
-    Row rows[] = {
-        {.name = "00_naive", .latency_ms = 1e-3, .min_ms = 5e-4, .tensor_bytes = 1024}, /* 2000 bytes in a us */
-        {.name = "09_test/fill", .direction = PREPARE, .latency_ms = 1, .min_ms = 5e-4, .tensor_bytes = 1024},
-        {.name = "09_test/fill+v", .direction = WITH_PREPARE, .latency_ms = 4e-4, .min_ms = 5e-4, .tensor_bytes = 1024}};
+    Row rows[] = {{.name = "00_naive",
+                   .role = ROW_REFERENCE,
+                   .latency_ms = 1e-3,
+                   .min_ms = 5e-4,
+                   .tensor_bytes = 1024}, /* 2000 bytes in a us */
+                  {.name = "09_test/fill",
+                   .role = ROW_PART,
+                   .direction = PREPARE,
+                   .latency_ms = 1,
+                   .min_ms = 5e-4,
+                   .tensor_bytes = 1024},
+                  {.name = "09_test/fill+v",
+                   .role = ROW_PART,
+                   .direction = WITH_PREPARE,
+                   .latency_ms = 4e-4,
+                   .min_ms = 5e-4,
+                   .tensor_bytes = 1024}};
     Problem other = P;
     other.settings[0] = 7, other.settings[1] = 1, other.settings[2] = 2;
-    Job job = REPORT(.stage = &decoding, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    Job job = REPORT(.stage = &decoding, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
     job.report.problem = &other;
     job.rows = rows;
     job.count = 3;
@@ -146,8 +161,9 @@ static void test_decoding(void) {
            "09_test/fill+v   0.40 us  0.50 us    5.00      10.0%      12.5%                 1.00 KiB + 0         -          "
            "            -\n",
            "the table of a stage that memory limits");
-    static const int lengths[] = {10};
-    job = (Job)REPORT(.stage = &decoding, .key_lengths = lengths);
+    static int lengths[] = {10};
+    job = (Job)REPORT(.stage = &decoding, .task = &decoding_task);
+    options.key_lengths = lengths;
     job.rows = rows;
     job.count = 1;
     prints(job,
@@ -164,7 +180,13 @@ static void test_decoding(void) {
 
 static void test_backward(void) {
     Row rows[] = {
-        {.name = "08_test/v", .latency_ms = 1, .min_ms = 5e-4, .tensor_bytes = 1024, .validated = 1, .comparison_count = 2},
+        {.name = "08_test/v",
+         .role = ROW_FORWARD,
+         .latency_ms = 1,
+         .min_ms = 5e-4,
+         .tensor_bytes = 1024,
+         .validated = 1,
+         .comparison_count = 2},
         {.name = "09_test/v",
          .direction = BACKWARD,
          .latency_ms = 1,
@@ -177,7 +199,7 @@ static void test_backward(void) {
          .spread = 0.031,
          .workspace = {{.purpose = "delta", .bytes = 1024}},
          .workspace_count = 1},
-        {.name = "09_test/v", .direction = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
+        {.name = "09_test/v", .role = ROW_PART, .direction = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
         {.name = "09_test/w",
          .direction = BACKWARD,
          .latency_ms = 1,
@@ -190,7 +212,7 @@ static void test_backward(void) {
     for (int i = 0; i < 4; i++)
         for (int c = 0; c < 3; c++)
             rows[i].comparisons[c] = comparison((const char *[]){"dQ", "dK", "dV"}[c], 1, c == 1 ? 0.2 : 0.1, 1);
-    Job job = REPORT(.stage = &backward);
+    Job job = REPORT(.stage = &backward, .task = &backward_task);
     job.rows = rows;
     job.count = 3;
     prints(
@@ -215,7 +237,7 @@ static void test_backward(void) {
     rows[1].errors_known = 1;
     rows[1].errors = (SampleErrors){.rms = 0.0123, .worst = 0.5};
     rows[1].workspace_count = 0;
-    job = (Job)REPORT(.stage = &plain, .sample_count = 61);
+    job = (Job)REPORT(.stage = &plain, .task = &forward_task, .sample_count = 61);
     job.rows = rows, job.count = 3, job.end = 1;
     prints(job,
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
@@ -235,7 +257,8 @@ static void test_machines(void) {
                .comparison_count = 1,
                .note = ""};
     row.comparisons[0] = comparison("O", 1, 0.125, 0.75);
-    Job job = REPORT(.stage = &decoding, .format = FORMAT_JSON, .load = "x/y");
+    Job job = REPORT(.stage = &decoding, .task = &decoding_task);
+    options.format = FORMAT_JSON, options.load = "x/y";
     job.rows = &row, job.count = 1;
     prints(
         job,
@@ -250,7 +273,8 @@ static void test_machines(void) {
         "\"l2\": \"cold\", \"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": "
         "\"",
         "JSON: quotes and backslashes; what is no number is null");
-    job = (Job)REPORT(.stage = &decoding, .format = FORMAT_CSV, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    job = (Job)REPORT(.stage = &decoding, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    options.format = FORMAT_CSV, options.load = NULL;
     options.warm = options.outliers = 1;
     strcpy(row.note, "a note, with \"quotes\"");
     row.min_ms = 0.25;
@@ -270,8 +294,11 @@ static void test_machines(void) {
 
 int main(void) {
     test_table();
+    options = (Options){0};
     test_decoding();
+    options = (Options){0};
     test_backward();
+    options = (Options){0};
     test_machines();
     return tap_done();
 }

@@ -1,8 +1,8 @@
 /* samples.c - tests of common/judge/samples.h: that sampled rows are the oracle's, and what comparing with them must refuse.
  */
 #include "../common/judge/samples.h"
-#include "../common/numeric.h"
 #include "../common/judge/oracle.h"
+#include "../common/judge/rows.h"
 #include "../common/host/allocation.h"
 #include "../common/host/random.h"
 #include "tap.h"
@@ -19,13 +19,6 @@ typedef struct {
     float *got_o, *got_lse;
 } Example;
 
-static double *doubles(const Problem *p, const void *tensor, size_t count) {
-    double *values = host_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = dtype_to_double(p->dtype, tensor, i);
-    return values;
-}
-
 static void *normal(const Problem *p, size_t count, uint32_t stream) {
     void *values = host_alloc(count, dtype_bytes(p->dtype));
     random_normal(p->dtype, values, count, 3, stream, 0, 1);
@@ -36,7 +29,8 @@ static Example make_example(Problem p, const int *lengths) {
     Example e = {.p = p, .lengths = lengths};
     size_t queries = query_elements(&p), keys = key_elements(&p);
     e.inputs = (HostTensors){normal(&p, queries, 0), normal(&p, keys, 1), normal(&p, keys, 2), NULL};
-    double *q = doubles(&p, e.inputs.q, queries), *k = doubles(&p, e.inputs.k, keys), *v = doubles(&p, e.inputs.v, keys);
+    double *q = to_doubles(p.dtype, e.inputs.q, 0, queries), *k = to_doubles(p.dtype, e.inputs.k, 0, keys),
+           *v = to_doubles(p.dtype, e.inputs.v, 0, keys);
     e.o = host_alloc(queries, sizeof *e.o);
     e.lse = host_alloc(row_count(&p), sizeof *e.lse);
     oracle_forward(&p, lengths, q, k, v, e.o, e.lse);
@@ -59,8 +53,6 @@ static void free_example(Example *e) {
     free(e->o), free(e->lse), free(e->got_o), free(e->got_lse);
 }
 
-static size_t flat(const Problem *p, RowIndex i) { return ((size_t)i.batch * p->heads + i.head) * p->seqlen_q + i.row; }
-
 static int is_at(const Comparison *c, RowIndex i, int column) {
     return c->batch == i.batch && c->head == i.head && c->row == i.row && c->column == column;
 }
@@ -71,7 +63,7 @@ static void test_rows(void) {
     Problem p = {.batch = 2, .heads = 2, .seqlen_q = 16};
     int wrong = 0;
     for (int i = 0; i < 64; i++)
-        wrong += flat(&p, sampled_row(&p, i, 64)) != (size_t)i;
+        wrong += flat_row(&p, sampled_row(&p, i, 64)) != (size_t)i;
     ok(!wrong, "64 rows are all taken, in order");
 
     p = (Problem){.batch = 3, .heads = 5, .seqlen_q = 100};
@@ -96,7 +88,7 @@ static void test_against_oracle(Problem p, const int *lengths, int count) {
     Samples s = samples_compute(&e.p, lengths, &e.inputs);
     int wrong = s.count != count;
     for (int i = 0; i < s.count; i++) {
-        size_t row = flat(&p, s.rows[i]);
+        size_t row = flat_row(&p, s.rows[i]);
         wrong += s.lse[i] != e.lse[row] || memcmp(s.o + i * p.head_dim, e.o + row * p.head_dim, sizeof(double) * p.head_dim);
     }
     ok(!wrong, "batch %d, heads %d/%d, %d x %d, %s%s: %d rows are the oracle's", p.batch, p.heads, p.kv_heads, p.seqlen_q,
@@ -121,7 +113,7 @@ static void test_comparing(Problem p, const int *lengths) {
     int missed = 0; /* in each sampled row, first and last column */
     for (int i = 0; i < s.count; i++)
         for (int column = 0; column < d; column += d - 1) {
-            size_t row = flat(&p, s.rows[i]);
+            size_t row = flat_row(&p, s.rows[i]);
             double allowed = output_allowance(p.dtype, s.o + i * d, d, p.seqlen_k, s.lse[i], s.score_size);
             reset(&e);
             e.got_o[row * d + column] = (float)(e.o[row * d + column] + 0.9 * allowed);
@@ -136,7 +128,7 @@ static void test_comparing(Problem p, const int *lengths) {
     ok(!missed, "O: inside the bound, outside of it, NaN, in each sampled row");
     missed = 0;
     for (int i = 0; i < s.count; i++) {
-        size_t row = flat(&p, s.rows[i]);
+        size_t row = flat_row(&p, s.rows[i]);
         double allowed = lse_allowance(s.lse[i], d, s.score_size);
         reset(&e);
         if (allowed > 0) {
@@ -153,12 +145,12 @@ static void test_comparing(Problem p, const int *lengths) {
     ok(!missed, "LSE likewise");
 
     reset(&e);
-    size_t row = flat(&p, s.rows[last]);
+    size_t row = flat_row(&p, s.rows[last]);
     e.got_o[row * d + 1] += 0.5f;
     SampleErrors errors = samples_errors(&s, e.got_o);
     ok(fabs(errors.worst - 0.5) < 1e-6 && fabs(errors.rms / (0.5 / sqrt((double)s.count * d)) - 1) < 1e-6,
        "one error: worst, RMS");
-    e.got_o[flat(&p, s.rows[0]) * d] -= 0.25f;
+    e.got_o[flat_row(&p, s.rows[0]) * d] -= 0.25f;
     errors = samples_errors(&s, e.got_o);
     ok(fabs(errors.worst - 0.5) < 1e-6 && fabs(errors.rms / (sqrt(0.3125 / ((double)s.count * d))) - 1) < 1e-6, "two");
     e.got_o[row * d] = NAN;

@@ -1,5 +1,6 @@
 #!/usr/bin/env perl
-# What the CPU device says of wrong kernels: the message (block, threads, file, line), one line, exit code 1, and no hang.
+# What the CPU device says of wrong kernels: the message (block, threads, file, line), one line, exit code 1, and no hang. A
+# launch that no GPU takes is the problem's fault, not the kernel's: exit code 2.
 use strict;
 use warnings;
 use Test::More;
@@ -30,14 +31,14 @@ sub run {
 
 # A message, with @name for the place of that marker and 0x... for any address.
 sub says {
-    my ($case, $want) = @_;
+    my ($case, $want, $exit) = (@_, 1);
     for my $order (qw(forward reverse shuffle)) {
         my ($code, $text) = run($case, CPU_DEVICE_ORDER => $order);
         (my $expected = $want) =~ s/@(\w+)/$source:$line{$1}/g;
         $expected =~ s/, block \S+\K: /: no thread can go on; / and $expected =~ s/; /\n    /g;    # a line a group
         $text =~ s/0x[0-9a-f]{9,}/0x.../g;
         is $text, "$expected\n", "$case, $order: the message";
-        is $code, 1, "$case, $order: exit code 1";
+        is $code, $exit, "$case, $order: exit code $exit";
     }
 }
 
@@ -84,9 +85,9 @@ says warps_apart => 'kernel registers, block (0,0,0): threads 0-95 wait at setma
   . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers a thread: 8192 in all, and 0 are free';
 says too_much_used =>
   'kernel too_much_used, block (0,0,0), thread 0: uses 4096 bytes of shared memory, the launch gave 4095 (@used)';
-says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; the device has 232448 (@asked)';
-says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)';
-says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)';
+says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; the device has 232448 (@asked)', 2;
+says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)', 2;
+says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)', 2;
 
 # Whoever comes first decides what is said.
 for ([too_many_registers => "kernel registers, block (0,0,0): no thread can go on\n    threads 0-255 have returned\n    "

@@ -4,6 +4,8 @@
 use strict;
 use warnings;
 use Test::More;
+use lib 'tests';
+use Program;
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 plan skip_all => 'for the CPU device' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
@@ -12,12 +14,12 @@ is(scalar @errors, 1, 'CPU_DEVICE_SHARED: one line for a value out of range');
 like($errors[0], qr/CPU_DEVICE_SHARED=1000: choose/, 'which names it');
 
 # Tiles of D = 128 need 64 KiB and more; these kernels choose by the compute capability, which is sm_80's here.
-my $refused = `CPU_DEVICE_SHARED=49152 $build/04_fa2/04_fa2 --seqlen 16 --head-dim 128 --variant split_q --no-validate 2>&1`;
-is($? >> 8, 1, 'a launch that asks for more shared memory than the device has is refused');
+my $refused = `CPU_DEVICE_SHARED=49152 $build/04_fa2/04_fa2 --seqlen 16 --head-dim 128 --variant tuned --no-validate 2>&1`;
+is($? >> 8, 2, 'a launch that asks for more shared memory than the device has is refused');
 like($refused, qr/^kernel .*: \d+ bytes of shared memory a block; the device has 49152 /m, 'and the message has both figures');
 
 # Those that ask how much there is. 65536 bytes are sm_75's, 101376 those of sm_86 and sm_89.
-my @stages = sort glob '0?_*';
+my @stages = stages();
 my %chooses = map { $_ => scalar grep { /device_properties\(\)->shared_bytes/ } source(glob "$_/*.{c,h,cu,cuh}") } @stages;
 ok(2 <= grep({ $_ } values %chooses), 'stages that choose by it: ' . join ' ', grep { $chooses{$_} } @stages);
 for my $stage (grep { $chooses{$_} } @stages) {
@@ -25,6 +27,13 @@ for my $stage (grep { $chooses{$_} } @stages) {
         my $output = `CPU_DEVICE_SHARED=$bytes GRID_EVERY=16 $build/tests/grid_$stage --quick 2>&1`;
         is($?, 0, "$stage with $bytes bytes") or diag($output);
     }
+}
+
+# Where not even the smallest tiles fit, the lists of tiles end in an error.
+for my $variant ('two_pass', 'atomic') {
+    my $output = `CPU_DEVICE_SHARED=49152 GRID_EVERY=200 $build/tests/grid_05_fa2_backward --quick --variant $variant 2>&1 >/dev/null`;
+    is($? >> 8, 2, "05_fa2_backward/$variant with 49152 bytes ends with 2");
+    like($output, qr/^.*dK and dV, head dim 64: the smallest tiles need more than the 49152 bytes .*\n\z/, 'and one line');
 }
 
 # All others must fit into what every chip from sm_80 on has; what is made for Hopper says that it does not run there, and a

@@ -10,6 +10,7 @@
 #include "tap.h"
 
 #include <string.h>
+#include <sys/wait.h>
 
 /* What the kernels keep in shared memory. They are launched with more of it than they use. */
 using Floats = float[32 * 33];
@@ -467,10 +468,61 @@ static void test_races() {
              line_of("last: read"));
 }
 
+/* ---- limits ---- */
+
+__global__ void collectives(const char (*kinds)[8], int count) {
+    for (int i = 0; i < count; i++)
+        simt_collective(kinds[i], SIMT_FULL_WARP, nullptr, nullptr, __FILE__, __LINE__);
+}
+static const Trace *trace_collectives(int count) {
+    static char kinds[TRACE_COLLECTIVES + 1][8];
+    for (int i = 0; i <= TRACE_COLLECTIVES; i++)
+        snprintf(kinds[i], sizeof kinds[i], "kind %d", i);
+    return TRACED(collectives, 1, 32, 0, kinds, count);
+}
+
+/* The allocation that fails: the n-th from now on; 0: none. glibc's own calloc stands behind. */
+static int failing;
+extern "C" void *__libc_calloc(size_t count, size_t size);
+extern "C" void *calloc(size_t count, size_t size) noexcept {
+    return failing && --failing == 0 ? nullptr : __libc_calloc(count, size);
+}
+
+/* What a child, `trace WHAT NUMBER`, says: whether it is this one line, with exit code 2. */
+static int says(const char *program, const char *what, int number, const char *line, int *status) {
+    char text[256], command[256];
+    snprintf(command, sizeof command, "CPU_DEVICE_THREADS=1 %s %s %d 2>&1", program, what, number);
+    FILE *child = popen(command, "r");
+    text[child ? fread(text, 1, sizeof text - 1, child) : 0] = 0;
+    *status = child ? pclose(child) : -1;
+    return WIFEXITED(*status) && WEXITSTATUS(*status) == 2 && strstr(text, line) && strchr(text, '\n') == strrchr(text, '\n');
+}
+
+static void test_limits(const char *program) {
+    const TraceKernel *kernel = trace_collectives(TRACE_COLLECTIVES)->kernels;
+    int right = 0;
+    for (const TraceCollective *c = kernel->collectives; c->what; c++)
+        right += c->count == 1;
+    ok(right == TRACE_COLLECTIVES, "%d kinds of collectives in one kernel", TRACE_COLLECTIVES);
+    int status = 0, failed = 0;
+    const char *line = "trace: kernel collectives has more than 15 kinds of collectives\n";
+    ok(says(program, "collectives", TRACE_COLLECTIVES + 1, line, &status), "one more is an error");
+    while (says(program, "memory", failed + 1, "memory", &status))
+        failed++;
+    ok(failed > 5 && status == 0, "each of its %d allocations may fail: one line, exit code 2", failed);
+}
+
 int main(int argc, char **argv) {
     in = (unsigned char *)device_alloc(BYTES, "in");
     out = (unsigned char *)device_alloc(BYTES, "out");
     memset(in, 0, BYTES);
+    if (argc == 3 && strcmp(argv[1], "collectives") == 0)
+        return trace_collectives(atoi(argv[2]))->race_count;
+    if (argc == 3) {
+        LAUNCH(coalesced, 1, 32, 0, (const float *)in, (float *)out); /* the device has what it needs */
+        failing = atoi(argv[2]);
+        return TRACED(coalesced, 1, 32, 0, (const float *)in, (float *)out)->race_count;
+    }
     if (argc == 2) {
         const Trace *trace = defects[atoi(argv[1])].run();
         trace_print_races(trace, stdout);
@@ -480,5 +532,6 @@ int main(int argc, char **argv) {
     test_wavefronts();
     test_races();
     test_rings(argv[0]);
+    test_limits(argv[0]);
     return tap_done();
 }

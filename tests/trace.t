@@ -7,9 +7,11 @@
 use strict;
 use warnings;
 use Test::More;
+use lib 'tests';
+use Program;
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu-trace';
-my @stages = grep { -x "$build/$_/$_" } map { s{/main\.c$}{}r } sort glob '0?_*/main.c';
+my @stages = grep { -x "$build/$_/$_" } stages();
 ok(@stages > 0, "stages: @stages");
 
 # Whole tiles; odd everything; causal both ways; keys that do not exist; grouped heads, a wide head.
@@ -20,21 +22,29 @@ my @shapes = (
     '--heads 4 --kv-heads 2 --seqlen 65 --head-dim 128 --batch 3 --lengths 65,0,17',
 );
 
-# The head dims that not every variant takes; what a stage's own options change; and decoding takes few queries only.
-my %own_shapes = (
-    '04_fa2' => [@shapes, map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
-    '06_fp8' => [@shapes, '--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
-        '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],
-    '07_flash_decoding' => ['--heads 1 --seqlen 1 --seqlen-k 1000', '--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
-        '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200',
-        '--heads 4 --kv-heads 2 --seqlen 2 --seqlen-k 300 --head-dim 128 --batch 3 --lengths 300,0,17',
-        '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3',
-        '--heads 2 --seqlen 2 --seqlen-k 260 --dtype fp32'],
+# The same for few queries.
+my @decoding_shapes = (
+    '--heads 1 --seqlen 1 --seqlen-k 1000',
+    '--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2',
+    '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16',
+    '--heads 4 --kv-heads 2 --seqlen 2 --seqlen-k 300 --head-dim 128 --batch 3 --lengths 300,0,17',
+    '--heads 2 --seqlen 2 --seqlen-k 260 --dtype fp32',
 );
+
+# The head dims that not every variant takes; what a stage's own options change.
+my %more_shapes = (
+    '04_fa2' => [map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
+    '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
+        '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],
+    '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
+        '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
+        '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
+);
+my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
 
 my %predicted;    # by variant
 for my $stage (@stages) {
-    for my $shape (@{$own_shapes{$stage} || \@shapes}) {
+    for my $shape (kind_of($stage) eq 'decoding' ? @decoding_shapes : @shapes, @{$more_shapes{$stage} // []}) {
         my ($code, @rows) = trace($stage, $shape);
         is($code, 0, "$stage $shape: exit code");
         my @races = grep { /"race"/ } @rows;
@@ -53,7 +63,7 @@ for my $stage (@stages) {
         }
         for my $variant (sort keys %seen) {
             my $has_scores = grep { $_->[0] eq 'S' && $_->[1] > 0 } @{$seen{$variant}};
-            is($has_scores > 0 ? 1 : 0, $variant =~ /^0[01]_/ ? 1 : 0, "$variant $shape: S in device memory or not");
+            is($has_scores > 0 ? 1 : 0, $stores_scores{$variant =~ s/\/.*//r} // 0, "$variant $shape: S in device memory or not");
         }
     }
 }
@@ -61,7 +71,7 @@ for my $stage (@stages) {
 # The table in notes/trace.md is what make trace prints.
 my %now = map { /^(\S+)/ ? ($1 => $_) : () } `perl common/classroom/trace_table.pl @{[map { "$build/$_/$_" } @stages]} -- --heads 1 --seqlen 512`;
 open my $note, '<', 'notes/trace.md' or die "notes/trace.md: $!";
-my @printed = grep { /^0\d_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
+my @printed = grep { /^\d+_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
 ok(@printed >= 10, 'notes/trace.md has the table');
 is($_, $now{(split)[0]} =~ s/ +$//mr, 'notes/trace.md: ' . (split)[0]) for @printed;
 
@@ -74,7 +84,7 @@ $text = `$build/08_fa3/08_fa3 --trace --heads 1 --seqlen 64 --variant wgmma`;
 like($text, qr/ of 990 TFLOP/, 'and fp16 has not');
 my $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72 2>&1 >/dev/null`;
 is($? >> 8, 2, 'nothing to trace: exit code 2');
-like($nothing, qr/^split_q: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
+like($nothing, qr/^tuned: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
 like(`$build/01_tiled/01_tiled --trace --heads 1 --seqlen 64 2>&1 >/dev/full`, qr/^01_tiled: the output cannot be written: .*\n\z/, 'nor to say');
 is($? >> 8, 2, 'likewise');
 $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72,64 2>/dev/null`;

@@ -11,6 +11,7 @@ use strict;
 use warnings;
 use FindBin;
 use lib $FindBin::Bin;
+use Program;
 use Scratch;
 
 my $build = 'build/cpu-trace';
@@ -28,7 +29,7 @@ my @layouts = (
         'S', qr/^naive\.cu:LINE/, qr/S\[column \*/],
 );
 my @barriers = map { my $file = $_; map { [$file, $_] } lines_with_barrier($file) }
-    grep { /(.*)\// && -e "$1/main.c" } sort glob '0?_*/*.cu 0?_*/*.cuh'; # [file, line number]
+    map { sort glob "$_/*.cu $_/*.cuh" } stages(); # [file, line number]
 
 in_copies($build, sub { my ($try, $name, @what) = @{$_[0]}; $try->($name, @what) },
     grep { !defined $only || index($_->[1], $only) >= 0 }
@@ -68,14 +69,15 @@ sub try_barrier {
     $lines[$number - 1] =~ s/$barrier//;
     # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the next.
     # A ring must go round, and a block have several query tiles, also short ones.
-    my @shapes = $stage =~ /fa3/ ? ('--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700',
-                                    '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
-                                    '--heads 12 --seqlen 300 --seqlen-k 100')
-        : $stage =~ /fp8/ ? ('--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128')
-        : $stage =~ /decoding/ ? ('--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
-                                  '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3 --variant split_k')
-        : ('--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128');
-    my ($rows, $log) = trace_with($file, join('', @lines), $stage, @shapes);
+    my %shapes = ('08_fa3' => ['--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700',
+                               '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
+                               '--heads 12 --seqlen 300 --seqlen-k 100'],
+        '06_fp8' => ['--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128'],
+        '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
+                                '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3'],
+        decoding => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal']);
+    my $shapes = $shapes{$stage} // $shapes{kind_of($stage)} // ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128'];
+    my ($rows, $log) = trace_with($file, join('', @lines), $stage, @$shapes);
     return ["$name: does not compile", 0, $log] if !$rows;
     my @races = map { [/"earlier": "([^"]*)", "later": "([^"]*)"/] } grep { /"race"/ } @$rows;
     # Where the kernel comes to a standstill, the races stand behind that.

@@ -557,7 +557,7 @@ static void wrong_prepare(const Problem *p, const Tensors *t, const Buffer *w) {
     prepare(p, t, w);
     mistake.make(p, t, w);
 }
-static Rounding dequantise(const Problem *p, const Buffer *w, float *q, float *k, float *v) {
+static PreparedRounding prepared_values(const Problem *p, const Buffer *w, float *q, float *k, float *v) {
     float *to[] = {q, k, v};
     (void)p;
     for (int i = 0; i < 3; i++) {
@@ -566,7 +566,7 @@ static Rounding dequantise(const Problem *p, const Buffer *w, float *q, float *k
             to[i][j] = bf16_to_float(codes[j]);
         free(codes);
     }
-    return (Rounding){.input_roundoff = 0x1p-8, .sum_roundoff = 0x1p-24};
+    return (PreparedRounding){.input_roundoff = 0x1p-8, .sum_roundoff = 0x1p-24};
 }
 static void attend(const Problem *p, const Tensors *t, const Buffer *w) {
     Problem bf16 = *p;
@@ -595,7 +595,7 @@ MISTAKE(v_nan, write_element(w[PREPARED_V].pointer, DTYPE_BF16, mistake.at, (dou
 #define PREPARING(n, l, pre)                                                                                                \
     {                                                                                                                       \
         .name = n, .idea = "", .launch = l, .plan = prepare_plan, .dtypes = ALL, .prepare_name = "round", .prepare = pre,   \
-        .dequantise = dequantise                                                                                            \
+        .prepared_values = prepared_values                                                                                  \
     }
 static const Stage badly_prepared = {.name = "v",
                                      .idea = "",

@@ -135,7 +135,7 @@ sub build {
     my ($error) = $log =~ /^(.*\berror\b.*)$/m;
     not_yet('it does not compile: ' . ($error // $log));
 }
-sub with_copy { return ("EXERCISE=$number", "EXERCISE_STAGE=$e->{stage}", 'WARN=-w') }
+sub with_copy { return ("EXERCISE=$number", "EXERCISE_STAGE=$e->{stage}") }
 
 sub run_copy {
     my (@options) = @_;

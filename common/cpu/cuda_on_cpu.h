@@ -100,6 +100,7 @@ inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { ret
 #define rsqrtf(x) (1.0f / sqrtf(x))
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
 inline unsigned __float_as_uint(float value) { return float_bits(value); }

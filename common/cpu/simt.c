@@ -6,6 +6,9 @@
  * instructions.
  */
 #include "simt_internal.h"
+
+#include "../host/allocation.h"
+#include "../host/errors.h"
 #include "trace_hooks.h"
 
 #include <stdlib.h>
@@ -137,8 +140,8 @@ void simt_make_fiber(Worker *w) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE); /* the lowest page stays closed: a stack that overflows faults there */
     char *mapping = mmap(NULL, page + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED || mprotect(mapping + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0)
-        simt_give_up(2, "CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
-                     simt_workers());
+        cannot_run("CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
+                   simt_workers());
     /* All threads have their variables at the same depth. If all stacks began at page boundaries, these would compete for
      * the same few sets of the cache; so each stack begins one cache line lower than the one before. */
     fiber->stack = mapping + page;
@@ -298,11 +301,9 @@ void simt_copy(void *shared, const unsigned char bytes[16]) {
     Fiber *fiber = simt_self->current;
     if (fiber->copy_count == fiber->copy_capacity) {
         fiber->copy_capacity = fiber->copy_capacity ? 2 * fiber->copy_capacity : 64;
-        fiber->copies = realloc(fiber->copies, fiber->copy_capacity * sizeof *fiber->copies);
-        if (!fiber->copies)
-            simt_give_up(2, "CPU device: out of memory");
+        fiber->copies = host_resize(fiber->copies, (size_t)fiber->copy_capacity, sizeof *fiber->copies);
     }
-    Copy *copy = &fiber->copies[fiber->copy_count++];
+    AsyncCopy *copy = &fiber->copies[fiber->copy_count++];
     copy->to = shared;
     copy->group = fiber->group;
     memcpy(copy->bytes, bytes, 16);

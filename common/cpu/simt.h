@@ -61,7 +61,7 @@ typedef struct {
     void *arguments;
 } SimtLaunch;
 
-/* Runs the whole grid and returns. Ends the program (one line, exit code 1) if the launch asks for what no GPU has: a block
+/* Runs the whole grid and returns. Ends the program (one line, exit code 2) if the launch asks for what no GPU has: a block
  * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond simt_shared_bytes. One at a time. */
 void simt_launch(const SimtLaunch *launch);
 

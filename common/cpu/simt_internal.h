@@ -1,5 +1,5 @@
 /* simt_internal.h - what the three files of the machine share: simt.c (fibers, and how they wait), simt_launch.c (workers,
- * blocks) and simt_report.c (messages). Nobody else includes it.
+ * blocks) and simt_report.c (messages). The trace, which looks into the machine, includes it too; nobody else does.
  *
  *     worker      one core: a POSIX thread, its fibers, its shared memory. Worker 0 is the thread that launches
  *     fiber       one CUDA thread of the block at hand. Made once, then used for every block that the worker ever runs
@@ -46,7 +46,7 @@ typedef struct {
     void *to;
     unsigned char bytes[16];
     int group;
-} Copy;
+} AsyncCopy;
 
 typedef struct {
     jmp_buf context;       /* where it goes on */
@@ -55,7 +55,7 @@ typedef struct {
     int returned;          /* from the kernel */
     Place place;           /* where it waits, unless it is ready */
     const void *sleeps_on; /* simt_sleep's address, or NULL */
-    Copy *copies;          /* issued and not landed, oldest first */
+    AsyncCopy *copies;     /* issued and not landed, oldest first */
     int copy_count, copy_capacity;
     int group; /* of the next copy: how many groups this thread has committed */
     char *stack;
@@ -110,9 +110,8 @@ void simt_set_ready(Worker *w, int warp, unsigned lanes);
 void simt_run_ready(Worker *w);
 
 /* simt_report.c: are the two the same wait? Nobody can run and not all have returned: says who waits where, and ends the
- * program, exit code 1. One line and the end of the program, outside of kernels. */
+ * program, exit code 1. */
 int simt_same_place(const Place *a, const Place *b);
 __attribute__((noreturn)) void simt_report_stuck(const Worker *w);
-__attribute__((noreturn, format(printf, 2, 3))) void simt_give_up(int code, const char *format, ...);
 
 #endif

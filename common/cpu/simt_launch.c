@@ -1,8 +1,12 @@
 /* simt_launch.c - how the machine of simt.h spreads the blocks of a grid over the cores. */
 #include "simt_internal.h"
+
+#include "../host/allocation.h"
+#include "../host/errors.h"
 #include "trace_hooks.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,9 +92,9 @@ static void run_blocks(Worker *w) {
 }
 
 static Worker *make_worker(int number) {
-    Worker *w = calloc(1, sizeof *w);
-    if (!w || posix_memalign((void **)&w->shared, 1024, SIMT_SHARED_LIMIT + SHARED_TAIL) != 0)
-        simt_give_up(2, "CPU device: out of memory");
+    Worker *w = host_alloc(1, sizeof *w);
+    if (posix_memalign((void **)&w->shared, 1024, SIMT_SHARED_LIMIT + SHARED_TAIL) != 0)
+        cannot_run("CPU device: out of memory");
     w->number = number;
     w->current = &w->scheduler;
     return w;
@@ -124,30 +128,28 @@ static void start_workers(void) {
     else if (!strcmp(name, "shuffle"))
         simt_order = SHUFFLE;
     else
-        simt_give_up(2, "CPU_DEVICE_ORDER=%s: choose forward, reverse or shuffle", name);
+        cannot_run("CPU_DEVICE_ORDER=%s: choose forward, reverse or shuffle", name);
 
     const char *number = getenv("CPU_DEVICE_THREADS");
     if (number) {
         char *end;
         long value = strtol(number, &end, 10);
         if (end == number || *end || value < 1 || value > 1024)
-            simt_give_up(2, "CPU_DEVICE_THREADS=%s: choose 1 to 1024", number);
+            cannot_run("CPU_DEVICE_THREADS=%s: choose 1 to 1024", number);
         worker_count = (int)value;
     } else {
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         worker_count = cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
     }
 
-    workers = calloc(worker_count, sizeof *workers);
-    if (!workers)
-        simt_give_up(2, "CPU device: out of memory");
+    workers = host_alloc((size_t)worker_count, sizeof *workers);
     for (int i = 0; i < worker_count; i++)
         workers[i] = make_worker(i);
     simt_self = workers[0];
     for (int i = 1; i < worker_count; i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, worker_main, workers[i]) != 0)
-            simt_give_up(2, "CPU device: cannot start %d threads; set CPU_DEVICE_THREADS lower", worker_count);
+            cannot_run("CPU device: cannot start %d threads; set CPU_DEVICE_THREADS lower", worker_count);
         pthread_detach(thread);
     }
 }
@@ -171,8 +173,19 @@ size_t simt_shared_bytes(void) {
     if (!bytes)
         bytes = text ? strtoul(text, &end, 10) : SIMT_SHARED_LIMIT;
     if (end && (end == text || *end || bytes < 48 * 1024 || bytes > SIMT_SHARED_LIMIT))
-        simt_give_up(2, "CPU_DEVICE_SHARED=%s: choose 49152 to %d bytes", text, SIMT_SHARED_LIMIT);
+        cannot_run("CPU_DEVICE_SHARED=%s: choose 49152 to %d bytes", text, SIMT_SHARED_LIMIT);
     return bytes;
+}
+
+/* One line about a launch, and the end of the program with exit code 2. */
+__attribute__((noreturn, format(printf, 2, 3))) static void refuse_launch(const SimtLaunch *l, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "kernel %s: ", l->kernel);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, " (%s:%d)\n", l->file, l->line);
+    exit(2);
 }
 
 /* What every GPU refuses, refused here too. */
@@ -180,14 +193,13 @@ static void check_launch(const SimtLaunch *l) {
     const SimtIndex *grid = &l->grid, *block = &l->block;
     if (!block->x || !block->y || !block->z || block->x > 1024 || block->y > 1024 || block->z > 64 ||
         block->x * block->y * block->z > SIMT_MAX_BLOCK)
-        simt_give_up(1, "kernel %s: a block of %ux%ux%u threads; it must have 1 to %d, at most 64 in z (%s:%d)", l->kernel,
-                     block->x, block->y, block->z, SIMT_MAX_BLOCK, l->file, l->line);
+        refuse_launch(l, "a block of %ux%ux%u threads; it must have 1 to %d, at most 64 in z", block->x, block->y, block->z,
+                      SIMT_MAX_BLOCK);
     if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 0xffff || grid->z > 0xffff)
-        simt_give_up(1, "kernel %s: a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z (%s:%d)",
-                     l->kernel, grid->x, grid->y, grid->z, l->file, l->line);
+        refuse_launch(l, "a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z", grid->x, grid->y,
+                      grid->z);
     if (l->shared_bytes > simt_shared_bytes())
-        simt_give_up(1, "kernel %s: %zu bytes of shared memory a block; the device has %zu (%s:%d)", l->kernel,
-                     l->shared_bytes, simt_shared_bytes(), l->file, l->line);
+        refuse_launch(l, "%zu bytes of shared memory a block; the device has %zu", l->shared_bytes, simt_shared_bytes());
 }
 
 void simt_launch(const SimtLaunch *launch) {

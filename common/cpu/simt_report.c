@@ -9,15 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-void simt_give_up(int code, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    fputc('\n', stderr);
-    exit(code);
-}
-
 static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Begins the message that ends the program. Only one worker gets to write its own. */

@@ -1,5 +1,5 @@
-/* trace_hooks.h - what the machine (simt.c, simt_launch.c) and the instruction twins tell the trace. Without TRACE all of it
- * is nothing. The accesses in a kernel's own code need no hook: the compiler calls trace.c for each.
+/* trace_hooks.h - what the machine (simt*.c) and the instruction twins tell the trace, which implements it (trace/trace.c). Without
+ * TRACE all of it is nothing. The accesses in a kernel's own code need no hook: the compiler calls trace.c for each.
  */
 #ifndef FA_TRACE_HOOKS_H
 #define FA_TRACE_HOOKS_H
@@ -54,7 +54,7 @@ void trace_proxy_fence(void);
 /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
 void trace_wide_atomic(const void *address, int words);
 
-/* device_cpu.c: calls visit for each allocation. */
+/* device/device_cpu.c: calls visit for each allocation. */
 void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes));
 
 #else

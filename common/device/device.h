@@ -1,7 +1,7 @@
 /* device.h - the seam between the harness and the machine that runs the kernels.
  *
  * Two implementations, one linked in: device_cuda.cu (an NVIDIA GPU) and device_cpu.c (this computer's cores, through
- * cpu/simt.h). Nothing else in the tree knows which one it runs on.
+ * cpu/simt.h). Beside them the Makefile knows which one it is, the headers of gpu/, and whoever asks is_cpu.
  *
  * Errors: a call the machine refuses for a reason other than memory ends the program with one line and exit code 2.
  */
@@ -17,14 +17,14 @@ extern "C" {
 typedef struct {
     char name[128];      /* "NVIDIA H200", or the CPU's own name */
     char platform[64];   /* "sm_90 · 132 SMs · CUDA 13.0", or "CPU device · 2 cores" */
-    int is_cpu;          /* for the default problem size, the kind of timer, and whose memory it is */
+    int is_cpu;          /* the harness asks: default shape, timing, budget; and 06_fp8: how exactly tensor cores add up */
     int capability;      /* compute capability x 10 the kernels may count on: the lower of chip and compiled code */
     int sm_count;        /* blocks run on this many multiprocessors (CPU: cores) */
     int clock_mhz;       /* 0: unknown */
     int has_hopper;      /* wgmma and TMA are there, and the code for them (sm_90a) */
     size_t shared_bytes; /* the most shared memory a block can have */
     size_t l2_bytes;
-    size_t memory_bytes; /* the most that tensors and workspace can have together */
+    size_t memory_bytes;   /* the most that tensors and workspace can have together */
     char cuda_version[16]; /* "13.0", or "" */
 } DeviceProperties;
 
@@ -34,7 +34,7 @@ const DeviceProperties *device_properties(void);
 /* Memory. `purpose` is kept with the allocation ("Q", "workspace S", ...). NULL if it does not fit: the caller reports
  * that. Every allocation is followed by a guard strip. Fresh memory is filled with 0xff, which is NaN in every format. */
 void *device_alloc(size_t bytes, const char *purpose);
-void device_free(void *pointer); /* NULL is fine */
+void device_free(void *pointer); /* NULL is fine; what is not allocated ends the program as an error does */
 size_t device_allocated(void);   /* bytes asked for and not freed, guard strips left out */
 
 /* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. Mends the strip, so that

@@ -5,6 +5,7 @@
 #include "device.h"
 #include "../cpu/simt.h"
 #include "../cpu/trace_hooks.h"
+#include "../host/errors.h"
 #include "../host/memory.h"
 
 #include <stdint.h>
@@ -87,6 +88,8 @@ void *device_alloc(size_t bytes, const char *purpose) {
 }
 
 void device_free(void *pointer) {
+    if (!pointer)
+        return;
     for (Allocation **link = &allocations; *link; link = &(*link)->next) {
         Allocation *a = *link;
         if (a->pointer != pointer)
@@ -97,6 +100,7 @@ void device_free(void *pointer) {
         free(a);
         return;
     }
+    cannot_run("device_free: %p is not allocated: never was, or was freed before", pointer);
 }
 
 size_t device_allocated(void) { return allocated; }

@@ -1,6 +1,8 @@
 /* device_cuda.cu - device.h on an NVIDIA GPU, through the CUDA runtime. Needs CUDA Toolkit 12.4 or later. */
 #include "device.h"
 
+#include "../host/errors.h"
+
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -47,11 +49,9 @@ static int compiled_capability(int chip) {
     cudaFuncAttributes attributes;
     cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
-        error == cudaErrorUnsupportedPtxVersion) {
-        fprintf(stderr, "this program holds no code that this GPU can run: build it with ARCH=%d (%s)\n", chip,
-                cudaGetErrorString(error));
-        exit(2);
-    }
+        error == cudaErrorUnsupportedPtxVersion)
+        cannot_run("this program holds no code that this GPU can run: build it with ARCH=%d (%s)", chip,
+                   cudaGetErrorString(error));
     CHECK(error);
     return attributes.ptxVersion;
 }
@@ -65,11 +65,9 @@ static int attribute(cudaDeviceAttr name, int device) {
 static void open_device(void) {
     int count = 0, device = 0, version = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-        fprintf(stderr, "no NVIDIA GPU can be used here (%s): build with DEVICE=cpu\n",
-                error == cudaSuccess ? "none found" : cudaGetErrorString(error));
-        exit(2);
-    }
+    if (error != cudaSuccess || count == 0)
+        cannot_run("no NVIDIA GPU can be used here (%s): build with DEVICE=cpu",
+                   error == cudaSuccess ? "none found" : cudaGetErrorString(error));
     CHECK(cudaGetDevice(&device));
     cudaDeviceProp chip;
     CHECK(cudaGetDeviceProperties(&chip, device));
@@ -141,10 +139,12 @@ void *device_alloc(size_t bytes, const char *purpose) {
 }
 
 void device_free(void *pointer) {
+    if (!pointer)
+        return;
     auto found =
         std::find_if(allocations.begin(), allocations.end(), [=](const Allocation &a) { return a.pointer == pointer; });
     if (found == allocations.end())
-        return;
+        cannot_run("device_free: %p is not allocated: never was, or was freed before", pointer);
     CHECK(cudaFree(pointer));
     allocations.erase(found);
 }

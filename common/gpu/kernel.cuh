@@ -12,7 +12,6 @@
 
 #include "../device/device.h"
 #include "../problem.h"
-#include "../stage.h"
 
 #ifdef __CUDACC__
 
@@ -53,6 +52,13 @@ template <typename... Parameter> int resident_blocks(void (*kernel)(Parameter...
 /* A kernel with template arguments goes in parentheses: LAUNCH((attention<__half, 64>), grid, block, 0, p, t). */
 #define LAUNCH(kernel, grid, block, shared_bytes, ...) \
     launch(#kernel, __FILE__, __LINE__, kernel, grid, block, shared_bytes, __VA_ARGS__)
+
+/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+[[maybe_unused]] constexpr int CAPABILITY = 75;
+#else
+[[maybe_unused]] constexpr int CAPABILITY = 80;
+#endif
 
 /* One pair of names over the element types. from_float rounds to nearest even. */
 __device__ inline float to_float(__half x) { return __half2float(x); }

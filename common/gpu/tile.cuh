@@ -96,4 +96,17 @@ __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D>
     ldmatrix_x4_trans(b, tile.chunk(16 * inner, lane % 16, lane / 16, n / 8));
 }
 
+/* The way back, each warp for itself: copies rows row .. row + Count - 1 of the tile to `matrix` (row-major, D columns), where
+ * they are rows first_row + row and on; rows from row_end on do not exist. A lane stores 16 bytes and a warp whole rows, where
+ * accumulators of mma hold 4 bytes a lane. Between filling the tile and this goes a __syncwarp. */
+template <int Count, typename T, int Rows, int D>
+__device__ inline void store_rows(T *matrix, int first_row, int row_end, Tile<T, Rows, D> &tile, int row) {
+    constexpr int chunks = D / 8;
+    for (int i = threadIdx.x % 32; i < Count * chunks; i += 32) {
+        const int r = row + i / chunks, chunk = i % chunks;
+        if (first_row + r < row_end)
+            store_16(matrix + (size_t)(first_row + r) * D + 8 * chunk, load_16(tile.chunk(r, chunk)));
+    }
+}
+
 #endif

@@ -1,6 +1,4 @@
-/* backward.c - what a backward stage does beyond a forward one: the forward pass comes first, and gradients are
- * validated in place of outputs. See run.h.
- */
+/* backward.c - a backward stage: the forward pass comes first, and gradients are judged in place of outputs. See task.h. */
 #include "../device/device.h"
 #include "../host/allocation.h"
 #include "../host/errors.h"
@@ -10,30 +8,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-void prepare_backward(Run *run) {
+/* A kernel computes S again and takes LSE from another that computed S: each has its own rounding errors, and P = e^(S - LSE),
+ * at most 1, turns their difference x into a factor e^x. The end is where a row's sum is no longer checked (LSE_FLOOR). */
+static void check_scores(const Problem *p, const HostTensors *in) {
+    double size = score_size(p, in->q, in->k), off = score_error(p->head_dim, size);
+    if (!(off <= LSE_FLOOR))
+        cannot_run(
+            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, and gradients need e^S: choose a scale below "
+            "%.2g for these Q and K",
+            p->scale, size, off, p->scale * LSE_FLOOR / off);
+}
+
+static void load(Run *run) {
     const Problem *p = run->p;
+    check_scores(p, &run->inputs);
     run->device.d_o = upload(run->inputs.d_o, query_elements(p) * dtype_bytes(p->dtype), "dO");
 }
 
-void run_forward(Run *run) {
-    run_variant(run, run->stage->forward, FORWARD);
+/* The forward pass has left O and LSE; what variants write from now on are gradients. */
+static void gradients_are_outputs(Run *run) {
+    run->o = run->outputs[0].host;
+    run->lse = run->outputs[1].host;
+    set_outputs(run, run->task);
+}
+
+/* The forward pass has a row of its own, as in a forward stage. */
+static void start(Run *run) {
+    run->task = &forward_task;
+    set_outputs(run, run->task);
+    run_variant(run, run->stage->forward, ROW_FORWARD);
     if (!row_ran(&run->rows[0]))
         cannot_run("the forward pass: %s", run->rows[0].note);
+    run->task = &backward_task;
     gradients_are_outputs(run);
 }
 
-void gradients_are_outputs(Run *run) {
-    const Problem *p = run->p;
-    size_t query_bytes = query_elements(p) * dtype_bytes(p->dtype), key_bytes = key_elements(p) * dtype_bytes(p->dtype);
-    run->o = run->outputs[0].host;
-    run->lse = run->outputs[1].host;
-    run->output_count = 0;
-    add_output(run, gradient_name(GRADIENT_Q), query_bytes, &run->device.dq);
-    add_output(run, gradient_name(GRADIENT_K), key_bytes, &run->device.dk);
-    add_output(run, gradient_name(GRADIENT_V), key_bytes, &run->device.dv);
+static void start_untimed(Run *run) {
+    set_outputs(run, &forward_task);
+    if (!alloc_outputs(run, &run->rows[0]))
+        cannot_run("out of memory");
+    run->stage->forward->launch(run->p, &run->device, NULL);
+    gradients_are_outputs(run);
 }
 
-void validate_gradients(Run *run, Row *row) {
+/* Against 00_naive's gradients, or for 00_naive itself against fp64 samples. */
+static void compare_gradients(Run *run, Row *row) {
     const Problem *p = run->p;
     const HostTensors *in = &run->inputs;
     if (!run->gradient_samples.p) {
@@ -51,7 +70,9 @@ void validate_gradients(Run *run, Row *row) {
                 : compare_gradient(p, (Gradient)i, run->outputs[i].host, run->outputs[i].reference, &run->gradient_scale);
 }
 
-void measure_spread(Run *run, Launch *launch, Row *row) {
+/* How far dQ, dK and dV of a few more launches are from the first: fills in row->spread, and fails a variant that claims that
+ * they are not. */
+static void measure_spread(Run *run, Launch *launch, Row *row) {
     row->spread = 0;
     row->spread_runs = 4;
     for (int i = 0; i < run->output_count; i++) {
@@ -73,25 +94,29 @@ void measure_spread(Run *run, Launch *launch, Row *row) {
     }
 }
 
-void run_both(Run *run, const Launch *backward, const Row *row) {
-    Row *both = &run->rows[run->row_total++];
-    Launch launch = *backward;
-    launch.direction = BOTH;
-    *both = *row;
-    both->direction = BOTH;
-    both->comparison_count = both->validated = both->spread_runs = 0; /* the row before says that */
-    both->speed_ratio = 0;
-    progress(run, row->name, "timing, with the forward pass");
-    time_launch(&launch, both);
-    finish_row(run, both);
+static void judge(Run *run, Launch *launch, Row *row) {
+    compare_gradients(run, row);
+    if (row->role == ROW_VARIANT)
+        measure_spread(run, launch, row);
 }
 
-void free_backward(Run *run) {
-    device_free((void *)run->device.d_o);
-    device_free(run->device.o);
-    device_free(run->device.lse);
-    free(run->inputs.d_o);
-    free(run->o);
-    free(run->lse);
-    free_gradient_samples(&run->gradient_samples);
+static void run_both(Run *run, const Launch *launch, const Row *row) {
+    run_part(run, launch, row, BOTH, launch->variant->name);
 }
+
+const Task backward_task = {
+    .title = "forward and backward",
+    .direction = BACKWARD,
+    .columns = SHOW_DIRECTION | SHOW_TFLOPS,
+    .with_d_o = 1,
+    .outputs = {{"dQ", "dq.npy", LIKE_Q, offsetof(Tensors, dq)},
+                {"dK", "dk.npy", LIKE_K, offsetof(Tensors, dk)},
+                {"dV", "dv.npy", LIKE_K, offsetof(Tensors, dv)}},
+    .output_count = GRADIENT_COUNT,
+    .load = load,
+    .start = start,
+    .start_untimed = start_untimed,
+    .judge = judge,
+    .time = time_launch,
+    .parts = run_both,
+};

@@ -1,34 +1,27 @@
-/* run.h - the state of one run of a stage's program, which harness.c and backward.c share.
+/* run.h - the state of one run of a stage's program, and the steps that it is made of, in the order they are taken.
  */
 #ifndef FA_RUN_H
 #define FA_RUN_H
 
 #include "../device/device.h"
 #include "../judge/gradient.h"
-#include "options.h"
-#include "report.h"
 #include "../judge/samples.h"
 #include "../stage.h"
+#include "options.h"
+#include "report.h"
+#include "task.h"
 #include "tensors.h"
 
-/* One tensor that variants write: O, LSE; or dQ, dK, dV. */
-typedef struct {
-    const char *name;
-    size_t bytes;
-    void **device;   /* its place in Run.device */
-    void *host;      /* what the variant that ran last wrote; NULL: not read back yet */
-    void *reference; /* what 00_naive wrote; NULL: it did not run */
-} Output;
-
-typedef struct {
+typedef struct Run {
     const Stage *stage;
+    const Task *task; /* the table of the stage's kind */
     Options options;
     const Problem *p;
     const Variant *only;      /* the one that --variant named, or NULL */
     const Variant *reference; /* 00_naive, of the stage's direction */
     HostTensors inputs;
     Tensors device; /* the inputs; the outputs of the variant that is running */
-    Output outputs[3];
+    Output outputs[MAX_OUTPUTS];
     int output_count;
     Samples samples; /* computed when first needed */
     Report report;
@@ -44,62 +37,60 @@ typedef struct {
 } Run;
 
 /* One launch of a variant, with what its direction says comes before it or instead of it; `context` for device_time_ms. */
-typedef struct {
+typedef struct Launch {
     const Run *run;
     const Variant *variant;
     const Tensors *tensors;
     const Buffer *workspace;
     Direction direction;
 } Launch;
-void launch_once(void *launch);
 
-/* ---- harness.c ---- */
+/* ---- variant.c: a variant from its allocation to its row ---- */
 
-/* One line on a terminal, overwritten by the next and gone at the end (text NULL). */
-void progress(const Run *run, const char *name, const char *text);
+/* Runs, judges and times a variant as run->task says, and prints its row. */
+void run_variant(Run *run, const Variant *variant, Role role);
+/* Times what the launch does in another direction, and prints that as a row, "<stage>/<name>". */
+void run_part(Run *run, const Launch *launch, const Row *row, Direction direction, const char *name);
+/* "01_tiled/mma", "00_naive"; a backward stage's forward pass brings its own stage's name. */
+void name_row(const Run *run, const Variant *variant, Row *row);
 /* A copy of a host array on the device; ends the program if it does not fit. */
 void *upload(const void *host, size_t bytes, const char *purpose);
+/* The task's outputs take the place of those there are. */
+void set_outputs(Run *run, const Task *task);
+/* Allocates outputs and workspace, filled with NaN. Returns 0 if they do not fit; free_outputs frees what did. */
+int alloc_outputs(Run *run, Row *row);
+void free_outputs(Run *run, Row *row);
 /* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
 int alloc_buffer(Buffer *buffer);
-/* Fills in the row's errors against fp64, in sampled rows. */
-void sample_errors(Run *run, Row *row);
-void add_output(Run *run, const char *name, size_t bytes, void **device);
-/* Fills in the row's latency. */
+/* One line on a terminal, overwritten by the next and gone at the end (text NULL). */
+void progress(const Run *run, const char *name, const char *text);
+
+/* ---- timing.c ---- */
+
+void launch_once(void *launch);
+/* Fills in the row's latency: launches one by one. */
 void time_launch(Launch *launch, Row *row);
 /* Calls `sample(context)`, which returns ms, until the clocks have settled and then as often as --iters or a budget of time
  * says. Fills in the row's latency: median and least. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
-/* Prints the row, with what its launches wrote past the end of. */
-void finish_row(Run *run, Row *row);
-/* Runs, validates and times a variant, and prints its row. */
-void run_variant(Run *run, const Variant *variant, Direction direction);
 
-/* ---- prepare.c ---- */
+/* ---- forward.c ---- */
 
-/* Of a variant that prepares its inputs: validates O and LSE against attention of the prepared inputs. */
-void validate_prepared(Run *run, const Launch *launch, Row *row);
+/* Fills in the row's comparisons, O and LSE against 00_naive, or against fp64 where it did not run; and its errors against fp64,
+ * in sampled rows. */
+void judge_outputs(Run *run, Launch *launch, Row *row);
+
+/* ---- prepare.c: variants that prepare their inputs ---- */
+
+/* The comparisons of such a variant, against attention of the prepared inputs. */
+void judge_prepared(Run *run, const Launch *launch, Row *row);
 /* Times the preparation, and it and the variant together, and prints a row for each. */
 void run_preparation(Run *run, const Launch *launch, const Row *row);
 
-/* ---- replay.c ---- */
+/* ---- tracing.c: --trace ---- */
 
-/* As time_launch, for short kernels: a graph of launches over rotating copies of K and V, replayed. */
-void time_replay(Launch *launch, Row *row);
-
-/* ---- backward.c ---- */
-
-/* Puts dO on the device. */
-void prepare_backward(Run *run);
-/* Runs the forward pass, which leaves O and LSE on the device, and prints its row; then gradients_are_outputs. */
-void run_forward(Run *run);
-void gradients_are_outputs(Run *run);
-/* Compares what run->outputs hold on the host with 00_naive's gradients, or for 00_naive itself with fp64 samples. */
-void validate_gradients(Run *run, Row *row);
-/* How far dQ, dK and dV of a few more launches are from the first: fills in row->spread, and fails a variant that claims that
- * they are not. */
-void measure_spread(Run *run, Launch *launch, Row *row);
-/* Times the forward pass and the variant together, and prints a row for that. */
-void run_both(Run *run, const Launch *backward, const Row *row);
-void free_backward(Run *run);
+/* Counts what the variant that --variant names, or each of the stage, does to memory. Returns the exit code: 1 if
+ * there is a race, 2 if none can run. */
+int trace_variants(Run *run);
 
 #endif

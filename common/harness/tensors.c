@@ -142,25 +142,20 @@ void save_check(const char *folder) {
     unlink(path);
 }
 
-/* One file to be written. */
-typedef struct {
-    const char *name;
-    Dtype dtype;
-    int dims;
-    const size_t *shape;
-    const void *tensor;
-} Saved;
-
 /* All of the files or none: each is written under another name first, and when all are there they get their own. */
-static void save(const char *folder, const Saved *files, int count) {
-    char paths[3][4096], complete[3][4096];
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
+    size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
+    size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
+    char paths[MAX_OUTPUTS][4096], complete[MAX_OUTPUTS][4096];
     const char *error = NULL;
     int written = 0, renamed = 0;
     for (; written < count && !error; written += !error) {
-        path_in(paths[written], 4000, folder, files[written].name);
+        const OutputKind *kind = outputs[written].kind;
+        int is_lse = kind->shape == LIKE_LSE;
+        path_in(paths[written], 4000, folder, kind->file);
         snprintf(complete[written], sizeof complete[0], "%.4000s.%ld.new", paths[written], (long)getpid());
-        error = npy_write(complete[written], files[written].dtype, files[written].dims, files[written].shape,
-                          files[written].tensor);
+        error = npy_write(complete[written], is_lse ? DTYPE_FP32 : p->dtype, is_lse ? 3 : 4,
+                          kind->shape == LIKE_K ? keys : queries, outputs[written].host);
     }
     for (; renamed < count && !error; renamed += !error)
         error = rename(complete[renamed], paths[renamed]) == 0 ? NULL : strerror(errno);
@@ -168,19 +163,5 @@ static void save(const char *folder, const Saved *files, int count) {
         return;
     for (int i = 0; i < written; i++)
         unlink(i < renamed ? paths[i] : complete[i]);
-    cannot_run("--save %s: %s: %s", folder, files[written < count ? written : renamed].name, error);
-}
-
-void save_outputs(const char *folder, const Problem *p, const void *o, const float *lse) {
-    size_t shape[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
-    save(folder, (Saved[]){{"o.npy", p->dtype, 4, shape, o}, {"lse.npy", DTYPE_FP32, 3, shape, lse}}, 2);
-}
-
-void save_gradients(const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv) {
-    size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
-    size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
-    save(folder,
-         (Saved[]){
-             {"dq.npy", p->dtype, 4, queries, dq}, {"dk.npy", p->dtype, 4, keys, dk}, {"dv.npy", p->dtype, 4, keys, dv}},
-         3);
+    cannot_run("--save %s: %s: %s", folder, outputs[written < count ? written : renamed].kind->file, error);
 }

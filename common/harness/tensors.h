@@ -6,6 +6,7 @@
 #define FA_TENSORS_H
 
 #include "options.h"
+#include "task.h"
 
 /* N(0,1), the same numbers for the same seed on every device; with outliers a thousandth of Q, K and V have N(0,100) added.
  * with_d_o: dO as well, for a backward stage. */
@@ -21,11 +22,8 @@ HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o);
 /* Ends the program unless a file can be created in `folder`: better before the work than after it. */
 void save_check(const char *folder);
 
-/* Writes o.npy, [batch, heads, seqlen_q, head_dim] (fp16 as '<f2', bf16 and fp32 as '<f4'), and lse.npy,
- * [batch, heads, seqlen_q] as '<f4': both, or neither. */
-void save_outputs(const char *folder, const Problem *p, const void *o, const float *lse);
-
-/* The same for dq.npy, dk.npy and dv.npy, in the shapes of Q, K and V. */
-void save_gradients(const char *folder, const Problem *p, const void *dq, const void *dk, const void *dv);
+/* Writes the outputs on the host into their files, all or none: bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of
+ * K, LSE as [batch, heads, seqlen_q]. */
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count);
 
 #endif

@@ -1,45 +1,177 @@
-/* variant.c - can it run here? variant_refuses of stage.h. */
-#include "../device/device.h"
-#include "options.h"
-#include "../stage.h"
+/* variant.c - one variant from its allocation to its row: outputs and workspace that hold NaN, one launch, the judge, the
+ * clock. See run.h.
+ */
+#define _GNU_SOURCE /* isatty */
+#include "../host/allocation.h"
+#include "../host/errors.h"
+#include "../judge/prepared.h"
+#include "run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
-const char *variant_refuses(const Variant *v, const Problem *p) {
-    static char reason[128];
-    int capability = device_properties()->capability;
-    int needed =
-        p->dtype == DTYPE_BF16 && v->min_bf16_capability > v->min_capability ? v->min_bf16_capability : v->min_capability;
-    char takes[64] = "";
-    size_t used = 0;
+void progress(const Run *run, const char *name, const char *text) {
+    if (run->options.format != FORMAT_TABLE || !isatty(STDERR_FILENO))
+        return;
+    fprintf(stderr, "\r\033[K");
+    if (text)
+        fprintf(stderr, "%s: %s ...", name, text);
+    fflush(stderr);
+}
 
-    if (!(v->dtypes & 1u << p->dtype)) {
-        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-            if (v->dtypes & 1u << dtype)
-                used +=
-                    (size_t)snprintf(takes + used, sizeof takes - used, "%s%s", used ? ", " : "", dtype_name((Dtype)dtype));
-        snprintf(reason, sizeof reason, "takes %s, not %s", takes, dtype_name(p->dtype));
-        return reason;
+/* ---- memory ---- */
+
+void *upload(const void *host, size_t bytes, const char *purpose) {
+    void *device = device_alloc(bytes, purpose);
+    if (!device)
+        cannot_run("out of device memory: %s needs %.2f GiB, beside %.2f GiB in use", purpose, (double)bytes / 0x1p30,
+                   (double)device_allocated() / 0x1p30);
+    device_write(device, host, bytes);
+    return device;
+}
+
+int alloc_buffer(Buffer *buffer) {
+    buffer->pointer = device_alloc(buffer->bytes, buffer->purpose);
+    if (buffer->pointer && buffer->zeroed) {
+        void *zeros = host_alloc(buffer->bytes, 1); /* calloc */
+        device_write(buffer->pointer, zeros, buffer->bytes);
+        free(zeros);
     }
-    int listed = 0;
-    for (int i = 0; i < 8 && v->head_dims[i]; i++) {
-        listed |= v->head_dims[i] == p->head_dim;
-        used += (size_t)snprintf(takes + used, sizeof takes - used, "%s%d", used ? ", " : "", v->head_dims[i]);
+    return buffer->pointer != NULL;
+}
+
+void set_outputs(Run *run, const Task *task) {
+    const Problem *p = run->p;
+    size_t element = dtype_bytes(p->dtype);
+    size_t bytes[] = {[LIKE_Q] = query_elements(p) * element,
+                      [LIKE_K] = key_elements(p) * element,
+                      [LIKE_LSE] = row_count(p) * sizeof(float)};
+    run->output_count = task->output_count;
+    for (int i = 0; i < task->output_count; i++) {
+        const OutputKind *kind = &task->outputs[i];
+        run->outputs[i] = (Output){kind, bytes[kind->shape], (void **)((char *)&run->device + kind->place), NULL, NULL};
     }
-    if (used ? !listed : p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM) {
-        snprintf(reason, sizeof reason, "takes head dim %s, not %d", used ? takes : "8, 16, ..., 256", p->head_dim);
-        return reason;
+}
+
+int alloc_outputs(Run *run, Row *row) {
+    int fits = 1;
+    for (int i = 0; i < run->output_count; i++) {
+        *run->outputs[i].device = device_alloc(run->outputs[i].bytes, run->outputs[i].kind->name);
+        fits = fits && *run->outputs[i].device;
     }
-    if (capability < needed) {
-        snprintf(reason, sizeof reason, "needs sm_%d%s, and this program can count on sm_%d", needed,
-                 p->dtype == DTYPE_BF16 ? " for bf16" : "", capability);
-        return reason;
+    for (int i = 0; fits && i < row->workspace_count; i++)
+        fits = alloc_buffer(&row->workspace[i]);
+    return fits;
+}
+
+void free_outputs(Run *run, Row *row) {
+    for (int i = 0; i < run->output_count; i++)
+        device_free(*run->outputs[i].device), *run->outputs[i].device = NULL;
+    for (int i = 0; i < row->workspace_count; i++)
+        device_free(row->workspace[i].pointer);
+}
+
+/* ---- one row ---- */
+
+void name_row(const Run *run, const Variant *v, Row *row) {
+    int is_whole = v == run->reference || v == run->stage->forward;
+    snprintf(row->name, sizeof row->name, "%s%s%s", is_whole ? "" : run->stage->name, is_whole ? "" : "/", v->name);
+}
+
+static void finish_row(Run *run, Row *row) {
+    for (const char *damaged; (damaged = device_damaged());)
+        snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
+    progress(run, row->name, NULL);
+    report_row(&run->report, row);
+}
+
+/* Launches the variant once and looks at all it left behind. */
+static void run_once(Run *run, Launch *launch, Row *row) {
+    progress(run, row->name, "running");
+    launch_once(launch);
+    device_synchronize();
+    if (!run->options.validate && !run->options.save)
+        return;
+
+    for (int i = 0; i < run->output_count; i++) {
+        Output *output = &run->outputs[i];
+        output->host = output->host ? output->host : host_alloc(output->bytes, 1);
+        device_read(output->host, *output->device, output->bytes);
     }
-    if (v->needs_hopper && !device_properties()->has_hopper)
-        return "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): wgmma and TMA are not on other chips";
-    if (v->max_seqlen_q && p->seqlen_q > v->max_seqlen_q) {
-        snprintf(reason, sizeof reason, "takes --seqlen from 1 to %d, not %d", v->max_seqlen_q, p->seqlen_q);
-        return reason;
+    if (!run->options.validate)
+        return;
+    progress(run, row->name, "comparing");
+    row->validated = 1;
+    row->comparison_count = run->output_count;
+    run->task->judge(run, launch, row);
+    if (row->role == ROW_REFERENCE && run->only != run->reference)
+        for (int i = 0; i < run->output_count; i++) { /* keep what it computed for the variants to come */
+            run->outputs[i].reference = run->outputs[i].host;
+            run->outputs[i].host = NULL;
+        }
+}
+
+static void run_and_time(Run *run, Launch *launch, Row *row) {
+    Direction direction = launch->direction;
+    if (variant_prepares(launch->variant, run->p))
+        launch->direction = WITH_PREPARE; /* so that there is something to start from */
+    run_once(run, launch, row);
+    progress(run, row->name, "timing");
+    launch->direction = direction;
+    run->task->time(launch, row);
+    if (row->role == ROW_REFERENCE)
+        run->reference_ms = row->latency_ms;
+    row->speed_ratio = run->reference_ms / row->latency_ms;
+}
+
+void run_variant(Run *run, const Variant *variant, Role role) {
+    const Problem *p = run->p;
+    Row *row = &run->rows[run->row_total++];
+    name_row(run, variant, row);
+    row->role = role;
+    row->direction = run->task->direction;
+    row->tensor_bytes = device_allocated();
+    for (int i = 0; i < run->output_count; i++)
+        row->tensor_bytes += run->outputs[i].bytes;
+    const char *reason = variant_refuses(variant, p);
+    if (reason) {
+        snprintf(row->note, sizeof row->note, "not run: %s", reason);
+        report_row(&run->report, row);
+        return;
     }
-    return v->refuses ? v->refuses(p) : NULL;
+
+    row->workspace_count = variant->plan ? variant->plan(p, row->workspace) : 0;
+    for (int i = 0; i < row->workspace_count; i++) {
+        row->workspace[i].pointer = NULL;
+        row->workspace_bytes += row->workspace[i].bytes;
+    }
+    Launch launch = {run, variant, &run->device, row->workspace, row->direction};
+    if (alloc_outputs(run, row))
+        run_and_time(run, &launch, row);
+    else
+        snprintf(row->note, sizeof row->note, "out of memory: needs %.2f GiB",
+                 (double)(row->tensor_bytes + row->workspace_bytes) / 0x1p30);
+    finish_row(run, row);
+    if (role == ROW_FORWARD && row_ran(row))
+        return; /* its O and LSE are what the backward pass starts from */
+    if (role == ROW_VARIANT && row_ran(row))
+        run->task->parts(run, &launch, row);
+    free_outputs(run, row);
+}
+
+void run_part(Run *run, const Launch *launch, const Row *row, Direction direction, const char *name) {
+    Row *part = &run->rows[run->row_total++];
+    Launch timed = *launch;
+    timed.direction = direction;
+    *part = *row;
+    part->role = ROW_PART;
+    part->direction = direction;
+    part->comparison_count = part->validated = part->errors_known = part->spread_runs =
+        0; /* the variant's own row says that */
+    part->speed_ratio = 0;
+    snprintf(part->name, sizeof part->name, "%s/%s", run->stage->name, name);
+    progress(run, part->name, directions[direction].runs_forward ? "timing, with the forward pass" : "timing");
+    time_launch(&timed, part);
+    finish_row(run, part);
 }

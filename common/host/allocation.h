@@ -11,6 +11,9 @@ extern "C" {
 /* Memory for count elements of `size` bytes, zeroed; free() frees it. */
 void *host_alloc(size_t count, size_t size);
 
+/* The same memory, which may be NULL, made count elements long; what is new in it is not zeroed. */
+void *host_resize(void *memory, size_t count, size_t size);
+
 #ifdef __cplusplus
 }
 #endif

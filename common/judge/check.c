@@ -1,18 +1,16 @@
 /* check.c - see check.h. */
 #include "check.h"
 
-#include "../numeric.h"
 #include "../host/allocation.h"
 #include "../host/parallel.h"
+#include "rows.h"
 
 #include <float.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 Comparison comparison_start(const char *tensor) { return (Comparison){.ok = 1, .tensor = tensor, .severity = -1}; }
-
-/* The larger of two errors, where NaN is larger than everything. */
-static double worse(double a, double b) { return a > b || a != a ? a : b; }
 
 static double finite_larger(double a, double b) { return a > b && a <= DBL_MAX ? a : b; }
 
@@ -66,6 +64,29 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     *c = worst;
 }
 
+typedef struct {
+    RowComparer *compare;
+    const void *context;
+    Comparison result;
+    pthread_mutex_t lock; /* of result */
+} RowLoop;
+
+static void compare_some_rows(size_t begin, size_t end, void *context) {
+    RowLoop *loop = context;
+    Comparison part = comparison_start(loop->result.tensor);
+    loop->compare(loop->context, begin, end, &part);
+    pthread_mutex_lock(&loop->lock);
+    comparison_merge(&loop->result, &part);
+    pthread_mutex_unlock(&loop->lock);
+}
+
+Comparison compare_rows(const char *tensor, double floor, size_t rows, RowComparer *compare, const void *context) {
+    RowLoop loop = {compare, context, comparison_start(tensor), PTHREAD_MUTEX_INITIALIZER};
+    parallel_for(rows, compare_some_rows, &loop);
+    loop.result.empty = comparison_is_empty(&loop.result, floor);
+    return loop.result;
+}
+
 /* How far a sum of n terms in fp32 may be off, relative to the size of its partial sums. n roundings of up to 2^-24 each
  * add up to sqrt(n) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times that, because two
  * such errors meet and the worst of millions of elements is looked at. */
@@ -94,11 +115,8 @@ double output_allowance(Dtype dtype, const double *want_row, int columns, int ke
         return 0;
     if (!isfinite(lse))
         return (double)NAN;
-    double largest = 0;
-    for (int column = 0; column < columns; column++)
-        largest = worse(fabs(want_row[column]), largest);
     double relative = 4 * dtype_epsilon(dtype) + 0x1p-20 + score_error(columns, score_size) + sum_error(keys);
-    return relative * largest + dtype_step(dtype);
+    return relative * largest_of(want_row, columns) + dtype_step(dtype);
 }
 
 /* The largest |row|^2 of a matrix. */
@@ -129,93 +147,69 @@ double lse_allowance(double want, int head_dim, double score_size) {
     return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)) + score_error(head_dim, score_size);
 }
 
-/* What the whole-tensor loops share. Either reference may be there: in the dtype and float, or in double. */
+/* Two whole tensors. Either reference may be there: in the dtype and float, or in double. */
 typedef struct {
     const Problem *p;
     const void *got, *want;
     const float *want_lse;
     const double *want_double, *want_lse_double;
     double score_size;
-    const char *tensor;
-    Comparison result;
-    pthread_mutex_t lock; /* of result */
-} Job;
+} OutputPair;
 
-static double reference_lse(const Job *job, size_t row) {
-    return job->want_lse_double ? job->want_lse_double[row] : (double)job->want_lse[row];
+static double reference_lse(const OutputPair *x, size_t row) {
+    return x->want_lse_double ? x->want_lse_double[row] : (double)x->want_lse[row];
 }
 
-static void merge_result(Job *job, const Comparison *part) {
-    pthread_mutex_lock(&job->lock);
-    comparison_merge(&job->result, part);
-    pthread_mutex_unlock(&job->lock);
-}
-
-static int batch_of(const Problem *p, size_t row) { return (int)(row / p->seqlen_q / p->heads); }
-static int head_of(const Problem *p, size_t row) { return (int)(row / p->seqlen_q % p->heads); }
-static int row_of(const Problem *p, size_t row) { return (int)(row % p->seqlen_q); }
-
-static void compare_output_rows(size_t begin, size_t end, void *context) {
-    Job *job = context;
-    const Problem *p = job->p;
-    int d = p->head_dim;
-    double *got = host_alloc((size_t)d, sizeof *got), *want = host_alloc((size_t)d, sizeof *want);
-    Comparison part = comparison_start(job->tensor);
+static void compare_output_rows(const void *context, size_t begin, size_t end, Comparison *part) {
+    const OutputPair *x = context;
+    const Problem *p = x->p;
+    size_t d = (size_t)p->head_dim;
+    double *got = host_alloc(d, sizeof *got), *want = host_alloc(d, sizeof *want);
     for (size_t row = begin; row < end; row++) {
-        for (int column = 0; column < d; column++) {
-            size_t i = row * d + column;
-            got[column] = dtype_to_double(p->dtype, job->got, i);
-            want[column] = job->want_double ? job->want_double[i] : dtype_to_double(p->dtype, job->want, i);
-        }
-        double allowed = output_allowance(p->dtype, want, d, p->seqlen_k, reference_lse(job, row), job->score_size);
-        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), got, want, d, allowed);
+        RowIndex at = row_index(p, row);
+        read_doubles(p->dtype, x->got, row * d, d, got);
+        if (x->want_double)
+            memcpy(want, x->want_double + row * d, d * sizeof *want);
+        else
+            read_doubles(p->dtype, x->want, row * d, d, want);
+        compare_row(part, at.batch, at.head, at.row, got, want, p->head_dim,
+                    output_allowance(p->dtype, want, p->head_dim, p->seqlen_k, reference_lse(x, row), x->score_size));
     }
-    merge_result(job, &part);
     free(got);
     free(want);
 }
-
-static void compare_lse_rows(size_t begin, size_t end, void *context) {
-    Job *job = context;
-    const Problem *p = job->p;
-    Comparison part = comparison_start(job->tensor);
-    for (size_t row = begin; row < end; row++) {
-        double got = ((const float *)job->got)[row], want = reference_lse(job, row);
-        compare_row(&part, batch_of(p, row), head_of(p, row), row_of(p, row), &got, &want, 0,
-                    lse_allowance(want, p->head_dim, job->score_size));
-    }
-    merge_result(job, &part);
+static Comparison compare_outputs(const OutputPair *x) {
+    return compare_rows("O", dtype_step(x->p->dtype), row_count(x->p), compare_output_rows, x);
 }
 
-static Comparison run(Job *job, const char *tensor, double floor, void (*body)(size_t, size_t, void *)) {
-    job->tensor = tensor;
-    job->result = comparison_start(tensor);
-    pthread_mutex_init(&job->lock, NULL);
-    parallel_for(row_count(job->p), body, job);
-    pthread_mutex_destroy(&job->lock);
-    job->result.empty = comparison_is_empty(&job->result, floor);
-    return job->result;
+static void compare_lse_rows(const void *context, size_t begin, size_t end, Comparison *part) {
+    const OutputPair *x = context;
+    for (size_t row = begin; row < end; row++) {
+        RowIndex at = row_index(x->p, row);
+        double got = ((const float *)x->got)[row], want = reference_lse(x, row);
+        compare_row(part, at.batch, at.head, at.row, &got, &want, 0, lse_allowance(want, x->p->head_dim, x->score_size));
+    }
+}
+static Comparison compare_lses(const OutputPair *x) {
+    return compare_rows("LSE", LSE_FLOOR, row_count(x->p), compare_lse_rows, x);
 }
 
 Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse, double score_size) {
-    Job job = {.p = p, .got = got, .want = want, .want_lse = want_lse, .score_size = score_size};
-    return run(&job, "O", dtype_step(p->dtype), compare_output_rows);
+    return compare_outputs(&(OutputPair){.p = p, .got = got, .want = want, .want_lse = want_lse, .score_size = score_size});
 }
 
 Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse,
                                  double score_size) {
-    Job job = {.p = p, .got = got, .want_double = want, .want_lse_double = want_lse, .score_size = score_size};
-    return run(&job, "O", dtype_step(p->dtype), compare_output_rows);
+    return compare_outputs(
+        &(OutputPair){.p = p, .got = got, .want_double = want, .want_lse_double = want_lse, .score_size = score_size});
 }
 
 Comparison compare_lse(const Problem *p, const float *got, const float *want, double score_size) {
-    Job job = {.p = p, .got = got, .want_lse = want, .score_size = score_size};
-    return run(&job, "LSE", LSE_FLOOR, compare_lse_rows);
+    return compare_lses(&(OutputPair){.p = p, .got = got, .want_lse = want, .score_size = score_size});
 }
 
 Comparison compare_lse_double(const Problem *p, const float *got, const double *want, double score_size) {
-    Job job = {.p = p, .got = got, .want_lse_double = want, .score_size = score_size};
-    return run(&job, "LSE", LSE_FLOOR, compare_lse_rows);
+    return compare_lses(&(OutputPair){.p = p, .got = got, .want_lse_double = want, .score_size = score_size});
 }
 
 /* Without the sign that a NaN may carry: poison would print as "-nan". */

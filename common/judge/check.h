@@ -1,6 +1,6 @@
 /* check.h - comparing what a stage computed with a reference, so that NaN, Inf and unwritten elements can never pass.
  *
- *     Comparison c = compare_output(&p, got, naive_o, naive_lse);
+ *     Comparison c = compare_output(&p, o, naive_o, naive_lse, score_size(&p, q, k));
  *     if (!c.ok)
  *         comparison_print(stderr, &c);
  *
@@ -39,6 +39,11 @@ Comparison comparison_start(const char *tensor);
  * without a column (LSE). */
 void compare_row(Comparison *c, int batch, int head, int row, const double *got, const double *want, int columns,
                  double allowed);
+
+/* The same for `rows` rows of a tensor, in parallel: `compare` compares rows [begin, end) and adds them to `part`. `floor` as in
+ * comparison_is_empty. */
+typedef void RowComparer(const void *context, size_t begin, size_t end, Comparison *part);
+Comparison compare_rows(const char *tensor, double floor, size_t rows, RowComparer *compare, const void *context);
 
 /* Whether the allowance is more than half of the largest |want| of the tensor. `floor` is the part of it that a number may be
  * off by even if it should be 0. LSE_FLOOR: of an LSE. */

@@ -1,11 +1,10 @@
 /* gradient.c - see gradient.h. */
 #include "gradient.h"
 
-#include "../numeric.h"
 #include "../host/allocation.h"
 #include "../host/parallel.h"
+#include "rows.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 const char *gradient_name(Gradient which) { return which == GRADIENT_Q ? "dQ" : which == GRADIENT_K ? "dK" : "dV"; }
@@ -14,10 +13,14 @@ size_t gradient_elements(const Problem *p, Gradient which) {
     return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
 }
 
-/* ---- what may differ ---- */
+/* A problem whose rows are p's keys. */
+static Problem keys_as_rows(const Problem *p) {
+    Problem keys = *p;
+    keys.heads = p->kv_heads, keys.seqlen_q = p->seqlen_k;
+    return keys;
+}
 
-/* The larger of two errors, where NaN is larger than everything. */
-static double worse(double a, double b) { return a > b || a != a ? a : b; }
+/* ---- what may differ ---- */
 
 static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
     double largest = 0;
@@ -32,10 +35,12 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
  *
  * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add
  *             up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
- *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row.
+ *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row, in rows whose largest element
+ *             is more than the floor; the largest of these holds for all rows. A sampled row itself takes its own.
  * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
  *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. And what is smaller than the dtype's smallest step
- *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. */
+ *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. And one step for the
+ *             gradient itself, as in output_allowance. */
 GradientScale gradient_scale(const Problem *p, const void *q, const void *k, const void *v, const void *d_o) {
     double max_q = largest_magnitude(p->dtype, q, query_elements(p)),
            max_k = largest_magnitude(p->dtype, k, key_elements(p));
@@ -55,13 +60,6 @@ GradientScale gradient_scale(const Problem *p, const void *q, const void *k, con
     return scale;
 }
 
-static double largest_of(const double *row, int columns) {
-    double largest = 0;
-    for (int column = 0; column < columns; column++)
-        largest = worse(fabs(row[column]), largest);
-    return largest;
-}
-
 /* ---- whole tensors ---- */
 
 typedef struct {
@@ -69,46 +67,31 @@ typedef struct {
     Gradient which;
     const void *got, *want;
     const GradientScale *scale;
-    Comparison result;
-    pthread_mutex_t lock; /* of result */
-} Job;
+} GradientPair;
 
 /* Row `row` of a matrix of head_dim columns, as doubles. */
 static void read_row(const Problem *p, const void *matrix, size_t row, double *to) {
-    for (int column = 0; column < p->head_dim; column++)
-        to[column] = dtype_to_double(p->dtype, matrix, row * p->head_dim + column);
+    read_doubles(p->dtype, matrix, row * p->head_dim, (size_t)p->head_dim, to);
 }
 
-static void compare_rows(size_t begin, size_t end, void *context) {
-    Job *job = context;
-    const Problem *p = job->p;
-    int heads = job->which == GRADIENT_Q ? p->heads : p->kv_heads,
-        rows = job->which == GRADIENT_Q ? p->seqlen_q : p->seqlen_k;
-    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM];
-    Comparison part = comparison_start(gradient_name(job->which));
+static void compare_gradient_rows(const void *context, size_t begin, size_t end, Comparison *part) {
+    const GradientPair *x = context;
+    const Problem *p = x->p, keys = keys_as_rows(p);
+    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM], relative = x->scale->relative[x->which] * x->scale->condition[x->which];
     for (size_t row = begin; row < end; row++) {
-        read_row(p, job->got, row, got);
-        read_row(p, job->want, row, want);
-        double allowed =
-            job->scale->relative[job->which] * job->scale->condition[job->which] * largest_of(want, p->head_dim) +
-            job->scale->floor[job->which];
-        compare_row(&part, (int)(row / rows / heads), (int)(row / rows % heads), (int)(row % rows), got, want, p->head_dim,
-                    allowed);
+        RowIndex at = row_index(x->which == GRADIENT_Q ? p : &keys, row);
+        read_row(p, x->got, row, got);
+        read_row(p, x->want, row, want);
+        compare_row(part, at.batch, at.head, at.row, got, want, p->head_dim,
+                    relative * largest_of(want, p->head_dim) + x->scale->floor[x->which]);
     }
-    pthread_mutex_lock(&job->lock);
-    comparison_merge(&job->result, &part);
-    pthread_mutex_unlock(&job->lock);
 }
 
 Comparison compare_gradient(const Problem *p, Gradient which, const void *got, const void *want,
                             const GradientScale *scale) {
-    Job job = {
-        .p = p, .which = which, .got = got, .want = want, .scale = scale, .result = comparison_start(gradient_name(which))};
-    pthread_mutex_init(&job.lock, NULL);
-    parallel_for(gradient_elements(p, which) / p->head_dim, compare_rows, &job);
-    pthread_mutex_destroy(&job.lock);
-    job.result.empty = comparison_is_empty(&job.result, scale->floor[which]);
-    return job.result;
+    GradientPair pair = {p, which, got, want, scale};
+    return compare_rows(gradient_name(which), scale->floor[which], gradient_elements(p, which) / p->head_dim,
+                        compare_gradient_rows, &pair);
 }
 
 double largest_difference(Dtype dtype, const void *a, const void *b, size_t count) {
@@ -126,14 +109,7 @@ typedef struct {
     const HostTensors *inputs;
     const void *o;
     const float *lse;
-} Work;
-
-static double dot(const double *a, const double *b, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
+} GradientWork;
 
 /* sum += factor a, and the squares of those terms likewise. */
 static void add_scaled(double *sum, double *squares, double factor, const double *a, int n) {
@@ -146,7 +122,7 @@ static void add_scaled(double *sum, double *squares, double factor, const double
 /* What query row `row` and key `key` (counted through all of them) give each other: sample number `query` of dQ gets
  * scale dS_ij k_j, sample number `sampled_key` of dK and dV gets scale dS_ij q_i and P_ij dO_i; -1: not wanted. The
  * equations are in oracle.c. */
-static void add_pair(const Work *w, size_t row, size_t key, int query, int sampled_key) {
+static void add_pair(const GradientWork *w, size_t row, size_t key, int query, int sampled_key) {
     const Problem *p = w->samples->p;
     double *const *gradients = w->samples->gradients, *const *squares = w->samples->squares;
     double q[MAX_HEAD_DIM], k[MAX_HEAD_DIM], v[MAX_HEAD_DIM], o[MAX_HEAD_DIM], d_o[MAX_HEAD_DIM];
@@ -166,7 +142,7 @@ static void add_pair(const Work *w, size_t row, size_t key, int query, int sampl
     }
 }
 
-static void sample_query(const Work *w, int sample) {
+static void sample_query(const GradientWork *w, int sample) {
     const Problem *p = w->samples->p;
     RowIndex i = w->samples->queries[sample];
     size_t row = query_head_offset(p, i.batch, i.head) / p->head_dim + i.row;
@@ -176,7 +152,7 @@ static void sample_query(const Work *w, int sample) {
         add_pair(w, row, first_key + j, sample, -1);
 }
 
-static void sample_key(const Work *w, int sample) {
+static void sample_key(const GradientWork *w, int sample) {
     const Problem *p = w->samples->p;
     RowIndex j = w->samples->keys[sample];
     int group = p->heads / p->kv_heads, length = key_length(p, w->key_lengths, j.batch);
@@ -188,7 +164,7 @@ static void sample_key(const Work *w, int sample) {
 }
 
 static void compute_samples(size_t begin, size_t end, void *context) {
-    const Work *w = context;
+    const GradientWork *w = context;
     for (size_t i = begin; i < end; i++) {
         if (i < (size_t)w->samples->query_count)
             sample_query(w, (int)i);
@@ -206,27 +182,20 @@ static double term_size(const GradientSamples *s, Gradient which, int sample) {
 
 static int sample_count(size_t rows) { return rows < MAX_SAMPLES ? (int)rows : MAX_SAMPLES; }
 
-static double *zeros(size_t count) {
-    double *values = host_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = 0;
-    return values;
-}
-
 GradientSamples gradient_samples_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, const void *o,
                                          const float *lse, GradientScale *scale) {
-    Problem keys = *p; /* a problem whose rows are p's keys */
-    keys.heads = p->kv_heads, keys.seqlen_q = p->seqlen_k;
+    Problem keys = keys_as_rows(p);
     GradientSamples s = {.p = p, .query_count = sample_count(row_count(p)), .key_count = sample_count(row_count(&keys))};
     for (int i = 0; i < s.query_count; i++)
         s.queries[i] = sampled_row(p, i, s.query_count);
     for (int i = 0; i < s.key_count; i++)
         s.keys[i] = sampled_row(&keys, i, s.key_count);
     for (int which = 0; which < GRADIENT_COUNT; which++) {
-        s.gradients[which] = zeros((size_t)count_of(&s, (Gradient)which) * p->head_dim);
-        s.squares[which] = zeros((size_t)count_of(&s, (Gradient)which) * p->head_dim);
+        size_t count = (size_t)count_of(&s, (Gradient)which) * p->head_dim;
+        s.gradients[which] = host_alloc(count, sizeof(double));
+        s.squares[which] = host_alloc(count, sizeof(double));
     }
-    parallel_for((size_t)s.query_count + s.key_count, compute_samples, &(Work){&s, key_lengths, inputs, o, lse});
+    parallel_for((size_t)s.query_count + s.key_count, compute_samples, &(GradientWork){&s, key_lengths, inputs, o, lse});
 
     for (int which = 0; which < GRADIENT_COUNT; which++)
         for (int i = 0; i < count_of(&s, (Gradient)which); i++) {

@@ -17,15 +17,9 @@
 
 #include "../host/allocation.h"
 #include "../host/parallel.h"
+#include "rows.h"
 
 #include <stdlib.h>
-
-static double dot(const double *a, const double *b, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
 
 /* y += factor * a */
 static void add_scaled(double *y, double factor, const double *a, int n) {
@@ -67,7 +61,7 @@ typedef struct {
     const double *q, *k, *v, *d_o;
     double *o, *lse, *delta;
     double *dq, *dk, *dv;
-} Work;
+} OracleWork;
 
 static int sees(const Problem *p, const int *key_lengths, int batch, int row, int column) {
     int length = key_lengths ? key_lengths[batch] : p->seqlen_k;
@@ -83,7 +77,7 @@ OracleView oracle_view(const Problem *p, const int *key_lengths, int batch, int 
 }
 
 /* The same for an index into [batch, heads, seqlen_q]. */
-static OracleView view_row(const Work *w, size_t index) {
+static OracleView view_row(const OracleWork *w, size_t index) {
     const Problem *p = w->p;
     int row = (int)(index % p->seqlen_q);
     int head = (int)(index / p->seqlen_q % p->heads);
@@ -92,7 +86,7 @@ static OracleView view_row(const Work *w, size_t index) {
 }
 
 static void forward_rows(size_t begin, size_t end, void *context) {
-    const Work *w = context;
+    const OracleWork *w = context;
     int d = w->p->head_dim;
     for (size_t row = begin; row < end; row++) {
         OracleView view = view_row(w, row);
@@ -103,12 +97,12 @@ static void forward_rows(size_t begin, size_t end, void *context) {
 
 void oracle_forward(const Problem *p, const int *key_lengths, const double *q, const double *k, const double *v, double *o,
                     double *lse) {
-    Work work = {.p = p, .key_lengths = key_lengths, .q = q, .k = k, .v = v, .o = o, .lse = lse};
+    OracleWork work = {.p = p, .key_lengths = key_lengths, .q = q, .k = k, .v = v, .o = o, .lse = lse};
     parallel_for(row_count(p), forward_rows, &work);
 }
 
 /* P_ij and dS_ij of query row i and key j, from LSE and delta. */
-static void score_gradient(const Work *w, size_t row, const double *k_row, const double *v_row, double *p_ij,
+static void score_gradient(const OracleWork *w, size_t row, const double *k_row, const double *v_row, double *p_ij,
                            double *ds_ij) {
     int d = w->p->head_dim;
     double s = w->p->scale * dot(w->q + row * d, k_row, d);
@@ -117,7 +111,7 @@ static void score_gradient(const Work *w, size_t row, const double *k_row, const
 }
 
 static void query_gradients(size_t begin, size_t end, void *context) {
-    const Work *w = context;
+    const OracleWork *w = context;
     int d = w->p->head_dim;
     for (size_t row = begin; row < end; row++) {
         OracleView view = view_row(w, row);
@@ -135,7 +129,7 @@ static void query_gradients(size_t begin, size_t end, void *context) {
 /* One index is one key row of [batch, kv_heads, seqlen_k]: it collects from every query, of every head of its group, that
  * sees it. Gathering, instead of letting each query add to dK and dV, needs no locks and always adds in the same order. */
 static void key_gradients(size_t begin, size_t end, void *context) {
-    const Work *w = context;
+    const OracleWork *w = context;
     const Problem *p = w->p;
     int d = p->head_dim, group = p->heads / p->kv_heads;
     for (size_t key = begin; key < end; key++) {
@@ -160,7 +154,7 @@ static void key_gradients(size_t begin, size_t end, void *context) {
 
 void oracle_backward(const Problem *p, const int *key_lengths, const double *q, const double *k, const double *v,
                      const double *d_o, double *dq, double *dk, double *dv) {
-    Work work = {.p = p, .key_lengths = key_lengths, .q = q, .k = k, .v = v, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};
+    OracleWork work = {.p = p, .key_lengths = key_lengths, .q = q, .k = k, .v = v, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};
     work.o = host_alloc(query_elements(p), sizeof(double));
     work.lse = host_alloc(row_count(p), sizeof(double));
     work.delta = host_alloc(row_count(p), sizeof(double));

@@ -2,9 +2,9 @@
 #include "prepared.h"
 
 #include "../device/device.h"
-#include "../numeric.h"
-#include "oracle.h"
 #include "../host/allocation.h"
+#include "oracle.h"
+#include "rows.h"
 #include "samples.h"
 
 #include <stdlib.h>
@@ -17,17 +17,10 @@ int variant_prepares(const Variant *v, const Problem *p) { return v->prepare && 
 /* The prepared inputs, and the problem they are the inputs of: fp32, since a scaled 8-bit number fits no 16-bit format. */
 typedef struct {
     Problem p;
-    Rounding rounding;
+    PreparedRounding rounding;
     float *q, *k, *v;
     double score_size; /* of the prepared inputs, see check.h */
 } Prepared;
-
-static double norm(const double *row, int columns) {
-    double square = 0;
-    for (int i = 0; i < columns; i++)
-        square += row[i] * row[i];
-    return sqrt(square);
-}
 
 /* The largest element's part of the length of got - want; 1 if there is no such length. */
 static double share_of_worst(const double *got, const double *want, int columns) {
@@ -47,8 +40,8 @@ static double share_of_worst(const double *got, const double *want, int columns)
  * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
  * of that. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
  * row at most as much longer as the mean is, at most the longest row again: hence |row| + longest for K. */
-static Comparison compare_rows(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
-                               const void *inputs, const float *prepared, const Rounding *r, int has_mean) {
+static Comparison compare_inputs(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
+                                 const void *inputs, const float *prepared, const PreparedRounding *r, int has_mean) {
     int columns = p->head_dim;
     double *want = host_alloc((size_t)columns, sizeof *want), *got = host_alloc((size_t)columns, sizeof *got), longest = 0;
     Comparison c = comparison_start(tensor);
@@ -57,11 +50,9 @@ static Comparison compare_rows(const Problem *p, const char *tensor, int heads, 
             int batch = (int)(row / seqlen / heads), head = (int)(row / seqlen % heads), index = (int)(row % seqlen);
             if (lengths && index >= lengths[batch])
                 continue;
-            for (int i = 0; i < columns; i++) {
-                want[i] = dtype_to_double(p->dtype, inputs, row * columns + i);
-                got[i] = prepared[row * columns + i];
-            }
-            double length = norm(want, columns);
+            read_doubles(p->dtype, inputs, row * columns, (size_t)columns, want);
+            read_doubles(DTYPE_FP32, prepared, row * columns, (size_t)columns, got);
+            double length = sqrt(dot(want, want, columns));
             longest = length > longest ? length : longest;
             if (pass == 0)
                 continue;
@@ -74,7 +65,7 @@ static Comparison compare_rows(const Problem *p, const char *tensor, int heads, 
     return c;
 }
 
-static Prepared prepare(const Problem *p, const Variant *variant, const HostTensors *inputs, const Buffer *workspace) {
+static Prepared read_prepared(const Problem *p, const Variant *variant, const HostTensors *inputs, const Buffer *workspace) {
     Prepared x = {.p = *p};
     x.p.dtype = DTYPE_FP32;
     x.q = host_alloc(query_elements(p), sizeof *x.q);
@@ -82,7 +73,7 @@ static Prepared prepare(const Problem *p, const Variant *variant, const HostTens
     x.v = host_alloc(key_elements(p), sizeof *x.v);
     for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
         x.q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
-    x.rounding = variant->dequantise(p, workspace, x.q, x.k, x.v);
+    x.rounding = variant->prepared_values(p, workspace, x.q, x.k, x.v);
     x.score_size = score_size(&x.p, x.q, x.k);
     return x;
 }
@@ -184,21 +175,13 @@ static void sampled_reference(Prepared *x, const int *key_lengths, Reference *r)
         }
         float *o = squares ? r->squares : r->o, *lse = squares ? r->squares_lse : r->lse;
         for (int i = 0; i < s.count; i++) {
-            RowIndex row = s.rows[i];
-            r->rows[i] = ((size_t)row.batch * p->heads + row.head) * p->seqlen_q + row.row;
+            r->rows[i] = flat_row(p, s.rows[i]);
             lse[i] = (float)s.lse[i];
             for (int d = 0; d < p->head_dim; d++)
                 o[(size_t)i * p->head_dim + d] = (float)s.o[(size_t)i * p->head_dim + d];
         }
         free(s.o);
     }
-}
-
-static double *doubles(const float *values, size_t count) {
-    double *copy = host_alloc(count, sizeof *copy);
-    for (size_t i = 0; i < count; i++)
-        copy[i] = values[i];
-    return copy;
 }
 
 /* The oracle everywhere. */
@@ -208,12 +191,12 @@ static void oracle_reference(Prepared *x, const int *key_lengths, Reference *r) 
     Problem twice = *p;
     twice.scale *= 2;
     *r = new_reference(rows, p->head_dim);
-    double *q = doubles(x->q, queries), *k = doubles(x->k, keys), *o = host_alloc(queries, sizeof *o),
-           *lse = host_alloc(rows, sizeof *lse);
+    double *q = to_doubles(DTYPE_FP32, x->q, 0, queries), *k = to_doubles(DTYPE_FP32, x->k, 0, keys),
+           *o = host_alloc(queries, sizeof *o), *lse = host_alloc(rows, sizeof *lse);
     for (int squares = 0; squares < 2; squares++) {
         if (squares)
             square(x->v, keys);
-        double *v = doubles(x->v, keys);
+        double *v = to_doubles(DTYPE_FP32, x->v, 0, keys);
         oracle_forward(squares ? &twice : p, key_lengths, q, k, v, o, lse);
         free(v);
         for (size_t i = 0; i < queries; i++)
@@ -250,10 +233,8 @@ static double score_allowance(const Prepared *x) {
  *              P_j too small for the format's normal numbers is off by up to half its smallest step. */
 static double result_allowance(const Prepared *x, Dtype dtype, const double *want, double lse, double spread,
                                double largest_v) {
-    const Rounding *r = &x->rounding;
-    double largest = 0;
-    for (int i = 0; i < x->p.head_dim; i++)
-        largest = fabs(want[i]) > largest ? fabs(want[i]) : largest;
+    const PreparedRounding *r = &x->rounding;
+    double largest = largest_of(want, x->p.head_dim);
     double base = output_allowance(dtype, want, x->p.head_dim, x->p.seqlen_k, lse, x->score_size);
     if (lse == -INFINITY)
         return base;
@@ -281,7 +262,7 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
             want[d] = r->o[element];
             got[d] = dtype_to_double(dtype, o, row * columns + d);
             double square = r->squares[element] * from_squares;
-            largest_square = square > largest_square || square != square ? square : largest_square;
+            largest_square = worse(square, largest_square);
         }
         double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
@@ -302,15 +283,15 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
 int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
                      const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
                      Comparison comparisons[PREPARED_COMPARISONS]) {
-    Prepared x = prepare(p, variant, inputs, workspace);
+    Prepared x = read_prepared(p, variant, inputs, workspace);
     Reference reference = {0};
     double largest_v = 0;
     for (size_t i = 0; i < key_elements(p); i++)
         largest_v = fabs(x.v[i]) > largest_v ? fabs(x.v[i]) : largest_v;
-    const Rounding *r = &x.rounding;
-    comparisons[PREPARED_Q] = compare_rows(p, "prepared Q", p->heads, p->seqlen_q, NULL, inputs->q, x.q, r, 0);
-    comparisons[PREPARED_K] = compare_rows(p, "prepared K", p->kv_heads, p->seqlen_k, key_lengths, inputs->k, x.k, r, 1);
-    comparisons[PREPARED_V] = compare_rows(p, "prepared V", p->kv_heads, p->seqlen_k, key_lengths, inputs->v, x.v, r, 0);
+    const PreparedRounding *r = &x.rounding;
+    comparisons[PREPARED_Q] = compare_inputs(p, "prepared Q", p->heads, p->seqlen_q, NULL, inputs->q, x.q, r, 0);
+    comparisons[PREPARED_K] = compare_inputs(p, "prepared K", p->kv_heads, p->seqlen_k, key_lengths, inputs->k, x.k, r, 1);
+    comparisons[PREPARED_V] = compare_inputs(p, "prepared V", p->kv_heads, p->seqlen_k, key_lengths, inputs->v, x.v, r, 0);
     int fits = 1; /* the references square x.v as they go: it is not needed after them */
     if (kind == REFERENCE_NAIVE)
         fits = naive_reference(&x, device_lengths, &reference);

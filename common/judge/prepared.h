@@ -1,4 +1,4 @@
-/* prepared.h - validating a variant that rounds its inputs to a smaller format before it uses them.
+/* prepared.h - judging a variant that prepares its inputs (stage.h): rounds them to a smaller format before it uses them.
  *
  * Its result is not attention of the inputs, and how far it is from that says more about the inputs than about the kernel. So
  * two questions are asked apart, each with a bound that follows from the format (derived in prepared.c):

@@ -1,10 +1,10 @@
 /* samples.c - see samples.h. */
 #include "samples.h"
 
-#include "../numeric.h"
-#include "oracle.h"
 #include "../host/allocation.h"
 #include "../host/parallel.h"
+#include "oracle.h"
+#include "rows.h"
 
 #include <stdlib.h>
 
@@ -22,32 +22,28 @@ RowIndex sampled_row(const Problem *p, int sample, int count) {
     return index;
 }
 
-static double *to_doubles(const Problem *p, const void *tensor, size_t offset, size_t count) {
-    double *values = host_alloc(count, sizeof *values);
-    for (size_t i = 0; i < count; i++)
-        values[i] = dtype_to_double(p->dtype, tensor, offset + i);
-    return values;
+/* A row of Q or O. */
+static double *query_row(const Problem *p, const void *tensor, RowIndex row) {
+    return to_doubles(p->dtype, tensor, flat_row(p, row) * p->head_dim, (size_t)p->head_dim);
 }
-
-static size_t flat_row(const Problem *p, RowIndex i) { return ((size_t)i.batch * p->heads + i.head) * p->seqlen_q + i.row; }
 
 typedef struct {
     Samples *samples;
     const int *key_lengths;
     const HostTensors *inputs;
-} Work;
+} SampleWork;
 
 static void compute_samples(size_t begin, size_t end, void *context) {
-    Work *work = context;
+    SampleWork *work = context;
     Samples *s = work->samples;
     const Problem *p = s->p;
     for (size_t i = begin; i < end; i++) {
         RowIndex row = s->rows[i];
         OracleView view = oracle_view(p, work->key_lengths, row.batch, row.head, row.row);
         size_t keys = (size_t)view.visible * p->head_dim;
-        double *q = to_doubles(p, work->inputs->q, flat_row(p, row) * p->head_dim, (size_t)p->head_dim);
-        double *k = to_doubles(p, work->inputs->k, view.keys, keys);
-        double *v = to_doubles(p, work->inputs->v, view.keys, keys);
+        double *q = query_row(p, work->inputs->q, row);
+        double *k = to_doubles(p->dtype, work->inputs->k, view.keys, keys);
+        double *v = to_doubles(p->dtype, work->inputs->v, view.keys, keys);
         oracle_row(q, k, v, view.visible, p->head_dim, p->scale, s->o + i * p->head_dim, &s->lse[i]);
         free(q);
         free(k);
@@ -60,7 +56,7 @@ Samples samples_compute(const Problem *p, const int *key_lengths, const HostTens
     s.o = host_alloc((size_t)s.count * p->head_dim, sizeof *s.o);
     for (int i = 0; i < s.count; i++)
         s.rows[i] = sampled_row(p, i, s.count);
-    parallel_for((size_t)s.count, compute_samples, &(Work){&s, key_lengths, inputs});
+    parallel_for((size_t)s.count, compute_samples, &(SampleWork){&s, key_lengths, inputs});
     s.score_size = score_size(p, inputs->q, inputs->k);
     return s;
 }
@@ -71,7 +67,7 @@ Comparison samples_compare_output(const Samples *s, const void *o) {
     for (int i = 0; i < s->count; i++) {
         RowIndex row = s->rows[i];
         const double *want = s->o + (size_t)i * p->head_dim;
-        double *got = to_doubles(p, o, flat_row(p, row) * p->head_dim, (size_t)p->head_dim);
+        double *got = query_row(p, o, row);
         double allowed = output_allowance(p->dtype, want, p->head_dim, p->seqlen_k, s->lse[i], s->score_size);
         compare_row(&c, row.batch, row.head, row.row, got, want, p->head_dim, allowed);
         free(got);
@@ -96,11 +92,11 @@ SampleErrors samples_errors(const Samples *s, const void *o) {
     const Problem *p = s->p;
     SampleErrors errors = {0, 0};
     for (int i = 0; i < s->count; i++) {
-        double *got = to_doubles(p, o, flat_row(p, s->rows[i]) * p->head_dim, (size_t)p->head_dim);
+        double *got = query_row(p, o, s->rows[i]);
         for (int d = 0; d < p->head_dim; d++) {
             double error = fabs(got[d] - s->o[(size_t)i * p->head_dim + d]);
             errors.rms += error * error;
-            errors.worst = error > errors.worst || error != error ? error : errors.worst;
+            errors.worst = worse(error, errors.worst);
         }
         free(got);
     }

@@ -11,6 +11,9 @@
  */
 #include "trace_internal.h"
 
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -29,7 +32,7 @@ static Recorder **recorders; /* one a worker */
 
 static void add_tensor(const char *purpose, void *pointer, size_t bytes) {
     if (trace_tensor_count == MAX_TENSORS)
-        simt_give_up(2, "trace: more than %d device allocations", MAX_TENSORS - 1);
+        cannot_run("trace: more than %d device allocations", MAX_TENSORS - 1);
     Tensor *tensor = &trace_tensors[trace_tensor_count++];
     *tensor = (Tensor){.pointer = pointer, .bytes = bytes};
     snprintf(tensor->name, sizeof tensor->name, "%s", purpose);
@@ -56,7 +59,7 @@ static int find_site(const void *place, int tensor, SiteKind kind) {
             pthread_mutex_lock(&site_lock);
             if (!site_table[slot]) { /* nobody else has taken it in the meantime */
                 if (trace_site_count == MAX_SITES)
-                    simt_give_up(2, "trace: more than %d places in the program touch memory", MAX_SITES);
+                    cannot_run("trace: more than %d places in the program touch memory", MAX_SITES);
                 trace_sites[trace_site_count] = (Site){place, tensor, kind};
                 atomic_store_explicit(&site_table[slot], (uint16_t)++trace_site_count, memory_order_release);
             }
@@ -237,13 +240,8 @@ void trace_collective(const char *what, int warp, unsigned lanes) {
     Recorder *r = trace_self;
     if (!r)
         return;
-    if (what) {
-        TraceCollective *c = r->collectives, *end = c + sizeof r->collectives / sizeof *r->collectives - 1;
-        while (c < end && c->what && c->what != what && strcmp(c->what, what) != 0)
-            c++;
-        c->what = what;
-        c->count++;
-    }
+    if (what)
+        result_count(r->collectives, what, 1);
     if (lanes != simt_self->warps[warp].exists)
         return; /* a part of the warp: the others may be anywhere */
     warp_flush(r, warp);
@@ -268,10 +266,9 @@ void trace_launch_begins(void) {
     if (!recording)
         return;
     if (!recorders) {
-        recorders = calloc((size_t)simt_workers(), sizeof *recorders);
-        for (int i = 0; recorders && i < simt_workers(); i++)
-            if (!(recorders[i] = calloc(1, sizeof **recorders)))
-                simt_give_up(2, "trace: out of memory");
+        recorders = host_alloc((size_t)simt_workers(), sizeof *recorders);
+        for (int i = 0; i < simt_workers(); i++)
+            recorders[i] = host_alloc(1, sizeof **recorders);
     }
     trace_tensor_count = 0;
     add_tensor(SHARED_MEMORY_NAME, NULL, 0);

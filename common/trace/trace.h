@@ -6,7 +6,7 @@
  *     trace_find(trace, "mma_scores", "Q")->read
  *
  * What is counted is the kernel as it is written: the requests its warps make, before any cache. notes/trace.md explains the
- * units and how it is done; common/trace/ do it.
+ * units and how it is done; trace_internal.h lists the files that do it.
  */
 #ifndef FA_TRACE_H
 #define FA_TRACE_H
@@ -22,7 +22,7 @@ extern "C" {
 
 #define SHARED_MEMORY_NAME "shared memory" /* a TraceRow's tensor that is none */
 
-enum { TRACE_LINE = 128 }; /* bytes of a source line's name */
+enum { TRACE_LINE = 128 /* bytes of a source line's name */, TRACE_COLLECTIVES = 15 };
 enum { TRACE_READ, TRACE_WRITE, TRACE_DIRECTIONS };
 
 /* One kernel and one tensor, or its shared memory; all launches of the kernel together. A *request* is one instruction of
@@ -54,7 +54,7 @@ typedef struct {
     uint64_t barriers;                  /* of blocks */
     uint64_t exponentials;              /* of threads: expf, exp2f */
     uint64_t mma_flops;
-    TraceCollective collectives[16]; /* ends at the first without a name */
+    TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* ends at the first without a name */
 } TraceKernel;
 
 /* Two accesses to one byte by two threads, at least one a write, with nothing that orders them. Or a thread's write that wgmma

@@ -1,4 +1,4 @@
-/* trace_internal.h - what the rooms of the trace share:
+/* trace_internal.h - what the files of the trace share:
  *
  *     trace.c         what the compiler calls at each access; which tensor and which site that is; launches
  *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost
@@ -22,12 +22,12 @@
 enum { MAX_SITES = 4096, MAX_TENSORS = 32, SHARED_TENSOR = 0 };
 
 /* A tensor is an allocation of device memory; number 0 is shared memory. */
-struct Cell;
+struct TouchCell;
 typedef struct {
     char name[64];
     char *pointer;
     size_t bytes;
-    struct Cell *cells; /* one a byte, fresh in each launch */
+    struct TouchCell *cells; /* one a byte, fresh in each launch */
 } Tensor;
 extern Tensor trace_tensors[MAX_TENSORS];
 extern int trace_tensor_count;
@@ -73,9 +73,9 @@ typedef struct {
     SiteCount sites[MAX_SITES];
     WarpLog warps[MAX_WARPS];
     uint64_t barriers, exponentials;
-    TraceCollective collectives[16];
+    TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* as in TraceKernel */
 
-    struct Cell *shared_cells;
+    struct TouchCell *shared_cells;
     uint64_t *wgmma_readers; /* touches, see trace_race.c */
     uint32_t block;          /* its number in the grid */
     Ordering order;
@@ -111,6 +111,7 @@ void source_lines(const Site *sites, int count, SourceLine *lines);
 /* trace_result.c */
 extern Trace trace_result;
 void result_clear(void);
+void result_count(TraceCollective *collectives, const char *what, uint64_t count); /* adds to those of this kind */
 void result_add_launch(Recorder *const *recorders, int count);
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
 void result_finish(void);

@@ -1,6 +1,9 @@
 /* trace_order.c - the vector clocks of trace_order.h. */
 #include "trace_order.h"
 
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +14,8 @@ uint32_t order_tick(Ordering *o) {
         return o->now;
     o->touched = 0;
     if (++o->now == TIME_LIMIT)
-        simt_give_up(2, "trace: kernel %s has more than %d arrivals at barriers a block: choose a smaller shape",
-                     simt_job->kernel, TIME_LIMIT);
+        cannot_run("trace: kernel %s has more than %d arrivals at barriers a block: choose a smaller shape",
+                   simt_job->kernel, TIME_LIMIT);
     return o->now;
 }
 
@@ -38,8 +41,8 @@ static void use_rows(Ordering *o) {
     o->warps = (o->threads + SIMT_WARP - 1) / SIMT_WARP;
     o->columns = o->threads + o->warps + MAX_BARRIERS;
     size_t words = (size_t)(o->threads + 1 + 2 * MAX_BARRIERS) * o->columns;
-    if (!o->rows && !(o->rows = malloc(words * sizeof *o->rows)))
-        simt_give_up(2, "trace: out of memory");
+    if (!o->rows)
+        o->rows = host_alloc(words, sizeof *o->rows);
     memset(o->rows, 0, words * sizeof *o->rows);
     memset(o->batches, 0, sizeof o->batches);
     o->barrier_count = 0;
@@ -61,8 +64,7 @@ static OrderBarrier *find_barrier(Ordering *o, const void *address) {
         b++;
     if (b == end) {
         if (o->barrier_count == MAX_BARRIERS)
-            simt_give_up(2, "trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel,
-                         MAX_BARRIERS);
+            cannot_run("trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel, MAX_BARRIERS);
         uint32_t *rows = order_row(o, o->threads + 1 + 2 * o->barrier_count++);
         *b = (OrderBarrier){address, rows, rows + o->columns, 0};
     }
@@ -128,9 +130,7 @@ void order_proxy_fence(Ordering *o) {
     int thread = current_thread();
     if (o->fences[thread].count == o->fences[thread].capacity) {
         o->fences[thread].capacity = 2 * o->fences[thread].capacity + 8;
-        o->fences[thread].times = realloc(o->fences[thread].times, o->fences[thread].capacity * sizeof(uint32_t));
-        if (!o->fences[thread].times)
-            simt_give_up(2, "trace: out of memory");
+        o->fences[thread].times = host_resize(o->fences[thread].times, o->fences[thread].capacity, sizeof(uint32_t));
     }
     o->fences[thread].times[o->fences[thread].count++] = order_tick(o);
     o->touched = 1; /* it has a time itself, and so must be told from what comes after */

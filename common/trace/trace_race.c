@@ -20,6 +20,9 @@
  */
 #include "trace_internal.h"
 
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,15 +34,15 @@ enum { TIME_BITS = 22, SITE_BITS = 12, AGENT_BITS = 11, BLOCK_BITS = 19 };
 _Static_assert(1 << SITE_BITS >= MAX_SITES && 1 << AGENT_BITS >= SIMT_MAX_BLOCK + MAX_WARPS + MAX_BARRIERS,
                "a site and an agent fit a touch");
 
-struct Cell {
+struct TouchCell {
     _Atomic Touch write, read[2];
 };
 
 static void *zeros(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
     if (!memory)
-        simt_give_up(2, "trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
-                     sizeof(struct Cell));
+        cannot_run("trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
+                   sizeof(struct TouchCell));
     return memory;
 }
 
@@ -118,7 +121,7 @@ static void check_write(const Access *now, Touch write, size_t offset) {
         report(now, write, offset, 1);
 }
 
-static void touch_read(const Access *now, struct Cell *readers) {
+static void touch_read(const Access *now, struct TouchCell *readers) {
     Touch a = readers->read[0], b = readers->read[1];
     if (is_ordered(now, a)) /* whoever races with a will race with this thread too, or with b */
         atomic_store_explicit(&readers->read[0], now->touch, memory_order_relaxed);
@@ -137,12 +140,12 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
     Access now = {r, pack(r->block, (unsigned)agent, site, r->order.now), agent, simt_self->current->number,
                   trace_sites[site].tensor == SHARED_TENSOR};
     r->order.touched = 1;
-    struct Cell *cells = now.in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells;
+    struct TouchCell *cells = now.in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells;
     size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
     Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r) : NULL;
-    struct Cell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
+    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
     for (size_t i = offset; i < end; i++) {
         check_write(&now, cells[i].write, i);
         if (wgmmas) {
@@ -173,14 +176,14 @@ void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset) {
 void race_launch_begins(Recorder *const *recorders, int count) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
     if (blocks > 1u << BLOCK_BITS)
-        simt_give_up(2, "trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel,
-                     blocks, 1u << BLOCK_BITS);
+        cannot_run("trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel, blocks,
+                   1u << BLOCK_BITS);
     released = zeros(blocks, sizeof *released);
     atomics = 0;
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
-        trace_tensors[i].cells = zeros(trace_tensors[i].bytes, sizeof(struct Cell));
+        trace_tensors[i].cells = zeros(trace_tensors[i].bytes, sizeof(struct TouchCell));
     for (int i = 0; i < count; i++)
-        recorders[i]->shared_cells = zeros(simt_job->shared_bytes * warpgroups(), sizeof(struct Cell));
+        recorders[i]->shared_cells = zeros(simt_job->shared_bytes * warpgroups(), sizeof(struct TouchCell));
 }
 
 void race_launch_ends(Recorder *const *recorders, int count) {

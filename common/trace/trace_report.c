@@ -13,14 +13,14 @@ typedef struct {
     const Traffic *predicted;
     int predicted_count;
     const Chip *chip;
-} Report;
+} TraceReport;
 
 static int is_shared(const TraceRow *row) { return strcmp(row->tensor, SHARED_MEMORY_NAME) == 0; }
 
 static double per(uint64_t a, uint64_t b) { return b ? (double)a / (double)b : 0; }
 
 /* What the formula says about this row, or NULL if it does not speak of it. */
-static const Traffic *prediction(const Report *r, const TraceRow *row) {
+static const Traffic *prediction(const TraceReport *r, const TraceRow *row) {
     for (int i = 0; i < r->predicted_count; i++)
         if (strcmp(r->predicted[i].kernel, row->kernel) == 0 && strcmp(r->predicted[i].tensor, row->tensor) == 0)
             return &r->predicted[i];
@@ -58,7 +58,7 @@ static void print_worst(const TraceRow *row) {
     printf("\n");
 }
 
-static void print_device_row(const Report *r, const TraceRow *row) {
+static void print_device_row(const TraceReport *r, const TraceRow *row) {
     const Traffic *predicted = prediction(r, row);
     uint64_t requests = row->requests[0] + row->requests[1], bytes = row->bytes[0] + row->bytes[1];
     printf("  %-13s", row->tensor);
@@ -109,14 +109,14 @@ static int multiplies_8_bits(const Trace *trace) {
     return 0;
 }
 
-static void print_roof(const Report *r, const char *what, double bytes) {
+static void print_roof(const TraceReport *r, const char *what, double bytes) {
     double intensity = r->flops / bytes, peak = r->chip->tflops[multiplies_8_bits(r->trace)];
     double balance = peak * 1000 / r->chip->gbps;
     printf("  %-28s %14.0f bytes %9.2f FLOPs a byte   %-6s at most %7.1f of %.0f TFLOP/s: %s is the limit\n", what, bytes,
            intensity, r->chip->name, roof(r->chip, peak, intensity), peak, intensity < balance ? "memory" : "compute");
 }
 
-static void print_table(const Report *r) {
+static void print_table(const TraceReport *r) {
     const Problem *p = r->p;
     printf("%s   batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s\n", r->variant, p->batch, p->heads, p->kv_heads,
            p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
@@ -150,7 +150,7 @@ static void print_pair(const char *name, const uint64_t pair[TRACE_DIRECTIONS]) 
            (unsigned long long)pair[TRACE_WRITE]);
 }
 
-static void print_json(const Report *r) {
+static void print_json(const TraceReport *r) {
     const Trace *trace = r->trace;
     for (const TraceRow *row = trace->rows; row < trace->rows + trace->row_count; row++) {
         const Traffic *predicted = prediction(r, row);
@@ -163,14 +163,18 @@ static void print_json(const Report *r) {
         print_pair("ideal", row->ideal);
         if (predicted)
             printf(", \"formula_read\": %.0f, \"formula_written\": %.0f", predicted->read, predicted->written);
-        printf(", \"worst\": \"%s\"}\n", row->worst_line);
+        printf(", \"worst\": \"%s\", \"worst_cost\": %.4g, \"worst_ideal\": %.4g}\n", row->worst_line,
+               per(row->worst_cost, row->worst_requests), per(row->worst_ideal, row->worst_requests));
     }
     for (int i = 0; i < trace->kernel_count; i++) {
         const TraceKernel *k = &trace->kernels[i];
         printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"blocks\": %llu, \"barriers\": %llu, \"exponentials\": %llu, "
-               "\"mma_flops\": %llu}\n",
+               "\"mma_flops\": %llu",
                r->variant, k->name, (unsigned long long)k->blocks, (unsigned long long)k->barriers,
                (unsigned long long)k->exponentials, (unsigned long long)k->mma_flops);
+        for (const TraceCollective *c = k->collectives; c->what; c++)
+            printf(", \"%s\": %llu", c->what, (unsigned long long)c->count);
+        printf("}\n");
     }
     for (int i = 0; i < trace->race_count; i++) {
         const TraceRace *race = &trace->races[i];
@@ -186,7 +190,7 @@ static void print_json(const Report *r) {
 
 void trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
                  int predicted_count, const char *chip, int json) {
-    Report report = {trace, variant, p, flops, predicted, predicted_count, find_chip(chip)};
+    TraceReport report = {trace, variant, p, flops, predicted, predicted_count, find_chip(chip)};
     if (json)
         print_json(&report);
     else

@@ -1,6 +1,9 @@
 /* trace_result.c - adds up what the workers have recorded: sites to rows, bytes that raced to pairs of lines. */
 #include "trace_internal.h"
 
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +41,7 @@ static TraceKernel *kernel_at_hand(void) {
         k++;
     if (k == end) {
         if (trace_result.kernel_count == TRACE_KERNELS)
-            simt_give_up(2, "trace: more than %d kernels", TRACE_KERNELS);
+            cannot_run("trace: more than %d kernels", TRACE_KERNELS);
         trace_result.kernel_count++;
         snprintf(k->name, sizeof k->name, "%.*s", (int)length, simt_job->kernel);
     }
@@ -51,7 +54,7 @@ static TraceRow *find_row(const TraceKernel *kernel, const char *tensor) {
         row++;
     if (row == end) {
         if (trace_result.row_count == TRACE_ROWS)
-            simt_give_up(2, "trace: more than %d tensors and kernels", TRACE_ROWS);
+            cannot_run("trace: more than %d tensors and kernels", TRACE_ROWS);
         trace_result.row_count++;
         row->kernel = kernel->name;
         snprintf(row->tensor, sizeof row->tensor, "%s", tensor);
@@ -79,12 +82,18 @@ static void add_site(TraceKernel *kernel, int site, const SiteCount *count) {
     row->approximate |= count->approximate;
 }
 
-static void add_collective(TraceKernel *kernel, const TraceCollective *from) {
-    TraceCollective *c = kernel->collectives, *end = c + sizeof kernel->collectives / sizeof *kernel->collectives - 1;
-    while (c < end && c->what && strcmp(c->what, from->what) != 0)
+void result_count(TraceCollective *collectives, const char *what, uint64_t count) {
+    TraceCollective *c = collectives, *end = c + TRACE_COLLECTIVES;
+    while (c < end && c->what && c->what != what && strcmp(c->what, what) != 0)
         c++;
-    c->what = from->what;
-    c->count += from->count;
+    if (c == end)
+        cannot_run("trace: kernel %s has more than %d kinds of collectives", simt_job->kernel, TRACE_COLLECTIVES);
+    c->what = what;
+    c->count += count;
+}
+
+static void add_collective(TraceKernel *kernel, const TraceCollective *from) {
+    result_count(kernel->collectives, from->what, from->count);
     unsigned m, n, k; /* "mma_m16n8k16": the name is the shape of the product */
     if (sscanf(from->what, "mma_m%un%uk%u", &m, &n, &k) == 3 || sscanf(from->what, "wgmma_m%un%uk%u", &m, &n, &k) == 3)
         kernel->mma_flops += 2 * m * n * k * from->count;
@@ -161,9 +170,7 @@ static void finish_race(const RacePair *pair, const SourceLine *lines) {
 }
 
 void result_finish(void) {
-    SourceLine *lines = calloc((size_t)trace_site_count + 1, sizeof *lines);
-    if (!lines)
-        simt_give_up(2, "trace: out of memory");
+    SourceLine *lines = host_alloc((size_t)trace_site_count, sizeof *lines);
     source_lines(trace_sites, trace_site_count, lines);
 
     for (int kernel = 0; kernel < trace_result.kernel_count; kernel++)

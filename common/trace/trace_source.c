@@ -6,6 +6,8 @@
  */
 #include "trace_internal.h"
 
+#include "../host/allocation.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -42,9 +44,7 @@ void source_lines(const Site *sites, int count, SourceLine *lines) {
     char program[512];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     size_t size = sizeof program + 64 + 20 * (size_t)count;
-    char *command = malloc(size);
-    if (!command)
-        simt_give_up(2, "trace: out of memory");
+    char *command = host_alloc(size, 1);
     program[length < 0 ? 0 : length] = 0;
     size_t used = (size_t)snprintf(command, size, "addr2line --addresses --inlines --basenames --exe '%s'", program);
     for (int i = 0; i < count; i++) {

@@ -7,6 +7,8 @@
  */
 #include "trace_internal.h"
 
+#include "../host/allocation.h"
+
 #include <stdlib.h>
 
 enum { SECTOR = 32, BANKS = 32, WORD = 4 };
@@ -14,8 +16,8 @@ enum { SECTOR = 32, BANKS = 32, WORD = 4 };
 void warp_access(Recorder *r, int warp, int lane, int site, uintptr_t address, unsigned bytes) {
     WarpLog *w = &r->warps[warp];
     SiteLog *log = w->sites[site];
-    if (!log && !(log = w->sites[site] = calloc(1, sizeof *log)))
-        simt_give_up(2, "trace: out of memory");
+    if (!log)
+        log = w->sites[site] = host_alloc(1, sizeof *log);
     if (log->count == 0)
         w->touched[w->touched_count++] = (uint16_t)site;
 
@@ -23,9 +25,7 @@ void warp_access(Recorder *r, int warp, int lane, int site, uintptr_t address, u
     if (visit == log->count) { /* the first lane to come here this often */
         if (log->count == log->capacity) {
             log->capacity = log->capacity ? 2 * log->capacity : 4;
-            log->requests = realloc(log->requests, log->capacity * sizeof *log->requests);
-            if (!log->requests)
-                simt_give_up(2, "trace: out of memory");
+            log->requests = host_resize(log->requests, log->capacity, sizeof *log->requests);
         }
         log->requests[log->count++] = (Request){.bytes = bytes};
     }

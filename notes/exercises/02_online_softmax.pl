@@ -25,7 +25,7 @@ exercise '02.3',
     };
 
 exercise '02.4',
-    ask => "m~ and l~ of this lane's 16 columns of the tile, merged into row_statistics[half]",
+    ask => "m~ and l~ of this lane's 16 columns of the tile, merged into row_statistics[h]",
     variant => 'online',
     blank => {file => '02_online_softmax/online.cu', from => 'Statistics tile = {-INFINITY, 0};',
-              to => 'row_statistics[half] = merge(row_statistics[half], tile);'};
+              to => 'row_statistics[h] = merge(row_statistics[h], tile);'};

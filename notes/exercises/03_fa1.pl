@@ -1,9 +1,9 @@
 # Exercises of notes/03_fa1.md.
 exercise '03.1',
-    ask => 'the bytes of the O accumulator that are read at N = 512, D = 64, one head',
+    ask => 'the bytes of the O accumulator that fa1 reads at N = 512, D = 64, one head',
     answer => sub {
         my ($trace) = @_;
-        return sum_of({tensor => 'O accumulator'}, ['bytes_read'], $trace->('--heads 1 --seqlen 512 --head-dim 64'));
+        return sum_of({tensor => 'O accumulator'}, ['bytes_read'], $trace->('--variant fa1 --heads 1 --seqlen 512 --head-dim 64'));
     };
 
 exercise '03.2',
@@ -11,7 +11,7 @@ exercise '03.2',
     ask => 'the bytes of the O accumulator read, the barriers, and the ldmatrix_x4_trans, at N = 512, D = 64, one head',
     answer => sub {
         my ($trace) = @_;
-        my $options = '--heads 1 --seqlen 512 --head-dim 64';
+        my $options = '--variant fa1 --heads 1 --seqlen 512 --head-dim 64';
         my @rows = $trace->($options);
         my ($ldmatrix) = $trace->($options, 'text') =~ /(\d+) ldmatrix_x4_trans/;
         return (sum_of({tensor => 'O accumulator'}, ['bytes_read'], @rows), sum_of({kernel => '.*'}, ['barriers'], @rows), $ldmatrix);
@@ -21,7 +21,7 @@ exercise '03.3',
     ask => 'the blocks that 03_fa1 launches for batch 4, heads 16, N = 4096',
     answer => sub { # a small problem with as many heads: the grid is batch x heads, if the trace says so for both lengths
         my ($trace) = @_;
-        my @blocks = map { sum_of({kernel => '.*'}, ['blocks'], $trace->("--batch 4 --heads 16 --seqlen $_")) } 32, 64;
+        my @blocks = map { sum_of({kernel => '.*'}, ['blocks'], $trace->("--variant fa1 --batch 4 --heads 16 --seqlen $_")) } 32, 64;
         die "the grid depends on the length\n" if $blocks[0] != $blocks[1];
         return $blocks[0];
     };

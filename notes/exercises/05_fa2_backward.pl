@@ -26,5 +26,5 @@ exercise '05.3',
 exercise '05.4',
     ask => 'dS^T = P^T (dP^T - delta) of two neighbouring queries, as half of the operand ds_a',
     variant => 'two_pass',
-    blank => {file => '05_fa2_backward/backward.cuh', from => '/* at D = 128 dP needs the registers of S',
-              to => 'p_ij.y * (dp[i][n][2 * h + 1] - delta.y));'};
+    blank => {file => '05_fa2_backward/key_half.cuh', from => '/* at D = 128 dP needs the registers of S',
+              to => 'p_ij.y * (dp_ij[1] - delta.y));'};

@@ -27,7 +27,6 @@ exercise '07.3',
     };
 
 exercise '07.4',
-    ask => 'part[a][i] of all `places`, whose natural logsumexp is lse[a][i], merged into m[i] (in base 2), l[i] and o[i]',
+    ask => 'floats m, l and o of a column, all `pieces` of the row merged: the largest natural logsumexp, the sum of the weights, the weighted sum',
     variant => 'split_k',
-    blank => {file => '07_flash_decoding/split_k.cu', from => 'float m_new = m[i];',
-              to => "o[i].w += weight * x.w;\n                    }"};
+    blank => {file => '07_flash_decoding/split_k.cu', from => 'float m = LOWEST, l = 0, o = 0;', to => "* D + column];\n    }"};

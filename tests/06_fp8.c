@@ -1,4 +1,4 @@
-/* fp8_options.c - do the options of 06_fp8 do what they say? What the pre-pass leaves (scales, mean, shift of LSE, codes) is
+/* 06_fp8.c - do the options of 06_fp8 do what they say? What the pre-pass leaves (scales, mean, shift of LSE, codes) is
  * held against a plain fp64 computation of each, and each remedy must make the error of O smaller on inputs of its kind,
  * with key lengths, too. Runs on both devices.
  */
@@ -193,7 +193,7 @@ static int wrong_means(const Example *e) {
     double mean[MAX_D];
     int wrong = 0, smooth = p->settings[SMOOTH_K];
     float *q = host_alloc(query_elements(p), 4), *k = host_alloc(key_elements(p), 4), *v = host_alloc(key_elements(p), 4);
-    fp8_mma_dequantise(p, e->workspace, q, k, v);
+    fp8_mma_prepared_values(p, e->workspace, q, k, v);
     for (size_t row = 0; row < row_count(p); row++) {
         RowIndex i = row_index(p, row);
         double shift = 0, size = 0;

@@ -1,5 +1,5 @@
-/* dequantise.c - what the 8-bit cache stands for, on the host. */
-#include "cache.h"
+/* prepared_values.c - what the 8-bit cache stands for, on the host. */
+#include "decode.h"
 #include "../common/device/device.h"
 #include "../common/numeric.h"
 #include "../common/host/allocation.h"
@@ -12,7 +12,7 @@ static void *read_buffer(const Buffer *buffer) {
     return host;
 }
 
-Rounding cache_dequantise(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+PreparedRounding cache_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     (void)q; /* stays as it is */
     size_t heads = (size_t)p->batch * p->kv_heads, a_head = key_elements(p) / heads;
     float *scales = read_buffer(&workspace[CACHE_SCALES]);
@@ -24,7 +24,7 @@ Rounding cache_dequantise(const Problem *p, const Buffer *workspace, float *q, f
         free(codes);
     }
     free(scales);
-    return (Rounding){.input_roundoff = 0x1p-4,    /* 3 bits after the point */
+    return (PreparedRounding){.input_roundoff = 0x1p-4,    /* 3 bits after the point */
                       .input_step = 0x1p-10 / 448, /* half of 2^-9, over the largest */
                       .p_roundoff = p->dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8,
                       .p_step = p->dtype == DTYPE_FP16 ? 0x1p-25 : 0x1p-126, /* 2^x itself gives nothing smaller */

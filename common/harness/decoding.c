@@ -1,4 +1,4 @@
-/* replay.c - timing kernels that take microseconds and read K and V once. See run.h.
+/* decoding.c - a decoding stage: its kernels take microseconds and read K and V once, so they are timed in another way.
  *
  * Launched one by one by the host they would wait for the host, and a flushed L2 is not what they meet in a model, where every
  * layer has keys of its own. So K and V are there many times over, more bytes than L2 holds; one launch for each copy is
@@ -68,7 +68,7 @@ static void free_copy(Copy *copy, int buffers) {
         device_free(copy->workspace[i].pointer);
 }
 
-void time_replay(Launch *launch, Row *row) {
+static void time_replay(Launch *launch, Row *row) {
     const Run *run = launch->run;
     double moved = run->stage->bytes(run->p, run->options.key_lengths);
     int is_cpu = run->report.device->is_cpu, cold = !run->options.warm && !is_cpu;
@@ -96,3 +96,14 @@ void time_replay(Launch *launch, Row *row) {
     free(copies);
     free(contexts);
 }
+
+const Task decoding_task = {
+    .title = "forward",
+    .direction = FORWARD,
+    .columns = SHOW_GBPS,
+    .outputs = {FORWARD_OUTPUTS},
+    .output_count = 2,
+    .judge = judge_outputs,
+    .time = time_replay,
+    .parts = run_preparation,
+};

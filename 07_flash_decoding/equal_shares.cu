@@ -1,0 +1,265 @@
+/* 07_flash_decoding/equal_shares - Flash-Decoding, the line of all keys in equal shares, merged in the same launch.
+ *
+ * The idea. Pieces of a head are too few or too many as soon as heads are not equally long, or not a divisor of what the chip
+ * holds. So all keys of all heads are laid end to end on one line, and the line is cut into as many equal shares as blocks are
+ * resident on the chip at once. Nobody is idle and nobody comes a second time, whatever the number of heads and however unequal
+ * their lengths:
+ *
+ *     head       0            1       2                    3
+ *            |------------|-------|--------------------|-----------|        tiles of keys ->
+ *     block  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  |10 |        equal shares
+ *
+ *     block 2 has the end of head 0 and the beginning of head 1: two partial results.
+ *     Block g's part of head h goes to place g + h; no two such pairs have the same sum, since the line is walked one way.
+ *
+ * The merge takes place in the same launch. Whoever has written a partial result draws a ticket of its head; who draws
+ * the last one knows that all others are written, and merges them, in the order of the keys: the same bits every time.
+ *
+ * What it costs. Device memory: as split_k. Time: bytes / bandwidth, and the launch, the first answer of memory and the merge,
+ * some microseconds. The bits of a head's result depend on what else is in the batch, as the cuts do.
+ *
+ *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant equal_shares
+ */
+#include "fma_rows.cuh"
+#include "mma_rows.cuh"
+
+/* Partial results, [blocks + heads] places of `rows` rows each. */
+struct Partials {
+    float *o, *lse;
+    int rows;
+    int *tickets; /* [heads], drawn so far; 0 before and after a launch */
+};
+
+/* A place on the line. */
+struct Cursor {
+    int left;  /* tiles of the block's share from here on */
+    int index; /* of the head */
+    int tile;  /* of the head */
+    int start; /* where the head starts on the line */
+    Head head;
+};
+
+__device__ inline void advance(Cursor &c, const Problem &p, const int *key_lengths, const Work &work) {
+    c.left--;
+    if (++c.tile == c.head.tiles && c.left > 0) {
+        c.start += c.head.tiles, c.tile = 0;
+        if (++c.index < work.heads)
+            c.head = head_at(p, key_lengths, work, c.index);
+        else
+            c.left = 0; /* the end of the line */
+    }
+}
+
+/* The sum over a warp's lanes up to this one. */
+__device__ inline int sum_to_here(int x) {
+    for (int offset = 1; offset < 32; offset *= 2) {
+        const int before = __shfl_up_sync(WHOLE_WARP, x, offset);
+        x += (int)threadIdx.x % 32 >= offset ? before : 0;
+    }
+    return x;
+}
+
+/* Heads of unequal length, end to end: fills in `share`, and returns the batch entry with tile `block * share` of the line
+ * (batch: behind the last) and where on the line it starts. Lanes count the tiles of 32 entries at a time; all warps do so. */
+__device__ inline int find_entry(const Problem &p, const int *key_lengths, const Work &work, int &share, int &start) {
+    const int lane = threadIdx.x % 32, heads_an_entry = work.heads / p.batch;
+    const auto tiles = [&](int b) { return b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0; };
+    int total = 0;
+    for (int first = 0; first < p.batch; first += 32)
+        total += __shfl_sync(WHOLE_WARP, sum_to_here(tiles(first + lane)), 31);
+    share = ceil_div(total, gridDim.x);
+
+    start = 0;
+    for (int first = 0; first < p.batch; first += 32) {
+        const int mine = tiles(first + lane), end = sum_to_here(mine);
+        const unsigned beyond = __ballot_sync(WHOLE_WARP, start + end > (int)blockIdx.x * share);
+        const int found = beyond ? __ffs(beyond) - 1 : 31;
+        start += __shfl_sync(WHOLE_WARP, beyond ? end - mine : end, found);
+        if (beyond)
+            return first + found;
+    }
+    return p.batch;
+}
+
+/* Where this block's share begins; left = 0: it is empty. With key lengths, which only the device knows, fills in `share`. */
+__device__ inline Cursor find_share(const Problem &p, const int *key_lengths, const Work &work, int &share) {
+    Cursor c = {};
+    int tiles = work.tiles; /* of each head from c.index on, as far as they are counted here */
+    if (key_lengths) {
+        const int entry = find_entry(p, key_lengths, work, share, c.start);
+        c.index = entry * (work.heads / p.batch);
+        if (entry < p.batch)
+            tiles = tiles_of(key_lengths[entry], work.tile_keys);
+    }
+    const int distance = blockIdx.x * share - c.start, skipped = distance / tiles;
+    c.index += skipped, c.start += skipped * tiles, c.tile = distance - skipped * tiles;
+    if (c.index < work.heads) {
+        c.head = head_at(p, key_lengths, work, c.index);
+        c.left = share; /* or up to the end of the line: advance() */
+    }
+    return c;
+}
+
+/* The partial results of one slab of a head's rows, merged into one (m, l, O) a warp, as if the warp had seen their keys: each
+ * warp takes every warps-th of `count` places, the first of which is `place`. finish() then merges the warps. */
+template <typename Rows> struct PartialRows {
+    static constexpr int slab_rows = Rows::slab_rows;
+    const Partials &partials;
+    int place, count, rows;
+
+    __device__ void store(int slab, float *to, float *to_m, float *to_l) {
+        /* A lane takes four neighbouring columns, of so many items (32 lanes further on each) and so many places at a time.
+         * Their loads are all under way together: with up to 32 places there is one wait. */
+        constexpr int D = Rows::head_dim, fours = D / 4, items = 4, places = 4;
+        const int slab_row = slab * slab_rows, end = min(slab_rows, rows - slab_row) * fours, warps = blockDim.x / 32;
+        for (int first = threadIdx.x % 32; first < end; first += 32 * items) {
+            float m[items], l[items] = {};
+            float4 o[items] = {};
+#pragma unroll
+            for (int i = 0; i < items; i++)
+                m[i] = LOWEST;
+#pragma unroll 1
+            for (int j = threadIdx.x / 32; j < count; j += places * warps) {
+                float lse[places][items];
+                float4 part[places][items];
+#pragma unroll
+                for (int a = 0; a < places; a++) {
+                    const size_t row = (size_t)(place + j + a * warps) * partials.rows + slab_row;
+                    const float *from = partials.o + row * D + 4 * first, *from_lse = partials.lse + row + first / fours;
+#pragma unroll
+                    for (int i = 0; i < items; i++) {
+                        const bool exists = first + 32 * i < end && j + a * warps < count;
+                        lse[a][i] = exists ? from_lse[32 / fours * i] : -INFINITY;
+                        part[a][i] = exists ? load_4(from + 4 * 32 * i) : make_float4(0, 0, 0, 0);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < items; i++) {
+                    float m_new = m[i];
+#pragma unroll
+                    for (int a = 0; a < places; a++)
+                        m_new = fmaxf(m_new, lse[a][i]);
+                    const float factor = exp2_approx((m[i] - m_new) * LOG2_E);
+                    m[i] = m_new;
+                    l[i] *= factor;
+                    o[i].x *= factor, o[i].y *= factor, o[i].z *= factor, o[i].w *= factor;
+#pragma unroll
+                    for (int a = 0; a < places; a++) {
+                        const float weight = exp2_approx((lse[a][i] - m_new) * LOG2_E);
+                        const float4 x = part[a][i];
+                        l[i] += weight;
+                        o[i].x += weight * x.x, o[i].y += weight * x.y, o[i].z += weight * x.z, o[i].w += weight * x.w;
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < items; i++) {
+                const int item = first + 32 * i, row = item / fours;
+                if (item >= end)
+                    continue;
+                store_4(to + slab_place<D>(row, item % fours * 4), o[i]);
+                if (item % fours == 0)
+                    to_m[slab_row + row] = m[i] * LOG2_E, to_l[slab_row + row] = l[i];
+            }
+        }
+    }
+};
+
+template <typename Rows>
+__global__ void __launch_bounds__(32 * MAX_WARPS, 1)
+    equal_shares(Problem p, Tensors t, Cache cache, Work work, int share, Partials partials) {
+    using T = typename Rows::Element;
+    constexpr int D = Rows::head_dim;
+    static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
+    SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow, and then the flag */
+    WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
+    int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
+
+    /* `load` runs ahead of `use`, across the boundaries of heads */
+    Cursor use = find_share(p, t.key_lengths, work, share);
+    Cursor load = use;
+    const auto load_next = [&](int slot) {
+        if (load.left <= 0)
+            return load_nothing();
+        load_stage<Rows>(own.stage[slot], p, cache, work, load.head, load.tile);
+        advance(load, p, t.key_lengths, work);
+    };
+    for (int slot = 0; slot < STAGES - 1; slot++)
+        load_next(slot);
+
+    int next = 0, slot = 0; /* the stage to be used next, and last */
+    while (use.left > 0) {
+        const Cursor part = use; /* of a head, up to its end or the share's */
+        const Head &head = part.head;
+        const size_t head_row = head_row_of(work, head);
+        Rows state;
+        state.begin(p, head, (const T *)t.q + head_row * D, p.scale * scale_of(cache.k_scale, head));
+        while (use.left > 0 && use.index == part.index) {
+            slot = next, next = slot + 1 < STAGES ? slot + 1 : 0;
+            load_next(slot > 0 ? slot - 1 : STAGES - 1); /* to where the keys before these were */
+            wait_for_stage();
+            auto &in = own.stage[slot].in;
+            state.step(in.k, in.v, first_column_of<Rows>(work, use.tile));
+            __syncwarp(); /* all lanes are done with the stage */
+            advance(use, p, t.key_lengths, work);
+        }
+
+        const float o_scale = scale_of(cache.v_scale, head);
+        const int first = part.start / share, pieces = (part.start + head.tiles - 1) / share - first + 1;
+        if (pieces == 1) {
+            finish(state, warp, slot, head.rows, o_scale, (T *)t.o + head_row * D, t.lse + head_row);
+            continue;
+        }
+        const size_t place = ((size_t)blockIdx.x + part.index) * partials.rows;
+        finish(state, warp, slot, head.rows, o_scale, partials.o + place * D, partials.lse + place);
+
+        /* finish() ended with a barrier, so the whole block's result is written before our ticket is drawn; and if that is the
+         * last one, everybody's result is there to be read after it */
+        if (threadIdx.x == 0)
+            last_ticket = atomic_add_ordered(&partials.tickets[part.index], 1) == pieces - 1;
+        __syncthreads();
+        if (last_ticket) {
+            PartialRows<Rows> all = {partials, first + part.index, pieces, head.rows};
+            finish(all, warp, slot, head.rows, 1, (T *)t.o + head_row * D, t.lse + head_row);
+            if (threadIdx.x == 0)
+                partials.tickets[part.index] = 0; /* for the next launch */
+        }
+    }
+}
+
+/* ---- the host's side ---- */
+
+template <typename Rows> static size_t shared_bytes(const Work &work) {
+    return work.warps * sizeof(WarpShared<Rows>) + sizeof(int);
+}
+
+/* As many as are on the chip at the same time. More would come a second time, to a chip that empties; fewer would leave a part
+ * of it unused. A tile each, if the whole line is shorter than that. */
+extern "C" int decode_equal_shares_blocks(const Problem *p) {
+    const Work work = work_of(p);
+    int resident = 0;
+    WITH_ROWS(*p, work, Rows, resident = resident_blocks(equal_shares<Rows>, 32 * work.warps, shared_bytes<Rows>(work)));
+    return min(resident, work.heads * work.tiles);
+}
+
+extern "C" int decode_equal_shares_plan(const Problem *p, Buffer *workspace) {
+    const Work work = work_of(p);
+    const int cache = cache_plan(p, workspace);
+    const size_t places = (size_t)decode_equal_shares_blocks(p) + work.heads, rows = places * min(work.rows, work.tile_rows);
+    workspace[cache] = {"partial O", rows * p->head_dim * sizeof(float), nullptr, 0};
+    workspace[cache + 1] = {"partial LSE", rows * sizeof(float), nullptr, 0};
+    workspace[cache + 2] = {"tickets", work.heads * sizeof(int), nullptr, 1};
+    return cache + 3;
+}
+
+extern "C" void decode_equal_shares(const Problem *p, const Tensors *t, const Buffer *workspace) {
+    const Work work = work_of(p);
+    const int blocks = decode_equal_shares_blocks(p);
+    const Cache cache = cache_of(*p, *t, workspace);
+    const Buffer *own = workspace + cache_buffers(p);
+    const Partials partials = {(float *)own[0].pointer, (float *)own[1].pointer, min(work.rows, work.tile_rows),
+                               (int *)own[2].pointer};
+    WITH_ROWS(*p, work, Rows,
+              LAUNCH(equal_shares<Rows>, blocks, 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache, work,
+                     ceil_div(work.heads * work.tiles, blocks), partials));
+}

@@ -1,0 +1,21 @@
+/* command.h - runs a command and keeps what it said. */
+#ifndef FA_COMMAND_H
+#define FA_COMMAND_H
+
+typedef struct {
+    char *out;        /* stdout, whole */
+    char reason[512]; /* the last line on stderr, without the program's name before it */
+    int code;         /* exit code, */
+    int signal;       /* and the signal that ended it, or 0 */
+} Command;
+
+/* Runs a line of shell, formatted as by printf. What it returns is kept until the program ends. */
+__attribute__((format(printf, 1, 2))) Command command(const char *line, ...);
+
+/* A line on a terminal, overwritten by the next; "" when nothing is under way any more. Elsewhere nothing. */
+__attribute__((format(printf, 1, 2))) void show_progress(const char *text, ...);
+
+/* "04_fa2" of "build/cpu/04_fa2/04_fa2" */
+const char *name_of(const char *path);
+
+#endif

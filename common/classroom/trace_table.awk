@@ -1,0 +1,25 @@
+# trace_table.awk - what the kernels of all stages do to memory, a line a variant, from the rows of --trace --json.   (make trace)
+BEGIN {
+    format = "%-26s %9s %9s %9s %9s %8s %8s %9s %10s %10s %9s %6s\n"
+    printf format, "", "read", "written", "of S, P", "each byte", "FLOPs", "sectors", "shared", "wavefronts", "mma FLOPs", "exp", ""
+    printf format, "variant", "KiB", "KiB", "KiB", "moved", "a byte", "/ ideal", "KiB", "/ ideal", "/ needed", "10^3", "races"
+}
+
+(rows, "attention_flops") in cell { # a variant's last row
+    variant = "variant=" cell[rows, "variant"]
+    device = variant ", tensor=.*"
+    shared = variant ", memory=.*"
+    flops = cell[rows, "attention_flops"]
+    requested = cell[rows, "requested_bytes"]
+    races += count(variant ", race=.*")
+    printf format, cell[rows, "variant"], kib("bytes_read", device), kib("bytes_written", device),
+        kib("bytes_read bytes_written", variant ", tensor=[SP]"), ratio(requested, cell[rows, "unique_bytes"], "%.1f x"),
+        ratio(flops, requested, "%.1f"), ratio(sum("sectors_read sectors_written", device), sum("ideal_read ideal_written", device), "%.2f"),
+        kib("bytes_read bytes_written", shared),
+        ratio(sum("wavefronts_read wavefronts_written", shared), sum("ideal_read ideal_written", shared), "%.2f"),
+        ratio(sum("mma_flops", variant), flops, "%.2f"), sprintf("%.0f", sum("exponentials", variant) / 1000), count(variant ", race=.*")
+}
+END { exit races > 0 }
+
+function kib(fields, where) { return sprintf("%.0f", sum(fields, where) / 1024) }
+function ratio(a, b, digits) { return a > 0 && b > 0 ? sprintf(digits, a / b) : "-" }

@@ -1,0 +1,33 @@
+/* softmax.cuh - what every softmax on fragments needs: what the four lanes of a row do together, and a few constants. */
+#ifndef FA_SOFTMAX_CUH
+#define FA_SOFTMAX_CUH
+
+#include "kernel.cuh"
+
+#include <float.h>
+
+/* [[maybe_unused]]: a file that includes this does not need all of them. */
+[[maybe_unused]] constexpr unsigned WHOLE_WARP = 0xffffffff; /* the lanes that take part in a shuffle: all 32 */
+[[maybe_unused]] constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+
+/* Where a maximum may start instead of -inf: then a row without keys has -inf - LOWEST = -inf as its exponents, and e^-inf = 0. No
+ * score is below it, so that no row that sees a key is taken for one without. */
+[[maybe_unused]] constexpr float LOWEST = -FLT_MAX;
+
+/* A factor of the scores: positive also where a product of scales underflows. A masked score, -inf, times 0 would be NaN. */
+__device__ inline float positive(float factor) { return fmaxf(factor, FLT_MIN); }
+
+/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
+__device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
+
+/* Maximum and sum over the four lanes of a quad, which share a row of a fragment (instructions.cuh). All four get it. */
+__device__ inline float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+    x += __shfl_xor_sync(WHOLE_WARP, x, 1);
+    return x + __shfl_xor_sync(WHOLE_WARP, x, 2);
+}
+
+#endif

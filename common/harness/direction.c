@@ -1,0 +1,23 @@
+/* direction.c - see direction.h. */
+#include "direction.h"
+
+/* clang-format off: a table */
+const DirectionKind directions[] = {
+    /*                name                   passes  Q, O, dO, dQ  K, V, dK, dV  LSE    what a launch is made of */
+    [FORWARD] = {"forward", 1, 2, 2, 1, .launches = 1},
+    [BACKWARD] = {"backward", 2.5, 4, 4, 1, .launches = 1},
+    [BOTH] = {"both", 3.5, 6, 6, 2, .launches = 1, .runs_forward = 1},
+    [PREPARE] = {"prepare", 0, 2, 2, 1, .prepares = 1},
+    [WITH_PREPARE] = {"prepare and forward", 1, 2, 2, 1, .launches = 1, .prepares = 1},
+};
+/* clang-format on */
+
+double counted_flops(const Problem *p, Direction direction) {
+    return directions[direction].passes * 4.0 * (double)row_count(p) * p->seqlen_k * p->head_dim / (p->causal ? 2 : 1);
+}
+
+double compulsory_bytes(const Problem *p, Direction direction) {
+    const DirectionKind *d = &directions[direction];
+    double elements = (double)d->queries * query_elements(p) + (double)d->keys * key_elements(p);
+    return elements * dtype_bytes(p->dtype) + (double)d->rows * row_count(p) * sizeof(float);
+}

@@ -1,0 +1,27 @@
+/* direction.h - what a row of the table measures: one pass of attention, or what comes before it, and how its work is counted.
+ */
+#ifndef FA_DIRECTION_H
+#define FA_DIRECTION_H
+
+#include "../problem.h"
+
+/* PREPARE: what a variant does to its inputs first (stage.h); WITH_PREPARE: that and the forward pass. BOTH: forward and
+ * backward. */
+typedef enum { FORWARD, BACKWARD, BOTH, PREPARE, WITH_PREPARE } Direction;
+
+typedef struct {
+    const char *name;
+    double passes;                        /* FLOPs, in forward passes; 0: none are counted */
+    int queries, keys, rows;              /* tensors like Q, like K and like LSE that must move */
+    int runs_forward, prepares, launches; /* what one launch is made of */
+} DirectionKind;
+extern const DirectionKind directions[];
+
+/* FLOPs of the forward pass, 4 * batch * heads * seqlen_q * seqlen_k * head_dim and half of that when causal: what everybody
+ * counts, whatever the mask really leaves. The backward pass has five such products to the forward's two: 2.5 times that; both
+ * together 3.5 times. Bytes that must move at least: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
+ * and dQ, dK, dV written. */
+double counted_flops(const Problem *p, Direction direction);
+double compulsory_bytes(const Problem *p, Direction direction);
+
+#endif

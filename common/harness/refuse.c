@@ -1,0 +1,45 @@
+/* refuse.c - can a variant run here? variant_refuses of stage.h. */
+#include "../device/device.h"
+#include "options.h"
+#include "../stage.h"
+
+#include <stdio.h>
+
+const char *variant_refuses(const Variant *v, const Problem *p) {
+    static char reason[128];
+    int capability = device_properties()->capability;
+    int needed =
+        p->dtype == DTYPE_BF16 && v->min_bf16_capability > v->min_capability ? v->min_bf16_capability : v->min_capability;
+    char takes[64] = "";
+    size_t used = 0;
+
+    if (!(v->dtypes & 1u << p->dtype)) {
+        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+            if (v->dtypes & 1u << dtype)
+                used +=
+                    (size_t)snprintf(takes + used, sizeof takes - used, "%s%s", used ? ", " : "", dtype_name((Dtype)dtype));
+        snprintf(reason, sizeof reason, "takes %s, not %s", takes, dtype_name(p->dtype));
+        return reason;
+    }
+    int listed = 0;
+    for (int i = 0; i < 8 && v->head_dims[i]; i++) {
+        listed |= v->head_dims[i] == p->head_dim;
+        used += (size_t)snprintf(takes + used, sizeof takes - used, "%s%d", used ? ", " : "", v->head_dims[i]);
+    }
+    if (used ? !listed : p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM) {
+        snprintf(reason, sizeof reason, "takes head dim %s, not %d", used ? takes : "8, 16, ..., 256", p->head_dim);
+        return reason;
+    }
+    if (capability < needed) {
+        snprintf(reason, sizeof reason, "needs sm_%d%s, and this program can count on sm_%d", needed,
+                 p->dtype == DTYPE_BF16 ? " for bf16" : "", capability);
+        return reason;
+    }
+    if (v->needs_hopper && !device_properties()->has_hopper)
+        return "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): wgmma and TMA are not on other chips";
+    if (v->max_seqlen_q && p->seqlen_q > v->max_seqlen_q) {
+        snprintf(reason, sizeof reason, "takes --seqlen from 1 to %d, not %d", v->max_seqlen_q, p->seqlen_q);
+        return reason;
+    }
+    return v->refuses ? v->refuses(p) : NULL;
+}

@@ -1,0 +1,61 @@
+/* row.h - what is known of a variant after its run, one row of the table. */
+#ifndef FA_ROW_H
+#define FA_ROW_H
+
+#include "../device/device.h"
+#include "../judge/check.h"
+#include "../judge/samples.h"
+#include "direction.h"
+#include "options.h"
+#include "task.h"
+
+/* Whose row it is: a variant's; 00_naive's; the forward pass that a backward stage starts from; or a part of what a variant does,
+ * timed alone. Only the first says whether a variant is right. */
+typedef enum { ROW_VARIANT, ROW_REFERENCE, ROW_FORWARD, ROW_PART } Role;
+
+/* What is known of one variant after its run. */
+typedef struct Row {
+    char name[64]; /* "01_tiled/mma" or "00_naive" */
+    Role role;
+    Direction direction;
+    char note[160]; /* why it did not run; empty: it ran */
+    double latency_ms, min_ms;
+    double speed_ratio; /* naive's latency / this one's; 0: naive was not timed */
+    size_t tensor_bytes, workspace_bytes;
+    Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
+    int workspace_count;
+    int validated;             /* its results were compared */
+    int against_oracle;        /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
+    Comparison comparisons[5]; /* if validated: of O, LSE; of dQ, dK, dV; of O, LSE and the prepared Q, K, V */
+    int comparison_count;
+    double spread;       /* a backward variant: the largest difference between the gradients of several runs */
+    int spread_runs;     /* how many; 0: not measured */
+    SampleErrors errors; /* of O in sampled rows, against fp64 of the inputs as they were given */
+    int errors_known;
+    char damaged[64]; /* the purpose of an allocation it wrote past the end of; empty: none */
+} Row;
+
+/* What all rows of a problem have in common. */
+typedef struct {
+    const Stage *stage;
+    const Task *task;
+    const Problem *problem;
+    const Options *options;
+    const DeviceProperties *device;
+    int sample_count;    /* rows the oracle looked at */
+    Bandwidth bandwidth; /* what the memory gives, if the task shows it */
+} Report;
+
+int row_ran(const Row *row);
+int row_ok(const Row *row);                      /* it ran, and nothing is known to be wrong with it */
+const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
+const Comparison *row_worst(const Row *row);     /* the first, unless only a later one is bad; of gradients the worst */
+/* Why the row did not run, or was not checked. Empty: it ran, and was or nobody asked for it. */
+void row_note(const Row *row, char *text, size_t size);
+/* NaN of a preparation alone: what is counted is attention's. */
+double row_tflops(const Report *report, const Row *row);
+double row_gbps(const Report *report, const Row *row);
+/* A setting's value as the command line says it. */
+void setting_text(const Setting *setting, int value, char *text, size_t size);
+
+#endif

@@ -1,0 +1,55 @@
+/* tracing.c - the program with --trace: one launch of each variant, and what it did to memory. See ../trace/trace.h. */
+#ifdef TRACE
+#include "../host/errors.h"
+#include "../judge/prepared.h"
+#include "../trace/trace.h"
+#include "run.h"
+
+#include <stdio.h>
+
+/* Records one launch of the variant and prints what it did to memory. Returns how many races there are; -1: it cannot run. */
+static int trace_variant(Run *run, const Variant *v) {
+    Row *row = &run->rows[0];
+    const Options *o = &run->options;
+    const char *reason = variant_refuses(v, run->p);
+    Traffic predicted[MAX_TRAFFIC];
+    if (reason) {
+        fprintf(stderr, "%s: not traced: %s\n", v->name, reason);
+        return -1;
+    }
+    name_row(run, v, row);
+    row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
+    if (!alloc_outputs(run, row))
+        cannot_run("%s: out of memory", row->name);
+    trace_begin();
+    if (variant_prepares(v, run->p))
+        v->prepare(run->p, &run->device, row->workspace);
+    v->launch(run->p, &run->device, row->workspace);
+    const Trace *trace = trace_end();
+    int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
+    double flops = counted_flops(run->p, run->task->direction);
+    trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
+    flush_output();
+    free_outputs(run, row);
+    return trace->race_count;
+}
+
+int trace_variants(Run *run) {
+    set_outputs(run, run->task);
+    if (run->task->start_untimed)
+        run->task->start_untimed(run);
+    if (run->only)
+        return trace_variant(run, run->only) > 0;
+    int traced = 0, races = 0;
+    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
+        int found = trace_variant(run, &run->stage->variants[i]);
+        traced += found >= 0;
+        races += found > 0;
+    }
+    if (!traced)
+        fprintf(stderr, "%s: --trace: no variant can run this problem here\n", run->stage->name);
+    return races ? 1 : traced ? 0 : 2;
+}
+#else
+typedef int not_an_empty_file;
+#endif

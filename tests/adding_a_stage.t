@@ -1,0 +1,86 @@
+#!/usr/bin/env perl
+# adding_a_stage.t - does what notes/adding_a_stage.md says, word by word, in a copy of the tree: writes the files that the page
+# shows, adds the line to the ladder, runs the commands. The stage must then be everywhere where stages are.
+use strict;
+use warnings;
+use utf8;
+use Cwd qw(getcwd);
+use File::Temp qw(tempdir);
+use Test::More;
+use lib 'tests';
+use Program;
+
+plan skip_all => 'the CPU device will do for a page' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
+my $build = $ENV{TEST_BUILD} || 'build/cpu';
+plan skip_all => "the page says build/cpu, this is $build" if $build ne 'build/cpu';
+my ($commit) = map { m{commit-(.*)} } glob "$build/commit-*"; # what has been built is taken as it is
+@ENV{'DEVICE', 'COMMIT'} = ('cpu', $commit // 'unknown');
+delete @ENV{'MAKEFLAGS', 'MAKELEVEL'};
+
+my $page = read_text('notes/adding_a_stage.md');
+my $tree = tempdir(CLEANUP => 1);
+my @builds = grep { -d } 'build/cpu', 'build/cpu-trace';
+system("cp -a Makefile common tests notes @{[stages()]} '$tree' && mkdir '$tree/build' && cp -a @builds '$tree/build'") == 0
+    or BAIL_OUT("cannot copy the tree to $tree");
+chdir $tree or BAIL_OUT("$tree: $!");
+
+# ---- the files: a block is the file that the paragraph before it names last; the one for the ladder is added to it
+my (@written, $line);
+while ($page =~ /`([\w\/.]+)`(?:(?!`[\w\/.]+`|```).)*?\n\n```(c|make|markdown|text)\n(.*?)^```$/msg) {
+    my ($file, $kind, $text) = ($1, $2, $3);
+    mkdir $1 if $file =~ /^(\w+)\//;
+    ok($kind eq 'text' || !-e $file, "$file is new") if $file ne 'common/ladder.txt';
+    write_text($kind eq 'text' ? '>>' : '>', $file, $text);
+    push @written, $file;
+    $line = $text if $kind eq 'text';
+}
+my ($stage) = ($line // '') =~ /^(\w+)/ or BAIL_OUT('the page has no line for the ladder');
+is_deeply([grep { !/^\Q$stage\E\// } @written], ["notes/$stage.md", 'common/ladder.txt'], "a folder, a note and a line: @written");
+
+# ---- the commands
+my %printed;
+for my $command (map { split /\n/ } $page =~ /^```sh new\n(.*?)^```$/msg) {
+    my $output = `$command 2>&1 </dev/null`;
+    is($?, 0, $command) or diag($output);
+    utf8::decode($output);
+    $printed{$command =~ /^make compare/ ? 'compare' : $command =~ /--quick/ ? 'grid' : $command =~ /trace/ ? 'trace' : 'run'} .= $output;
+}
+my $words = '[^\n]*';
+like($printed{run}, qr/^$stage\/\w+ $words\d$words ms $words\n(?:$words\n)*PASS  1 variant agrees with 00_naive$/m, 'it runs, and is right');
+like($printed{compare}, qr/^$stage\/\w+ $words×$words\n/m, 'make compare has it');
+like($printed{compare}, qr/^PASS  \d+ variants agree/m, 'and all are right');
+like($printed{grid}, qr/^ok \d+ - $stage\/\w+ fp16 D64 causal: /m, 'its grid');
+unlike($printed{grid}, qr/^not ok/m, 'passes');
+
+# ---- the trace: bytes by the formula, and nothing left out
+my @rows = grep { /"tensor"/ } `build/cpu-trace/$stage/$stage --trace --json --heads 2 --kv-heads 1 --seqlen 20 --seqlen-k 33 --causal`;
+cmp_ok(scalar @rows, '>=', 4, 'the trace has a row a tensor');
+for my $row (@rows) {
+    my %is = $row =~ /"(\w+)": "?([^",}]*)/g;
+    is("$is{bytes_read} $is{bytes_written}", "$is{formula_read} $is{formula_written}", "bytes of $is{tensor}");
+}
+like($printed{trace}, qr/^no races$/m, 'and no races');
+
+# ---- what takes too long to run here: make knows it
+for (['-n test-device', qr/prove .*\/grid_$stage .*\/figures_$stage /], ['-n trace TRACE=1', qr/cpu-trace\/$stage\/$stage/],
+     ['-n sweep', qr/cpu\/$stage\/$stage/], ['help', qr/stages: .* $stage$/m]) {
+    my ($target, $has) = @$_;
+    like(`make --no-print-directory $target 2>&1` =~ s/\\\n//gr, $has, "make $target has it");
+}
+my $inside = `cd $stage && make --no-print-directory 2>&1`;
+like($inside, qr/^$stage\/$stage is built/m, 'make inside its folder');
+is(system("make -s build/cpu/tests/figures_$stage >/dev/null 2>&1 && build/cpu/tests/figures_$stage >figures.txt 2>&1"), 0, 'its figures are right')
+    or diag(`cat figures.txt`);
+
+# ---- a launcher of another type is refused
+my ($kernel) = grep { /\.cu$/ } @written;
+my $text = read_text($kernel) =~ s/^(extern "C" void \w+\(const Problem \*p), /$1, int, /mr;
+write_text('>', $kernel, $text);
+my $refused = `make $stage 2>&1`;
+isnt($?, 0, 'a launcher that takes something else does not compile');
+like($refused, qr/warp_row_forward/, 'and the compiler names it');
+chdir '/';
+done_testing;
+
+sub read_text { open my $in, '<:utf8', $_[0] or die "$_[0]: $!"; local $/; return <$in> }
+sub write_text { open my $to, "$_[0]:utf8", $_[1] or die "$_[1]: $!"; print $to $_[2]; close $to or die "$_[1]: $!" }
