@@ -6,6 +6,8 @@
  *     scale = amax / largest        amax: the largest |x| that shares the scale; largest: 448 for e4m3, 57344 for e5m2
  *     x ~ scale * stored            amax lands on the largest number that the format has; where amax is 0, scale is 1
  *
+ * No scale is below LEAST_SCALE, whose inverse is finite: bf16 has smaller numbers, and those lose bits, or all of them.
+ *
  * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice.
  *
  * Read by C and by both C++ compilers.
@@ -32,6 +34,8 @@ enum {
     K_MEAN,    /* fp32 [batch, kv_heads, D]: what was subtracted from every key; only written with --smooth-k */
     FP8_BUFFERS
 };
+
+#define LEAST_SCALE 0x1p-100f
 
 /* Rows that share a scale. 64 queries are the least that a kernel's warp or warpgroup works on together. 128 keys are a key
  * tile: S of one tile has one scale, and so has its product with V. */
@@ -74,6 +78,10 @@ HOST_DEVICE static inline float rotation_sign(int d) {
     pairs ^= pairs >> 2;
     return (pairs ^ pairs >> 1) & 1 ? -1.0f : 1.0f;
 }
+
+/* Where Q and K are huge, m is, too, and has lost bits that s scale_log2 - m, rounded once, would have: P of the maximum would
+ * not be 2^0 but anything. So above this scale_log2, where scores may pass 2^24, S is multiplied and rounded first. */
+HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
 
 #ifdef __cplusplus
 extern "C" {

@@ -71,7 +71,7 @@ struct Quantised {
     const float *q_scales, *k_scales, *v_scales, *lse_shift;
 };
 
-template <typename T, typename Format, int D>
+template <typename T, typename E, int D>
 __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, Quantised x) {
     using Shared = Fp8Shared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     }
 
     /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times
-     * scale_log2, as the exponents are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. */
+     * scale_log2, as the exponents are. */
     float o[D / 8][4] = {};
     float m[2] = {LOWEST, LOWEST}, l[2] = {};
 
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         auto &v_tile = shared.in.v[tile % 2];
         const float k_scale = x.k_scales[first_k_scale + tile * Bc / BLOCK_K];
         const float v_scale = x.v_scales[first_k_scale + tile * Bc / BLOCK_K];
-        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
+        float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
         if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
@@ -129,24 +129,32 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             uint32_t a[4];
             load_a_fragment(a, shared.q, warp_row, d);
 #pragma unroll
-            for (int c = 0; c < Bc / 8; c += 2) {
+            for (int n = 0; n < Bc / 8; n += 2) {
                 uint32_t b[4];
-                load_b_fragments(b, k_tile, 8 * c, d);
-                mma_m16n8k32<Format>(s[c], a, b[0], b[1]);
-                mma_m16n8k32<Format>(s[c + 1], a, b[2], b[3]);
+                load_b_fragments(b, k_tile, 8 * n, d);
+                mma_m16n8k32<E>(s[n], a, b[0], b[1]);
+                mma_m16n8k32<E>(s[n + 1], a, b[2], b[3]);
             }
         }
 
         /* Mask, only in tiles that the diagonal or the end of the keys cuts */
         if (tile >= whole_tiles) {
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int row = first_row + warp_row + 8 * (e / 2) + lane / 4;
-                const int seen = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + e % 2);
+            for (int h = 0; h < 2; h++)
 #pragma unroll
-                for (int c = 0; c < Bc / 8; c++)
-                    s[c][e] = 8 * c < seen ? s[c][e] : -INFINITY;
-            }
+                for (int j = 0; j < 2; j++) {
+                    const int row = first_row + warp_row + 8 * h + lane / 4;
+                    const int visible = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + j);
+#pragma unroll
+                    for (int n = 0; n < Bc / 8; n++)
+                        s[n][2 * h + j] = 8 * n < visible ? s[n][2 * h + j] : -INFINITY;
+                }
+        }
+        if (scale_log2 > far_scale(D, E::largest)) {
+#pragma unroll
+            for (int i = 0; i < Bc / 2; i++)
+                s[i / 4][i % 4] = __fmul_rn(s[i / 4][i % 4], scale_log2);
+            scale_log2 = 1;
         }
 
         /* The maximum. It must be the true one: e4m3 has no room for a P above it. */
@@ -155,48 +163,50 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         for (int h = 0; h < 2; h++) {
             float tile_max = s[0][2 * h];
 #pragma unroll
-            for (int c = 0; c < Bc / 8; c++)
-                tile_max = fmaxf(tile_max, fmaxf(s[c][2 * h], s[c][2 * h + 1]));
-            tile_max = quad_max(tile_max);
-            const float m_new = fmaxf(m[h], tile_max * scale_log2);
+            for (int n = 0; n < Bc / 8; n++)
+                tile_max = fmaxf(tile_max, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+            const float m_new = fmaxf(m[h], quad_max(tile_max) * scale_log2);
             factor[h] = exp2_approx(m[h] - m_new);
             m[h] = m_new;
             l[h] *= factor[h];
         }
 
-        /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. Rounded, 32 keys make an A
-         * operand. Its quarters are j: j % 2 is 8 rows down, j / 2 is 16 keys right, and 16 keys are two accumulators. */
+        /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. l gets a tile's sum as one, because
+         * beside a large l a single P loses its last bits. Rounded, 32 keys make an A operand: quarter % 2 is 8 rows down,
+         * quarter / 2 is 16 keys right, and 16 keys are two pieces of S. */
         uint32_t rounded_p[Bc / 32][4];
+        float tile_l[2] = {};
 #pragma unroll
-        for (int c = 0; c < Bc / 8; c += 4)
+        for (int n = 0; n < Bc / 8; n += 4)
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const int h = j % 2;
-                const float shift = Format::largest_exponent - m[h];
-                float e[4];
+            for (int quarter = 0; quarter < 4; quarter++) {
+                const int h = quarter % 2;
+                const float shift = E::largest_exponent - m[h];
+                float four[4];
 #pragma unroll
-                for (int n = 0; n < 4; n++) {
-                    e[n] = exp2_approx(s[c + 2 * (j / 2) + n / 2][2 * h + n % 2] * scale_log2 + shift);
-                    l[h] += e[n];
+                for (int j = 0; j < 4; j++) {
+                    four[j] = exp2_approx(s[n + 2 * (quarter / 2) + j / 2][2 * h + j % 2] * scale_log2 + shift);
+                    tile_l[h] += four[j];
                 }
-                rounded_p[c / 4][j] = pack_4<Format>(e[0], e[1], e[2], e[3]);
+                rounded_p[n / 4][quarter] = pack_4<E>(four[0], four[1], four[2], four[3]);
             }
+        l[0] += tile_l[0], l[1] += tile_l[1];
 
         /* O = factor O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
 #pragma unroll
         for (int d = 0; d < D / 8; d += 2) {
             float product[2][4] = {};
 #pragma unroll
-            for (int c = 0; c < Bc / 32; c++) {
+            for (int step = 0; step < Bc / 32; step++) {
                 uint32_t b[4];
-                load_b_fragments(b, v_tile, 8 * d, c);
-                mma_m16n8k32<Format>(product[0], rounded_p[c], b[0], b[1]);
-                mma_m16n8k32<Format>(product[1], rounded_p[c], b[2], b[3]);
+                load_b_fragments(b, v_tile, 8 * d, step);
+                mma_m16n8k32<E>(product[0], rounded_p[step], b[0], b[1]);
+                mma_m16n8k32<E>(product[1], rounded_p[step], b[2], b[3]);
             }
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                o[d][e] = factor[e / 2] * o[d][e] + v_scale * product[0][e];
-                o[d + 1][e] = factor[e / 2] * o[d + 1][e] + v_scale * product[1][e];
+            for (int i = 0; i < 4; i++) {
+                o[d][i] = factor[i / 2] * o[d][i] + v_scale * product[0][i];
+                o[d + 1][i] = factor[i / 2] * o[d + 1][i] + v_scale * product[1][i];
             }
         }
     }
@@ -212,7 +222,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
         if (lane % 4 == 0 && row < p.seqlen_q)
             t.lse[flat_row] =
-                sum > 0 ? (m[h] - Format::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
+                sum > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
             const uint32_t pair = pack_pair<T>(o[d][2 * h] * inverse, o[d][2 * h + 1] * inverse);
@@ -226,12 +236,13 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     store_rows<16>(out, first_row, p.seqlen_q, shared.o, warp_row);
 }
 
-template <typename T, typename Format, int D>
+template <typename T, typename E, int D>
 static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
     const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((fp8_mma_kernel<T, Format, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
+    LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
 }
 
+extern "C" Launcher fp8_mma;
 extern "C" void fp8_mma(const Problem *p, const Tensors *t, const Buffer *w) {
     const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
                          (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,

@@ -20,7 +20,7 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
 /* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a
  * block its tile's scale. */
 static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    const double D = p->head_dim, threads = 256; /* quantise.cu: THREADS */
+    const double D = p->head_dim, threads = 256; /* row_tile.cuh: THREADS */
     const double q_tiles = (double)q_scale_offset(p, p->batch, 0), k_tiles = (double)k_scale_offset(p, p->batch, 0);
     const double q_bytes = query_bytes(p), k_bytes = stored_keys(p, key_lengths) * D * (double)dtype_bytes(p->dtype);
     const int found_first = p->settings[SCALING] == SCALING_TENSOR;

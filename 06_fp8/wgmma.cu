@@ -28,9 +28,7 @@
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
-#include "../common/gpu/hopper.cuh"
-#include "../common/gpu/softmax.cuh"
-#include "../common/gpu/tile.cuh"
+#include "../common/gpu/warpgroup.cuh"
 #include "fp8.h"
 
 constexpr int THREADS = 128; /* one warpgroup */
@@ -40,14 +38,13 @@ constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row
 /* What registers leave room for: 65536 / 128 / 3 = 170 a thread; with half of O, 128. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
-/* Blocks start in the order of their index. Those of 8 heads start together: the some 400 blocks that an H200 runs at once
- * then share their K and V, 50 to a head, and all but the first find a tile in L2. Of the 8 the last query tiles come first:
- * under a causal mask they see the most keys, and a long block that starts late keeps the whole chip waiting. */
-[[maybe_unused]] constexpr int HEADS_TOGETHER = 8;
+/* The some 400 blocks that an H200 runs at once then share the K and V of 8 heads, 50 to a head, and all but the first find a
+ * tile in L2. */
+constexpr int HEADS_TOGETHER = 8;
 
 template <typename E, int D> struct WgmmaShared {
     Panels<E, Br, D> q;
-    Panels<E, Bc, D> k; /* O on its way out */
+    Panels<E, Bc, D> k;
     Panels<E, D, Bc> v;
     Mbarrier k_full, v_full; /* the tile is there; the first k_full: Q, too */
 };
@@ -58,7 +55,7 @@ struct Scales {
 
 template <typename E, int D>
 __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
-    wgmma_attention(Problem p, Tensors t, Scales scales, const __grid_constant__ TensorMap q_map,
+    wgmma_attention(Problem p, Tensors t, TileOrder order, Scales scales, const __grid_constant__ TensorMap q_map,
                     const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = WgmmaShared<E, D>;
@@ -66,48 +63,38 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     constexpr int step_elements = 32; /* of k, in one wgmma */
     const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
-    const int warp_row = 16 * warp;                                /* the warp's first row in the tile */
 
-    /* Which query tile of which head */
-    const int all_heads = p.batch * p.heads, query_tiles = ceil_div(p.seqlen_q, Br);
-    const int first_head = blockIdx.x / (HEADS_TOGETHER * query_tiles) * HEADS_TOGETHER;
-    const int heads = min(HEADS_TOGETHER, all_heads - first_head), turn = blockIdx.x - first_head * query_tiles;
-    const int batch_head = first_head + turn % heads, query_tile = query_tiles - 1 - turn / heads;
-    const int batch = batch_head / p.heads, head = batch_head % p.heads, kv_head = kv_head_of(&p, head);
-    const int first_row = query_tile * Br, kv_matrix = batch * p.kv_heads + kv_head;
-
-    /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles its first row sees whole. */
-    const int keys = key_length(&p, t.key_lengths, batch);
-    const int key_tiles = ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc);
-    const int whole_tiles = visible_keys(&p, keys, first_row) / Bc;
+    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
+    const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
 
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.k_full, 1);
         mbarrier_init(&shared.v_full, 1);
         mbarrier_init_fence();
-        if (key_tiles > 0) {
+        if (here.key_tiles > 0) {
+            const int last = here.key_tiles - 1;
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
-            shared.q.load(q_map, first_row, 0, batch_head, &shared.k_full);
-            shared.k.load(k_map, (key_tiles - 1) * Bc, 0, kv_matrix, &shared.k_full);
+            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.k_full);
+            shared.k.load(k_map, last * Bc, 0, here.kv_matrix, &shared.k_full);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, 0, (key_tiles - 1) * Bc, kv_matrix, &shared.v_full);
+            shared.v.load(v_map, 0, last * Bc, here.kv_matrix, &shared.v_full);
         }
     }
     __syncthreads(); /* nobody waits at a barrier that is not there yet */
 
     const uint64_t q_tile = shared.q.descriptor(), k_tile = shared.k.descriptor(), v_tile = shared.v.descriptor();
-    const float q_scale_log2 = p.scale * LOG2_E * scales.q[q_scale_offset(&p, batch, head) + query_tile];
-    const float *k_scales = scales.k + k_scale_offset(&p, batch, kv_head),
-                *v_scales = scales.v + k_scale_offset(&p, batch, kv_head);
+    const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + here.first_row / BLOCK_Q];
+    const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
+                *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
 
-    /* The thread's share of the running state: rows lane / 4 + 8 h of the warp. m is kept times scale_log2, as the exponents
-     * are, and starts finite: -inf would make -inf - -inf = NaN of rows that see no key. O is in units of V's scale, o_scale. */
+    /* m is kept times scale_log2, as the exponents are. O is in units of V's scale, o_scale. */
     float o[D / 2] = {}, o_scale = 1;
-    float m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
+    float m[2] = {LOWEST, LOWEST}, l[2] = {};
 
-    for (int tile = key_tiles - 1; tile >= 0; tile--) {
-        const int parity = (key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
-        const float scale_log2 = positive(q_scale_log2 * k_scales[tile]), v_scale = v_scales[tile];
+    for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
+        const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
+        const float v_scale = v_scales[tile];
+        float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) = 2^(scale_log2 s) */
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
@@ -123,53 +110,53 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         __syncthreads(); /* all four warps are done with K */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(k_map, (tile - 1) * Bc, 0, kv_matrix, &shared.k_full);
+            shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
         }
 
-        /* Mask, only in tiles that the diagonal or the end of the keys cuts */
-        if (tile >= whole_tiles) {
+        if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
+            mask<Bc>(s, p, here.keys, row, tile * Bc);
+        if (scale_log2 > far_scale(D, E::largest)) {
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int row = first_row + warp_row + 8 * (e / 2) + lane / 4;
-                const int seen = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + e % 2);
-#pragma unroll
-                for (int c = 0; c < Bc / 8; c++)
-                    s[4 * c + e] = 8 * c < seen ? s[4 * c + e] : -INFINITY;
-            }
+            for (int i = 0; i < Bc / 2; i++)
+                s[i] = __fmul_rn(s[i], scale_log2);
+            scale_log2 = 1;
         }
 
-        /* The maximum. `rescale` brings O to the new one, and from the last tile's V scale to this one's. */
-        float rescale[2], exponent[2];
+        /* The maximum. `factor` brings O to the new one, and from the last tile's V scale to this one's. */
+        float factor[2], exponent[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float tile_max = s[2 * h];
 #pragma unroll
-            for (int c = 0; c < Bc / 8; c++)
-                tile_max = fmaxf(tile_max, fmaxf(s[4 * c + 2 * h], s[4 * c + 2 * h + 1]));
-            tile_max = quad_max(tile_max);
-            const float m_new = fmaxf(m[h], tile_max * scale_log2), factor = exp2_approx(m[h] - m_new);
-            l[h] *= factor;
-            rescale[h] = factor * (o_scale / v_scale);
+            for (int n = 0; n < Bc / 8; n++)
+                tile_max = fmaxf(tile_max, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
+            const float m_new = fmaxf(m[h], quad_max(tile_max) * scale_log2);
+            factor[h] = exp2_approx(m[h] - m_new);
+            l[h] *= factor[h];
+            factor[h] *= o_scale / v_scale;
             m[h] = m_new;
             exponent[h] = E::largest_exponent - m_new;
         }
         o_scale = v_scale;
 
         /* P = 2^(scale_log2 S - m), scaled up to E's largest power of two: it then has numbers down to 2^-17 (e4m3) or 2^-31
-         * (e5m2), not 2^-9 and 2^-16. l is summed of the same P before it is rounded, so that O / l is as ever. Rounded, it is
-         * the A operand: register j has rows lane / 4 + 8 (j % 2) and four of a step's 32 keys, of the left 16 or the right. */
-        uint32_t a[Bc / step_elements][4];
+         * (e5m2), not 2^-9 and 2^-16. l is summed of the same P before it is rounded, so that O / l is as ever; a tile's on its
+         * own first, because beside a large l a single P loses its last bits. Rounded, P is the A operand: a quarter has rows
+         * lane / 4 + 8 (quarter % 2) and four of a step's 32 keys, of the left 16 or the right. */
+        float tile_l[2] = {};
 #pragma unroll
         for (int i = 0; i < Bc / 2; i++) {
             s[i] = exp2_approx(s[i] * scale_log2 + exponent[i / 2 % 2]);
-            l[i / 2 % 2] += s[i];
+            tile_l[i / 2 % 2] += s[i];
         }
+        l[0] += tile_l[0], l[1] += tile_l[1];
+        uint32_t a[Bc / step_elements][4];
 #pragma unroll
         for (int step = 0; step < Bc / step_elements; step++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *x = s + 8 * (2 * step + j / 2) + 2 * (j % 2);
-                a[step][j] = pack_4<E>(x[0], x[1], x[4], x[5]); /* two accumulator atoms: V's keys are in this order */
+            for (int quarter = 0; quarter < 4; quarter++) {
+                const float *four = s + 8 * (2 * step + quarter / 2) + 2 * (quarter % 2);
+                a[step][quarter] = pack_4<E>(four[0], four[1], four[4], four[5]); /* of two atoms: V's keys have this order */
             }
 
         /* P V, into registers of its own: wgmma adds 8-bit products with fewer bits than fp32 has. O is summed in fp32. */
@@ -185,37 +172,28 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, 0, (tile - 1) * Bc, kv_matrix, &shared.v_full);
+            shared.v.load(v_map, 0, (tile - 1) * Bc, here.kv_matrix, &shared.v_full);
         }
 
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
-            o[i] = o[i] * rescale[i / 2 % 2] + product[i];
+            o[i] = o[i] * factor[i / 2 % 2] + product[i];
     }
 
-    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf. O goes out through K's place, which
-     * nobody reads any more, so that a lane stores 16 bytes and a warp whole rows; each warp its own rows. */
-    using OutTile = Tile<uint16_t, Br, D>;
-    static_assert(sizeof(OutTile) <= sizeof shared.k, "O fits where K was");
-    OutTile &out_tile = reinterpret_cast<OutTile &>(shared.k);
+    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
+    float to_o[2]; /* from units of o_scale and l */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float sum = quad_sum(l[h]);
-        const float factor = sum > 0 ? o_scale / sum : 0;
-        const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
-        const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
-        if (lane % 4 == 0 && row < p.seqlen_q)
+        to_o[h] = sum > 0 ? o_scale / sum : 0;
+        const size_t flat_row = (size_t)here.batch_head * p.seqlen_q + row + 8 * h;
+        if (lane % 4 == 0 && row + 8 * h < p.seqlen_q)
             t.lse[flat_row] = sum > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(sum) + scales.lse_shift[flat_row] : -INFINITY;
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const float low = o[4 * d + 2 * h] * factor, high = o[4 * d + 2 * h + 1] * factor;
-            const uint32_t pair = p.dtype == DTYPE_FP16 ? pack_pair<__half>(low, high) : pack_pair<__nv_bfloat16>(low, high);
-            *reinterpret_cast<uint32_t *>(out_tile.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
-        }
     }
-    __syncwarp(); /* the warp's rows are complete */
-    uint16_t *out = (uint16_t *)t.o + query_head_offset(&p, batch, head);
-    store_rows<16>(out, first_row, p.seqlen_q, out_tile, warp_row);
+    if (p.dtype == DTYPE_FP16)
+        store_rows<__half, D>((__half *)t.o, p, here.batch_head, row, o, to_o);
+    else
+        store_rows<__nv_bfloat16, D>((__nv_bfloat16 *)t.o, p, here.batch_head, row, o, to_o);
 #endif
 }
 
@@ -228,10 +206,11 @@ template <typename E, int D> static void launch_wgmma(const Problem &p, const Te
     const TensorMap q_map = tensor_map<E, q_row>(workspace[Q8].pointer, D, p.seqlen_q, p.batch * p.heads, Br);
     const TensorMap k_map = tensor_map<E, k_row>(workspace[K8].pointer, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
     const TensorMap v_map = tensor_map<E, v_row>(workspace[VT8].pointer, key_pitch(&p), D, p.batch * p.kv_heads, D);
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), p, t, scales, q_map, k_map, v_map);
+    const TileOrder order = {HEADS_TOGETHER, p.batch * p.heads * ceil_div(p.seqlen_q, Br)};
+    LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), p, t, order, scales, q_map, k_map, v_map);
 }
 
+extern "C" Launcher fp8_wgmma;
 extern "C" void fp8_wgmma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HEAD_DIM_64_128(p->head_dim, D, {
         if (p->settings[FORMAT] == FORMAT_E4M3)

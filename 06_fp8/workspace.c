@@ -90,8 +90,14 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
 /* The formats: u; half the smallest step, over what the scale maps the largest number to. P is at most 2^8 and 2^15 when it is
  * rounded. */
 static PreparedRounding rounding_of(int format, double sum_roundoff) {
-    return format == FORMAT_E4M3 ? (PreparedRounding){0x1p-4, 0x1p-10 / 448, 0x1p-4, 0x1p-10 / 0x1p8, sum_roundoff}
-                                 : (PreparedRounding){0x1p-3, 0x1p-17 / 57344, 0x1p-3, 0x1p-17 / 0x1p15, sum_roundoff};
+    int e4m3 = format == FORMAT_E4M3;
+    double largest = e4m3 ? 448 : 57344, u = e4m3 ? 0x1p-4 : 0x1p-3, half_step = e4m3 ? 0x1p-10 : 0x1p-17;
+    return (PreparedRounding){.input_roundoff = u,
+                      .input_step = half_step / largest,
+                      .least_amax = LEAST_SCALE * largest,
+                      .p_roundoff = u,
+                      .p_step = half_step / (e4m3 ? 0x1p8 : 0x1p15),
+                      .sum_roundoff = sum_roundoff};
 }
 
 /* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2,

@@ -48,6 +48,7 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
 typedef struct {
     double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
     double input_step; /* half that format's smallest step, over its largest number: a scale maps the largest input there */
+    double least_amax; /* a scale maps this at least: where all inputs are smaller, they are rounded as beside it. Or 0 */
     double p_roundoff; /* u of the format P has when it meets V, */
     double p_step;     /* half that format's smallest step, over what P = 1 was scaled to */
     double sum_roundoff; /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */

@@ -6,6 +6,7 @@
 #include "../common/device/device.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
+#include "../common/judge/prepared.h"
 #include "../common/host/allocation.h"
 #include "../common/host/random.h"
 #include "tap.h"
@@ -20,8 +21,11 @@ typedef enum {
     NORMAL,
     OUTLIERS,
     ALIKE,
-    GROWING
-} Inputs; /* ALIKE: keys have a mean; GROWING: V from key 128 on is 2^16 times what it was */
+    GROWING,
+    TINY,
+    TINIER
+} Inputs; /* ALIKE: keys have a mean; GROWING: V from key 128 on is 2^16 times what it was; TINY: Q and K times 1e-23, TINIER: Q, K
+             and V times 1e-33, below what a scale maps to the largest number */
 
 /* A problem on host and device. Keys that do not exist are NaN on the device. */
 typedef struct {
@@ -62,6 +66,10 @@ static double *draw(const Problem *p, int tensor, Inputs inputs, double size) {
             value += d % 3 ? 6 : -9;
         if (inputs == GROWING && tensor == 2)
             value *= row < BLOCK_K ? 0x1p-8 : 0x1p8;
+        if (inputs == TINY && tensor < 2)
+            value *= 1e-23;
+        if (inputs == TINIER)
+            value *= 1e-33;
         dtype_store(p->dtype, host, i, value * size);
         values[i] = dtype_to_double(p->dtype, host, i);
     }
@@ -302,6 +310,83 @@ static void test_ends(const Variant *v) {
     }
 }
 
+/* Q and K so small that the product of their scales is 0 in fp32, with rows that are masked; and inputs of which a scale leaves
+ * little or nothing. */
+static void test_tiny(const Variant *v) {
+    for (int choice = 0; choice < 16; choice++) {
+        const int settings[4] = {choice & 1, 0, 0, choice >> 1 & 1}, causal = choice >> 2 & 1;
+        const Inputs inputs = choice >> 3 ? TINIER : TINY;
+        Example e = make_example(DTYPE_BF16, 64, causal, settings, causal ? NULL : LENGTHS, inputs, 1);
+        Comparison comparisons[PREPARED_COMPARISONS];
+        uint16_t *o = host_alloc(query_elements(&e.p), sizeof *o), *in[3];
+        float *lse = host_alloc(row_count(&e.p), sizeof *lse);
+        int good = 1;
+        for (int tensor = 0; tensor < 3; tensor++) {
+            const double *values = tensor == 0 ? e.q : tensor == 1 ? e.k : e.v;
+            size_t count = tensor ? key_elements(&e.p) : query_elements(&e.p);
+            in[tensor] = host_alloc(count, sizeof **in);
+            for (size_t i = 0; i < count; i++)
+                dtype_store(DTYPE_BF16, in[tensor], i, values[i]);
+        }
+        v->launch(&e.p, &e.t, e.workspace);
+        device_synchronize();
+        device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
+        device_read(lse, e.t.lse, row_count(&e.p) * sizeof *lse);
+        compare_prepared(&e.p, v, e.lengths, e.t.key_lengths, &(HostTensors){in[0], in[1], in[2], NULL}, e.workspace, o, lse,
+                         REFERENCE_ORACLE, comparisons);
+        for (int i = 0; i < PREPARED_COMPARISONS; i++) {
+            good = good && comparisons[i].ok;
+            if (!comparisons[i].ok)
+                comparison_print(stderr, &comparisons[i]);
+        }
+        ok(good, "%s, %s%s%s: Q and K times %s", v->name, settings[0] ? "e5m2" : "e4m3", settings[3] ? ", smooth-k" : "",
+           causal ? ", causal" : ", key lengths", inputs == TINY ? "1e-23" : "1e-33, and V");
+        for (int tensor = 0; tensor < 3; tensor++)
+            free(in[tensor]);
+        free(o), free(lse), free_example(&e);
+    }
+}
+
+/* Many keys with nearly equal scores: every P is nearly the same number, and what a long sum loses of one it loses of all. */
+static void test_long_row(const Variant *v) {
+    enum { KEYS = 201000 };
+    Problem p = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1, .seqlen_k = KEYS, .head_dim = 64, .scale = 1e-4f};
+    Buffer w[FP8_BUFFERS];
+    Tensors t = {.o = device_alloc(64 * 2, "O"), .lse = device_alloc(4, "LSE")};
+    float *q = host_alloc(64, sizeof *q), *k = host_alloc(KEYS * 64, sizeof *k), *values = host_alloc(KEYS * 64, sizeof *k),
+          lse;
+    double sum = 0, *drawn[3];
+    for (int tensor = 0; tensor < 3; tensor++) {
+        drawn[tensor] = draw(&p, tensor, NORMAL, 1);
+        *(const void **)(tensor == 0   ? &t.q
+                         : tensor == 1 ? &t.k
+                                       : &t.v) = to_device(&p, drawn[tensor], tensor ? KEYS * 64 : 64, NULL);
+        free(drawn[tensor]);
+    }
+    fp8_plan(&p, w);
+    for (int i = 0; i < FP8_BUFFERS; i++)
+        w[i].pointer = device_alloc(w[i].bytes, w[i].purpose);
+    fp8_quantise(&p, &t, w);
+    v->launch(&p, &t, w);
+    device_synchronize();
+    device_read(&lse, t.lse, sizeof lse);
+    v->prepared_values(&p, w, q, k, values);
+    for (int key = 0; key < KEYS; key++) {
+        double score = 0;
+        for (int d = 0; d < 64; d++)
+            score += (double)q[d] * k[key * 64 + d];
+        sum += exp(p.scale * score);
+    }
+    ok(fabs(lse - log(sum)) <= 1e-5, "%s: LSE of %d nearly equal scores, %.7g, is off by %.2g", v->name, KEYS, lse,
+       fabs(lse - log(sum)));
+    free(q), free(k), free(values);
+    const void *device[] = {t.q, t.k, t.v, t.o, t.lse};
+    for (int i = 0; i < 5; i++)
+        device_free((void *)device[i]);
+    for (int i = 0; i < FP8_BUFFERS; i++)
+        device_free(w[i].pointer);
+}
+
 int main(void) {
     test_workspace();
     for (const Variant *v = stage.variants; v->name; v++) {
@@ -313,6 +398,8 @@ int main(void) {
         }
         test_remedies(v);
         test_ends(v);
+        test_tiny(v);
+        test_long_row(v);
     }
     return tap_done();
 }

@@ -128,13 +128,19 @@ static void test_prepared(void) {
             const int *at = part ? last[tensor] : first[tensor];
             int heads = tensor ? KV_HEADS : HEADS, rows = tensor ? KEYS : ROWS, which = PREPARED_Q + tensor;
             int row = (at[0] * heads + at[1]) * rows + at[2], column = part ? D - 1 : 0;
-            /* u of the row, and of the longest for K, whose mean may have gone; half a step of the largest number; fp32 */
-            const PreparedRounding kinds[] = {{.input_roundoff = 0x1p-4}, {.input_step = 0x1p-6}, {.input_step = 0}};
-            for (int kind = 0; kind < 3; kind++) {
+            /* u of the row, and of the longest for K, whose mean may have gone; half a step of the largest number, or of the
+             * least that a scale maps; fp32 */
+            const PreparedRounding kinds[] = {{.input_roundoff = 0x1p-4},
+                                      {.input_step = 0x1p-6},
+                                      {.input_step = 0x1p-6, .least_amax = 100},
+                                      {.input_step = 0x1p-6, .least_amax = 0x1p-9},
+                                      {.input_step = 0}};
+            for (int kind = 0; kind < 5; kind++) {
                 reset();
                 rounding = kinds[kind];
                 double allowed = rounding.input_roundoff * (norm(inputs[tensor] + row * D) + (tensor == 1) * longest(1)) +
-                                 sqrt(D) * rounding.input_step * longest(tensor) + 0x1p-20 * longest(tensor);
+                                 sqrt(D) * rounding.input_step * fmax(longest(tensor), rounding.least_amax) +
+                                 0x1p-20 * longest(tensor);
                 prepared[tensor][row * D + column] = (float)(inputs[tensor][row * D + column] + 0.95 * allowed);
                 compare(REFERENCE_SAMPLES);
                 int good = comparisons[which].ok && comparisons[which].bad == 0;

@@ -35,10 +35,11 @@ static double share_of_worst(const double *got, const double *want, int columns)
 
 /* Rows of Q, or of K or V as far as keys exist, against what they were prepared from: the length of each row's error.
  *
- * Rounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
+ * PreparedRounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
  * the largest number of its group, A, to the format's largest, so that step is input_step * A. A rotation keeps lengths, so
  * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
- * of that. A, an element of a rotated row, is at most the longest row of the tensor. Subtracting the mean first makes a
+ * of that. A, an element of a rotated row, is at most the longest row of the tensor; scales end, so it counts as least_amax at
+ * least. Subtracting the mean first makes a
  * row at most as much longer as the mean is, at most the longest row again: hence |row| + longest for K. */
 static Comparison compare_inputs(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
                                  const void *inputs, const float *prepared, const PreparedRounding *r, int has_mean) {
@@ -56,8 +57,8 @@ static Comparison compare_inputs(const Problem *p, const char *tensor, int heads
             longest = length > longest ? length : longest;
             if (pass == 0)
                 continue;
-            double allowed = r->input_roundoff * (length + has_mean * longest) + sqrt(columns) * r->input_step * longest +
-                             0x1p-20 * longest;
+            double allowed = r->input_roundoff * (length + has_mean * longest) +
+                             sqrt(columns) * r->input_step * fmax(longest, r->least_amax) + 0x1p-20 * longest;
             compare_row(&c, batch, head, index, got, want, columns, allowed * share_of_worst(got, want, columns));
         }
     free(want);

@@ -1,0 +1,134 @@
+/* row_tile.cuh - the tile of Q, K or V that a block of the pre-pass works on: where it is, its rows in registers, their largest
+ * number, and the scale that this asks for.
+ *
+ * A block: a tile of 64 queries or 128 keys, which is what may share a scale. A thread: 8 neighbours of a row, 16 bytes, and the
+ * same of a few rows further down, all kept in registers.
+ */
+#ifndef FA_ROW_TILE_CUH
+#define FA_ROW_TILE_CUH
+
+#include "../common/gpu/instructions.cuh"
+#include "rotate.cuh"
+
+constexpr int THREADS = 256;
+
+/* One of Q, K and V on its way. */
+struct Operand {
+    const void *from;
+    void *to;      /* Q8, K8 or VT8 */
+    float *scales; /* of all tiles of all heads */
+    int heads, seqlen, tile_rows;
+    const int *key_lengths; /* NULL for Q: all rows exist */
+};
+
+/* The tile that a block works on. */
+struct TileIndex {
+    int batch, head, tile;
+    size_t flat; /* counted through the whole problem, as scales are */
+    int first_row, row_end;
+};
+__device__ static TileIndex tile_index(const Operand &x) {
+    const int tiles = ceil_div(x.seqlen, x.tile_rows), matrix = blockIdx.x / tiles;
+    TileIndex index = {matrix / x.heads, matrix % x.heads, (int)(blockIdx.x % tiles), blockIdx.x, 0, x.seqlen};
+    index.first_row = index.tile * x.tile_rows;
+    if (x.key_lengths)
+        index.row_end = x.key_lengths[index.batch];
+    return index;
+}
+__device__ static size_t head_offset(const Operand &x, const TileIndex &index, int D) {
+    return ((size_t)index.batch * x.heads + index.head) * x.seqlen * D;
+}
+
+/* ---- eight elements: in, out ---- */
+
+/* Eight elements of T, or zeros, as floats. */
+template <typename T> __device__ static void load_8(float (&x)[8], const T *from, bool exists) {
+    const uint4 raw = exists ? load_16(from) : make_uint4(0, 0, 0, 0); /* 0 is 0 in every format */
+    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 pair = unpack_pair<T>(word[i]);
+        x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
+    }
+}
+
+/* Eight floats of an array aligned to 16 bytes. */
+__device__ static void load_8(float (&x)[8], const float *from) {
+    const float4 low = reinterpret_cast<const float4 *>(from)[0], high = reinterpret_cast<const float4 *>(from)[1];
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+/* Eight elements of F that are stored together. */
+template <typename F> __device__ static uint2 pack_8(const float (&x)[8]) {
+    return make_uint2(pack_4<F>(x[0], x[1], x[2], x[3]), pack_4<F>(x[4], x[5], x[6], x[7]));
+}
+template <typename F> __device__ static void unpack_8(float (&x)[8], uint2 packed) {
+    const float4 low = unpack_4<F>(packed.x), high = unpack_4<F>(packed.y);
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+/* ---- the largest number, and the scale ---- */
+
+/* What a scale must be for `amax` to land on the format's largest number (fp8.h). */
+template <typename F> __device__ static float scale_of(float amax) {
+    return amax > 0 ? fmaxf(amax / F::largest, LEAST_SCALE) : 1;
+}
+
+/* The largest of what the block's threads bring. */
+struct Warps {
+    float amax[THREADS / 32];
+};
+__device__ static float block_max(Warps &shared, float x) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2)
+        x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, offset));
+    if (threadIdx.x % 32 == 0)
+        shared.amax[threadIdx.x / 32] = x;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < THREADS / 32; warp++)
+        x = fmaxf(x, shared.amax[warp]);
+    return x;
+}
+
+/* ---- the rows ---- */
+
+/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each, smoothed by `mean` (NULL: not) and
+ * rotated. */
+template <typename T, int D, int Rows> struct RowTile {
+    static constexpr int across = D / 8, down = THREADS / across, count = Rows / down;
+    float x[count][8];
+
+    __device__ static int chunk() { return threadIdx.x % across; }
+    __device__ static int row() { return threadIdx.x / across; }
+
+    __device__ void load(const T *matrix, const TileIndex &index, const float *mean, bool rotated) {
+        const T *from = matrix + (size_t)(index.first_row + row()) * D + 8 * chunk();
+        float offset[8] = {};
+        if (mean)
+            load_8(offset, mean + 8 * chunk());
+#pragma unroll
+        for (int r = 0; r < count; r++)
+            load_8(x[r], from + (size_t)r * down * D, index.first_row + row() + r * down < index.row_end);
+#pragma unroll
+        for (int r = 0; r < count; r++) {
+            if (mean && index.first_row + row() + r * down < index.row_end)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    x[r][i] -= offset[i];
+            if (rotated)
+                rotate<D>(x[r], chunk());
+        }
+    }
+    __device__ float amax() const {
+        float largest = 0;
+#pragma unroll
+        for (int r = 0; r < count; r++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                largest = fmaxf(largest, fabsf(x[r][i]));
+        return largest;
+    }
+};
+
+#endif

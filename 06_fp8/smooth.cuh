@@ -1,0 +1,66 @@
+/* smooth.cuh - --smooth-k: the mean of the keys, and what subtracting it takes from LSE.
+ *
+ * q . (k - mean) = q . k - q . mean: every score of a row falls by the same number, scale q . mean, and softmax does not see it.
+ * LSE does: it gets it back. RowTile subtracts the mean as it loads; here it is computed, in two steps.
+ */
+#ifndef FA_SMOOTH_CUH
+#define FA_SMOOTH_CUH
+
+#include "row_tile.cuh"
+
+/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V needs
+ * there. */
+template <int D> struct Sums {
+    float row[THREADS / (D / 8)][D];
+};
+template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
+    SHARED_MEMORY(Sums<D>, shared);
+    const TileIndex index = tile_index(k);
+    if (index.first_row >= index.row_end)
+        return;
+    RowTile<T, D, BLOCK_K> tile;
+    tile.load((const T *)k.from + head_offset(k, index, D), index, nullptr, false);
+#pragma unroll
+    for (int r = 1; r < tile.count; r++)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            tile.x[0][i] += tile.x[r][i];
+    const float(&x)[8] = tile.x[0];
+    float4 *to = reinterpret_cast<float4 *>(&shared.row[tile.row()][8 * tile.chunk()]);
+    to[0] = make_float4(x[0], x[1], x[2], x[3]);
+    to[1] = make_float4(x[4], x[5], x[6], x[7]);
+    __syncthreads();
+    if (threadIdx.x < D) {
+        float sum = 0;
+        for (int row = 0; row < tile.down; row++)
+            sum += shared.row[row][threadIdx.x];
+        sums[index.flat * D + threadIdx.x] = sum;
+    }
+}
+
+/* Second step: one block of D threads a head adds the tiles. */
+template <int D> __global__ void key_mean(Problem p, const float *sums, const int *key_lengths, float *k_mean) {
+    const int keys = key_length(&p, key_lengths, blockIdx.x / p.kv_heads);
+    const float *mine = sums + (size_t)blockIdx.x * k_scale_count(&p) * D + threadIdx.x;
+    float sum = 0;
+#pragma unroll 16
+    for (int tile = 0; tile < ceil_div(keys, BLOCK_K); tile++)
+        sum += mine[(size_t)tile * D];
+    k_mean[(size_t)blockIdx.x * D + threadIdx.x] = sum / max(keys, 1);
+}
+
+/* q . mean of the row that these D/8 lanes have, in units of q's scale: of q as it was rounded, since that is the q that the
+ * scores are made of, and of the mean as it looks from the rows that were rotated. */
+template <typename F, int D> __device__ static float dot_with_mean(uint2 packed_q, const float (&turned_mean)[8]) {
+    float q[8], sum = 0;
+    unpack_8<F>(q, packed_q);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sum += q[i] * turned_mean[i];
+#pragma unroll
+    for (int offset = D / 16; offset > 0; offset /= 2)
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
+    return sum;
+}
+
+#endif
