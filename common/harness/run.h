@@ -89,12 +89,7 @@ void run_preparation(Run *run, const Launch *launch, const Row *row);
 
 /* ---- tracing.c: --trace ---- */
 
-<<<<<<< HEAD
-/* Counts what the variant that --variant names, or each of the stage, does to memory. Returns the exit code: 1 if
- * there is a race, 2 if none can run. */
-=======
 /* Counts what the variant that --variant names, or each of the stage, does to memory. Returns the exit code: 1 if there is a race. */
->>>>>>> main
 int trace_variants(Run *run);
 
 #endif
