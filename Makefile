@@ -185,7 +185,8 @@ trace test-trace trace-defects $(STAGES:%=trace-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
-	@perl common/classroom/trace_table.pl $^ -- $(TRACE_OPTIONS)
+	@echo 'options: $(TRACE_OPTIONS)'
+	@for program in $^; do $$program --trace --json $(TRACE_OPTIONS); done | awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
 
 $(STAGES:%=trace-%):
 	@$< --trace $(TRACE_OPTIONS)
@@ -232,17 +233,20 @@ help: ## this list
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
-# Options go to the scripts: make compare COMPARE_OPTIONS="--seqlen 1024 --causal"; make sweep SWEEP_OPTIONS="--lengths 512,1024".
-DECODING := $(filter %decoding,$(PROGRAMS))
+# Options go to the programs: make compare COMPARE_OPTIONS="--seqlen 1024 --causal". TOOLS are the students', in C.
+TOOLS    := $(OUT)/classroom/compare $(OUT)/classroom/exercise
+DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
+$(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classroom/command.c) $(OUT)/common/host.a
+	$(call quiet,link    $@)$(CC) $(CFLAGS) $^ -o $@ -lm
 
-compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for 07)
-	@perl common/classroom/compare.pl $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
+compare: $(OUT)/classroom/compare $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
+	@$< $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
 
-sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (SWEEP_OPTIONS)
-	@perl common/classroom/sweep.pl $(PROGRAMS) -- $(SWEEP_OPTIONS)
+sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (LENGTHS=512,1024 ...: see sweep.sh)
+	@sh common/classroom/sweep.sh $(PROGRAMS)
 
 fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
-	@perl common/classroom/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
+	@perl notes/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
 
 plots: ## draw notes/pictures/ from the result files; needs Python with matplotlib (PLOT_OPTIONS)
 	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
@@ -251,14 +255,14 @@ plots: ## draw notes/pictures/ from the result files; needs Python with matplotl
 intensity: ## FLOPs a byte of every variant, by the trace, into notes/results/intensity.tsv, for the roofline
 	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 intensity-built
 intensity-built: $(filter-out $(DECODING),$(PROGRAMS))
-	@perl common/classroom/intensity.pl $^
+	@perl notes/intensity.pl $^
 
 diff-%:
-	@perl common/classroom/diff.pl $*
-diff: ## the lesson between two kernels: make diff-03-04, make diff-04.1-04.2
-	@perl common/classroom/diff.pl
+	@sh common/classroom/diff.sh $*
+diff: ## the lesson between two kernels: make diff-04 (from what 04 builds on), diff-03-04, diff-04.1-04.2
+	@sh common/classroom/diff.sh
 
-# One kernel file of a stage replaced by what lies in exercises/<number>/; common/classroom/exercise.pl calls these.
+# One kernel file of a stage replaced by what lies in exercises/<number>/; common/classroom/exercise.c calls these.
 ifdef EXERCISE
 SCRATCH := $(call objects,$(wildcard exercises/$(EXERCISE)/*.cu))
 scratch  = $(SCRATCH) $(filter-out $(addprefix $(OUT)/$(EXERCISE_STAGE)/,$(notdir $(SCRATCH))),$(call kernels,$(EXERCISE_STAGE))) $(LIBRARIES)
@@ -269,5 +273,5 @@ $(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/table.o $(call grid,
 	$(link)
 endif
 
-exercise: ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
-	@MAKE="$(MAKE_COMMAND)" OUT=$(OUT) DEVICE=$(DEVICE) perl common/classroom/exercise.pl $(N) $(if $(ANSWER),-- "$(ANSWER)")
+exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
+	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' DEVICE=$(DEVICE) $< $(N) $(if $(ANSWER),'$(ANSWER)')

@@ -17,6 +17,7 @@
  *     make 00_naive && ./00_naive/00_naive --seqlen 512
  */
 #include "../common/gpu/kernel.cuh"
+#include "../common/stage.h"
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
@@ -82,6 +83,9 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
         sum += to_float(P[flat_row * p.seqlen_k + column]) * to_float(v[(size_t)column * p.head_dim]);
     ((T *)t.o)[element] = from_float<T>(sum / P_SCALE);
 }
+
+extern "C" Planner naive_plan;
+extern "C" Launcher naive_forward;
 
 extern "C" int naive_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"S", score_elements(p) * sizeof(float), nullptr, 0};

@@ -120,6 +120,9 @@ template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *
         }
 }
 
+extern "C" Planner tiled_fma_plan;
+extern "C" Launcher tiled_fma;
+
 extern "C" int tiled_fma_plan(const Problem *p, Buffer *workspace) { return tiled_workspace(p, workspace); }
 
 extern "C" void tiled_fma(const Problem *p, const Tensors *t, const Buffer *workspace) {

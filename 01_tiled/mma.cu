@@ -138,6 +138,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
     }
 }
 
+extern "C" Planner tiled_mma_plan;
+extern "C" Launcher tiled_mma;
+
 extern "C" int tiled_mma_plan(const Problem *p, Buffer *workspace) { return tiled_workspace(p, workspace); }
 
 extern "C" void tiled_mma(const Problem *p, const Tensors *t, const Buffer *workspace) {

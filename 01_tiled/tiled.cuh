@@ -6,6 +6,7 @@
 #define FA_TILED_CUH
 
 #include "../common/gpu/kernel.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys */

@@ -37,6 +37,7 @@
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --variant fma
  */
 #include "../common/gpu/softmax.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -125,6 +126,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
             ((T *)t.o)[queries + (r + DOWN * i) * D + c + ACROSS * d] = from_float<T>(o[i][d]);
 }
 
+extern "C" Launcher online_fma_forward;
 extern "C" void online_fma_forward(const Problem *p, const Tensors *t, const Buffer *) {
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, LAUNCH(
         (online_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(Shared<D>), *p, *t)));

@@ -46,6 +46,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys */
@@ -215,6 +216,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_o
     }
 }
 
+extern "C" Launcher online_forward;
 extern "C" void online_forward(const Problem *p, const Tensors *t, const Buffer *) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {

@@ -48,6 +48,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
@@ -267,6 +268,9 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
         }
     }
 }
+
+extern "C" Planner fa1_plan;
+extern "C" Launcher fa1_forward;
 
 extern "C" int fa1_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};

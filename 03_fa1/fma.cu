@@ -43,6 +43,7 @@
  *     make 03_fa1 && ./03_fa1/03_fa1 --variant fma
  */
 #include "../common/gpu/softmax.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -144,6 +145,9 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
         }
     }
 }
+
+extern "C" Planner fa1_fma_plan;
+extern "C" Launcher fa1_fma_forward;
 
 extern "C" int fa1_fma_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};

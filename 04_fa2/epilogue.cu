@@ -26,6 +26,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4;
@@ -246,6 +247,9 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
         }
     }
 }
+
+extern "C" Planner fa2_epilogue_plan;
+extern "C" Launcher fa2_epilogue;
 
 extern "C" int fa2_epilogue_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};

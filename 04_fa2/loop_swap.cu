@@ -32,6 +32,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 32; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys. No pass over O any more that larger tiles would save */
@@ -138,9 +139,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                 float m_new = m[i][h];
                 for (int w = 0; w < WARPS; w++)
                     m_new = fmaxf(m_new, shared.warp_max[w][row]);
-                float alpha = __expf(m[i][h] - shift_of(m_new));
+                float alpha = __expf(m[i][h] - shift_of(m_new)), row_sum = 0;
                 m[i][h] = m_new;
-                l[i][h] *= alpha;
 #pragma unroll
                 for (int d = 0; d < D / 8; d++) {
                     o[i][d][2 * h] *= alpha;
@@ -152,8 +152,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                     for (int j = 0; j < 2; j++) {
                         float &score = s[i][n][2 * h + j];
                         score = __expf(score - shift_of(m_new));
-                        l[i][h] += score;
+                        row_sum += score;
                     }
+                l[i][h] = alpha * l[i][h] + row_sum;
             }
 
         /* O += P V: all rows and columns of O, this warp's keys */
@@ -240,6 +241,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
         }
 }
 
+extern "C" Launcher fa2_loop_swap;
 extern "C" void fa2_loop_swap(const Problem *p, const Tensors *t, const Buffer *) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {

@@ -27,6 +27,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 constexpr int Br = 64; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys */
@@ -123,9 +124,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
         for (int i = 0; i < m_tiles; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float alpha = __expf(m[i][h] - shift_of(m_new[i][h]));
+                float alpha = __expf(m[i][h] - shift_of(m_new[i][h])), row_sum = 0;
                 m[i][h] = m_new[i][h];
-                l[i][h] *= alpha;
 #pragma unroll
                 for (int d = 0; d < D / 8; d++) {
                     o[i][d][2 * h] *= alpha;
@@ -137,8 +137,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
                     for (int j = 0; j < 2; j++) {
                         float &score = s[i][n][2 * h + j];
                         score = __expf(score - shift_of(m[i][h]));
-                        l[i][h] += score;
+                        row_sum += score;
                     }
+                l[i][h] = alpha * l[i][h] + row_sum;
             }
 
         /* O += P V: this warp's rows, all columns of O, all keys of the tile */
@@ -185,6 +186,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
         }
 }
 
+extern "C" Launcher fa2_split_q;
 extern "C" void fa2_split_q(const Problem *p, const Tensors *t, const Buffer *) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {

@@ -33,6 +33,7 @@
  */
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
+#include "../common/stage.h"
 
 #include <limits.h>
 
@@ -186,15 +187,18 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
         for (int n = 0; n < Bc / 16; n++) {
             uint32_t a[m_tiles][4];
 #pragma unroll
-            for (int i = 0; i < m_tiles; i++)
+            for (int i = 0; i < m_tiles; i++) {
+                float row_sum[2]; /* of these keys: they join l together, so that it is rounded less often */
 #pragma unroll
                 for (int j = 0; j < 4; j++) { /* rows g and g + 8 of the left eight keys, then of the right eight */
                     int h = j % 2;
                     float low = exp2_approx(s[i][2 * n + j / 2][2 * h] * scale_log2 - m[i][h]);
                     float high = exp2_approx(s[i][2 * n + j / 2][2 * h + 1] * scale_log2 - m[i][h]);
-                    l[i][h] += low + high;
+                    row_sum[h] = j < 2 ? low + high : row_sum[h] + (low + high);
                     a[i][j] = pack_pair<T>(low, high);
                 }
+                l[i][0] += row_sum[0], l[i][1] += row_sum[1];
+            }
 #pragma unroll
             for (int d = 0; d < D / 8; d += 2) {
                 uint32_t b[4];
@@ -238,6 +242,7 @@ template <typename T, int D> static void launch_tuned(const Problem &p, const Te
     LAUNCH((tuned<T, D>), blocks, THREADS, shared_bytes, p, t);
 }
 
+extern "C" Launcher fa2_tuned;
 extern "C" void fa2_tuned(const Problem *p, const Tensors *t, const Buffer *) {
     WITH_HALF_TYPE(p->dtype, T, {
         switch (p->head_dim) {

@@ -88,6 +88,9 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
         store_16(to + (size_t)(row + 8) * D, make_uint4(lower[0], lower[1], lower[2], lower[3]));
 }
 
+extern "C" Planner backward_atomic_plan;
+extern "C" Launcher backward_atomic;
+
 extern "C" int backward_atomic_plan(const Problem *p, Buffer *workspace) {
     int count = plan_statistics(p, workspace);
     workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};

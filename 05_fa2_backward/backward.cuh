@@ -15,6 +15,7 @@
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "../common/host/errors.h"
+#include "../common/stage.h"
 
 /* The two numbers of a query row, in arrays of their own: [batch x heads][rows padded to whole tiles]. A row that does not
  * exist, or sees no key, has lse = +inf: then P = 2^(s - inf) = 0, and everything made of it is 0 without a branch. */

@@ -13,6 +13,7 @@
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
 #include "../common/gpu/kernel.cuh"
+#include "../common/stage.h"
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
@@ -94,6 +95,9 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
     ((T *)t.dk)[element] = from_float<T>(p.scale * dk);
     ((T *)t.dv)[element] = from_float<T>(dv);
 }
+
+extern "C" Planner naive_backward_plan;
+extern "C" Launcher naive_backward;
 
 extern "C" int naive_backward_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};

@@ -129,6 +129,9 @@ __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors
 
 /* ---- launching ---- */
 
+extern "C" Planner backward_two_pass_plan;
+extern "C" Launcher backward_two_pass;
+
 extern "C" int backward_two_pass_plan(const Problem *p, Buffer *workspace) { return plan_statistics(p, workspace); }
 
 /* Each launches its kernel with tiles of this size, if they fit. */

@@ -242,6 +242,7 @@ static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
     LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
 }
 
+extern "C" Launcher fp8_mma;
 extern "C" void fp8_mma(const Problem *p, const Tensors *t, const Buffer *w) {
     const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
                          (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,

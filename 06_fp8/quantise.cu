@@ -126,6 +126,7 @@ template <typename T, typename F> static void launch_format(const Problem &p, co
     WITH_HEAD_DIM_64_128(p.head_dim, D, launch_all<T, F, D>(p, t, workspace));
 }
 
+extern "C" Launcher fp8_quantise;
 extern "C" void fp8_quantise(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HALF_TYPE(p->dtype, T, {
         if (p->settings[FORMAT] == FORMAT_E4M3)

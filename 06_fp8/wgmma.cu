@@ -210,6 +210,7 @@ template <typename E, int D> static void launch_wgmma(const Problem &p, const Te
     LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), p, t, order, scales, q_map, k_map, v_map);
 }
 
+extern "C" Launcher fp8_wgmma;
 extern "C" void fp8_wgmma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HEAD_DIM_64_128(p->head_dim, D, {
         if (p->settings[FORMAT] == FORMAT_E4M3)

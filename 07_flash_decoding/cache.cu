@@ -92,6 +92,9 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
     }
 }
 
+extern "C" Planner cache_plan;
+extern "C" Launcher cache_fill;
+
 extern "C" int cache_plan(const Problem *p, Buffer *workspace) {
     if (!cache_wanted(p))
         return 0;

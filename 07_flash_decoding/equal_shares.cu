@@ -242,6 +242,9 @@ extern "C" int decode_equal_shares_blocks(const Problem *p) {
     return min(resident, work.heads * work.tiles);
 }
 
+extern "C" Planner decode_equal_shares_plan;
+extern "C" Launcher decode_equal_shares;
+
 extern "C" int decode_equal_shares_plan(const Problem *p, Buffer *workspace) {
     const Work work = work_of(p);
     const int cache = cache_plan(p, workspace);

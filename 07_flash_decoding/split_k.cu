@@ -99,6 +99,9 @@ extern "C" Split decode_split(const Problem *p) {
     return {tiles, ceil_div(work.tiles, tiles)};
 }
 
+extern "C" Planner decode_split_k_plan;
+extern "C" Launcher decode_split_k;
+
 extern "C" int decode_split_k_plan(const Problem *p, Buffer *workspace) {
     const int cache = cache_plan(p, workspace);
     const size_t rows = decode_split(p).pieces * row_count(p);

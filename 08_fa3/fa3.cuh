@@ -5,6 +5,7 @@
 #define FA_FA3_CUH
 
 #include "../common/gpu/warpgroup.cuh"
+#include "../common/stage.h"
 
 /* How far, in powers of two, the maximum may pass m before O is rescaled (04_fa2: P is then at most 2^8). [[maybe_unused]],
  * here and in the kernels: for chips without wgmma these are empty. */

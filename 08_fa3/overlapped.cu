@@ -245,6 +245,9 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
 #endif
 }
 
+extern "C" Planner fa3_overlapped_plan;
+extern "C" Launcher fa3_overlapped;
+
 extern "C" int fa3_overlapped_plan(const Problem *, Buffer *workspace) {
     workspace[0] = {"next query tile", sizeof(uint32_t), nullptr, 1};
     return 1;

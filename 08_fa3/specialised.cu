@@ -150,6 +150,7 @@ template <typename T, int D> static void launch_specialised(const Problem &p, co
     LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), p, t, order, q_map, k_map, v_map);
 }
 
+extern "C" Launcher fa3_specialised;
 extern "C" void fa3_specialised(const Problem *p, const Tensors *t, const Buffer *) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_specialised<T, D>(*p, *t); }));
 }

@@ -129,6 +129,7 @@ template <typename T, int D> static void launch_wgmma(const Problem &p, const Te
     LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), p, t, order, q_map, k_map, v_map);
 }
 
+extern "C" Launcher fa3_wgmma;
 extern "C" void fa3_wgmma(const Problem *p, const Tensors *t, const Buffer *) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_wgmma<T, D>(*p, *t); }));
 }

@@ -78,7 +78,7 @@ typedef struct {
 
 #define MAX_WORKSPACE_BUFFERS 8
 
-/* Where a choice between the dtypes ends that has not taken `dtype`: one that does not exist, or that a kernel does not take. */
+/* Ends a choice between dtypes that has not taken `dtype`: it does not exist, or a kernel does not take it. */
 __attribute__((noreturn)) static inline void unknown_dtype(Dtype dtype) {
     cannot_run("dtype number %d cannot be used here: fp16 is %d, bf16 %d, fp32 %d", (int)dtype, DTYPE_FP16, DTYPE_BF16,
                DTYPE_FP32);

@@ -1,6 +1,6 @@
-/* capture.h - what a function prints on stdout, as text.
+/* capture.h - what a function prints, as text, and a command line as main gets it.
  *
- *     char *text = captured(print_something, &context);      free(text)
+ *     char *text = captured(STDOUT_FILENO, print_something, &context);      free(text)
  */
 #ifndef FA_CAPTURE_H
 #define FA_CAPTURE_H
@@ -9,17 +9,19 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-static inline char *captured(void (*print)(void *), void *context) {
+/* `descriptor`: STDOUT_FILENO or STDERR_FILENO. */
+static inline char *captured(int descriptor, void (*print)(void *), void *context) {
     FILE *file = tmpfile();
     fflush(stdout);
-    int terminal = dup(STDOUT_FILENO);
-    if (!file || terminal < 0 || dup2(fileno(file), STDOUT_FILENO) < 0)
+    int terminal = dup(descriptor);
+    if (!file || terminal < 0 || dup2(fileno(file), descriptor) < 0)
         abort();
     print(context);
     fflush(stdout);
-    dup2(terminal, STDOUT_FILENO);
+    dup2(terminal, descriptor);
     close(terminal);
     long size = lseek(fileno(file), 0, SEEK_END);
     char *text = host_alloc((size_t)size + 1, 1); /* calloc */
@@ -28,6 +30,15 @@ static inline char *captured(void (*print)(void *), void *context) {
         abort();
     fclose(file);
     return text;
+}
+
+/* The words of `line`, which is cut up, behind the program's name. Returns argc. */
+static inline int words_of(char *line, char *argv[], int most) {
+    int count = 0;
+    argv[count++] = "program";
+    for (char *word = strtok(line, " "); word && count < most; word = strtok(NULL, " "))
+        argv[count++] = word;
+    return count;
 }
 
 #endif

@@ -159,8 +159,8 @@ push @{$of_stage{$1}}, "$1.$2" while $list =~ /^(\d\d)\.(\d+)  /mg;
 for my $stage (@stages) {
     my ($number) = $stage =~ /^(\d\d)/;
     my @numbers = @{$of_stage{$number} // []};
-    cmp_ok(scalar @numbers, '>=', 4, "$stage has at least three exercises and one to fill in");
-    next if !@numbers;
+    next if !@numbers && !-e "notes/exercises/$stage.pl"; # a new stage may still be without
+    cmp_ok(scalar @numbers, '>=', 4, "$stage has at least three exercises and one to fill in") or next;
     $run = run(@exercise, $numbers[-1]);
     my ($file, $original) = $run->{out} =~ m{^\S+  (exercises/\S+) is (\S+) with \d+ lines missing}m;
     ok($file && read_text($file) =~ /YOUR LINES/, "the last one has its blank") or diag($run->{out}, $run->{err});

@@ -6,6 +6,7 @@
 #include "../common/harness/options.h"
 #include "../common/host/allocation.h"
 #include "../common/host/memory.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -85,25 +86,28 @@ static void free_twice(void) {
     device_free(memory);
     device_free(memory);
 }
-static void test_free(void (*mistake)(void), const char *name) {
-    char says[200] = "";
-    FILE *error = tmpfile();
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(fileno(error), STDERR_FILENO);
-        mistake();
+
+typedef struct {
+    void (*mistake)(void);
+    int status;
+} Child;
+static void run_child(void *context) {
+    Child *child = context;
+    pid_t id = fork();
+    if (id == 0) {
+        child->mistake();
         exit(0);
     }
-    int status = -1;
-    waitpid(child, &status, 0);
-    rewind(error);
-    says[fread(says, 1, sizeof says - 1, error)] = 0;
-    fclose(error);
+    waitpid(id, &child->status, 0);
+}
+static void test_free(void (*mistake)(void), const char *name) {
+    Child child = {mistake, -1};
+    char *says = captured(STDERR_FILENO, run_child, &child);
     const char *end = " is not allocated: never was, or was freed before\n";
-    ok(WIFEXITED(status) && WEXITSTATUS(status) == 2 && strncmp(says, "device_free: 0x", 15) == 0 &&
+    ok(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 2 && strncmp(says, "device_free: 0x", 15) == 0 &&
            strchr(says, '\n') == strstr(says, end) + strlen(end) - 1,
        "%s: one line, exit code 2", name);
+    free(says);
 }
 
 static void test_properties(void) {

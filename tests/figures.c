@@ -232,14 +232,13 @@ static void call_program(void *context) {
 
 static void run_program(Printed *out, const char *format) {
     char options[256];
-    Arguments a = {.words = {"program"}, .count = 1};
+    Arguments a;
     snprintf(options, sizeof options, "%s%s", out->options, format);
-    for (char *word = strtok(options, " "); word; word = strtok(NULL, " "))
-        a.words[a.count++] = word;
+    a.count = words_of(options, a.words, 40);
     session_count = replays_ended = 0;
     memset(launches, 0, sizeof launches);
     free(out->text);
-    out->text = captured(call_program, &a);
+    out->text = captured(STDOUT_FILENO, call_program, &a);
     out->code = a.code;
     if (device_allocated())
         wrong("after the run", "memory", "still allocated", "given back");

@@ -2,6 +2,7 @@
  * refused is options.t's.
  */
 #include "../common/harness/options.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <string.h>
@@ -20,12 +21,9 @@ static const Stage decoding = {
 
 /* "--batch 3 --heads 6" */
 static Options parse(const Stage *of, const char *line) {
-    static char text[9000];
-    char *words[40] = {"program"};
-    int count = 1;
+    static char text[9000], *words[40];
     snprintf(text, sizeof text, "%s", line);
-    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
-        words[count++] = word;
+    int count = words_of(text, words, 40);
     return options_parse(of, count, words);
 }
 

@@ -131,6 +131,7 @@ refused_by('06_fp8', "--format $_: choose e4m3 or e5m2\$", '--format', $_) for '
 refused_by('06_fp8', '--scaling row: choose tensor or block', '--scaling', 'row');
 refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
 refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes fp16, bf16, not fp32', '--dtype', 'fp32');
+refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes head dim 64, 128, not 72', '--head-dim', '64,72', '--seqlen', 8);
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');

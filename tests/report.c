@@ -40,7 +40,7 @@ static void print(void *context) {
 
 /* Whether these lines come first, or are among the others. */
 static void prints(Job job, const char *want, const char *name) {
-    char *text = captured(print, &job);
+    char *text = captured(STDOUT_FILENO, print, &job);
     if (!ok(strncmp(text, want, strlen(want)) == 0 || (job.end && strstr(text, want)), "%s", name))
         diag("printed:\n%s\nexpected:\n%s", text, want);
     free(text);

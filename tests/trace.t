@@ -87,10 +87,16 @@ is($? >> 8, 2, 'nothing to trace: exit code 2');
 like($nothing, qr/^tuned: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
 like(`$build/01_tiled/01_tiled --trace --heads 1 --seqlen 64 2>&1 >/dev/full`, qr/^01_tiled: the output cannot be written: .*\n\z/, 'nor to say');
 is($? >> 8, 2, 'likewise');
+$nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72,64 2>/dev/null`;
+is($? >> 8, 2, 'nothing to trace in one of two problems: likewise');
+like($nothing, qr/^04_fa2\/split_q .*head_dim 64.*^2 problems: 1 good, 0 bad, 1 not run or not checked\n\z/ms, 'but in the other');
 my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;
 is($? >> 8, 2, 'an unknown chip: exit code 2');
 like($error, qr/--roofline b52: choose .*h200/, 'and a line that names the chips');
 is(`$build/01_tiled/01_tiled --trace --csv 2>&1`, "01_tiled: --trace and --csv: choose --json, or neither for a table\n", 'no CSV');
+is($? >> 8, 2, 'likewise');
+is(`$build/01_tiled/01_tiled --trace --json --seqlen 8,9 2>&1`,
+    "01_tiled: --trace and --json: choose one value for each option, the rows do not say which problem they are of\n", 'one problem');
 is($? >> 8, 2, 'likewise');
 done_testing;
 

@@ -11,6 +11,7 @@
 #include "../common/judge/oracle.h"
 #include "../common/host/allocation.h"
 #include "../common/stage.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -31,34 +32,27 @@ enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 7, D = 64 };
 
 static int leaks; /* runs that did not give back all device memory */
 static struct {
-    int code;
-    char out[1 << 14], err[1 << 14];
+    const Stage *stage;
+    char *argv[64];
+    int argc, code;
+    char *out, *err;
 } run;
 
-static void read_all(FILE *file, char *text, size_t size) {
-    rewind(file);
-    text[fread(text, 1, size - 1, file)] = 0;
-    fclose(file);
+static void call_program(void *context) {
+    (void)context;
+    run.code = harness_main(run.stage, run.argc, run.argv);
+    leaks += device_allocated() != 0;
 }
+static void keep_errors(void *context) { run.err = captured(STDERR_FILENO, call_program, context); }
 
 /* harness_main with these options, separated by spaces; fills in `run`. */
 static void run_program(const Stage *stage, const char *options) {
-    char text[512], *argv[64] = {"verdict"};
-    int argc = 1;
+    char text[512];
     snprintf(text, sizeof text, "%s", options);
-    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
-        argv[argc++] = word;
-    fflush(stdout), fflush(stderr);
-    int saved[2] = {dup(1), dup(2)};
-    FILE *out = tmpfile(), *err = tmpfile();
-    dup2(fileno(out), 1), dup2(fileno(err), 2);
-    run.code = harness_main(stage, argc, argv);
-    leaks += device_allocated() != 0;
-    fflush(stdout), fflush(stderr);
-    dup2(saved[0], 1), dup2(saved[1], 2);
-    close(saved[0]), close(saved[1]);
-    read_all(out, run.out, sizeof run.out);
-    read_all(err, run.err, sizeof run.err);
+    run.stage = stage;
+    run.argc = words_of(text, run.argv, 64);
+    free(run.out), free(run.err);
+    run.out = captured(STDOUT_FILENO, keep_errors, NULL);
 }
 
 /* The JSON row of a variant in a direction says this of `ok`. */

@@ -37,6 +37,7 @@ static void say(int code, const char *text, ...) {
     printf("%s", code ? "not yet: " : "");
     vprintf(text, arguments);
     printf("\n");
+    va_end(arguments);
     exit(code);
 }
 
@@ -129,7 +130,7 @@ static const char *built(const char *folder, const char *name, const char *devic
                         *file ? stage : "", path);
     show_progress("%s", "");
     if (c.code)
-        say(1, "it does not compile: %s", c.out);
+        say(1, "it does not compile: %.*s", (int)strcspn(c.out, "\n"), c.out);
     return path;
 }
 
@@ -290,16 +291,19 @@ static void cut(void) {
 static void try_file(void) {
     char options[PATH];
     const char *variant = value("variant");
-    snprintf(options, sizeof options, "--quick %s %s", variant ? "--variant" : "", variant ? variant : "");
+    snprintf(options, sizeof options, "--quick %s %s 2>&1", variant ? "--variant" : "", variant ? variant : "");
     Command c = run(built(out, "grid", device), options);
-    const char *failure = strstr(c.out, " --variant "), *end = failure ? strstr(failure, "out of bounds") : NULL;
     if (c.code == 0 && !c.signal)
         say(0, "right");
     if (c.code == 124)
         say(1, "it does not come to an end");
-    if (!end)
-        say(1, "the device stopped it: %s", c.reason);
-    say(1, "it fails for%.*s)", (int)(end + strlen("out of bounds") - failure), failure);
+    const char *failure = strstr(c.out, " --variant "), *end = failure ? strstr(failure, "out of bounds") : NULL;
+    if (failure && end)
+        say(1, "it fails for%.*s)", (int)(end + strlen("out of bounds") - failure), failure);
+    char *last = c.out + strlen(c.out) - (*c.out != 0);
+    *last = 0; /* the newline */
+    last = strrchr(c.out, '\n');
+    say(1, "the device stopped it: %s", last ? last + 1 : c.out);
 }
 
 int main(int argc, char **argv) {
@@ -329,7 +333,7 @@ int main(int argc, char **argv) {
     choose(line);
     if (value("needs") && strcmp(device, "cuda") != 0)
         cannot_run("N=%s needs a GPU: what it asks for is measured there", number);
-    if (solve && !value("answer"))
+    if (solve && (!value("answer") || (value("measure") && *answer_in(value("measure")))))
         cannot_run("N=%s has no numbers to print", number);
     if (solve)
         for (char *c = computed(""); *c; c++)

@@ -64,7 +64,9 @@ typedef uint64_t Mbarrier;
 __device__ inline void mbarrier_init(Mbarrier *barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
-/* Makes initialised barriers visible to TMA, which reads shared memory by another road (another *proxy*) than threads do. */
+/* Stands between mbarrier_init and the __syncthreads behind which others use the barriers. PTX says: it orders the mbarrier.init of
+ * this thread, and nothing else, before what the threads of the cluster do later. It does not say that it is a fence for TMA, too,
+ * which reads shared memory by another road (another *proxy*) than threads do. */
 __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 /* This thread arrives, and announces that `bytes` will be written by TMA before the phase is over. */

@@ -23,8 +23,8 @@ static double sample_bytes(const Options *o) {
            8;
 }
 
-/* prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one buffer of the
- * variant's workspace at a time. */
+/* prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one
+ * buffer of the variant's workspace at a time. */
 static double prepared_bytes(const Options *o) {
     const Problem *p = &o->problem;
     double inputs = (double)query_elements(p) + 2.0 * (double)key_elements(p), largest = 0;

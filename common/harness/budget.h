@@ -5,7 +5,7 @@
 
 #include "options.h"
 
-/* Bytes that the selected problem's run holds at a time: inputs, outputs and what judges them. Without the variants' workspace: a
+/* Bytes that the selected problem's run holds at a time: inputs, outputs and what judges them. Not the workspace: a
  * variant whose workspace does not fit is a row that says so. */
 typedef struct {
     double host, device;

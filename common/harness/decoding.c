@@ -15,8 +15,8 @@ enum {
     WARM_LAUNCHES = 20,
 };
 
-/* What all copies together move, at least: four times L2. 256 MB are that and 1.7 % more for an H200's 60 MiB; smaller chips get
- * as much, so that figures compare. */
+/* What all copies together move, at least: four times L2. For the 60 MiB of an H200 256 MB are that and 1.7 % more;
+ * smaller chips get as much, so that figures compare. */
 static double rotating_bytes(size_t l2_bytes) { return 4.0 * l2_bytes > 256e6 ? 4.0 * l2_bytes : 256e6; }
 
 /* A copy of the inputs that move, and the launch on it. */

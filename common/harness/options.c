@@ -335,6 +335,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
     }
     if (o.save && o.problem_count > 1)
         cannot_run("--save %s: choose one value for each option, these make %d problems", o.save, o.problem_count);
+    if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
+        cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
     return o;
 }
 

@@ -24,7 +24,8 @@ typedef struct {
     int count; /* 0: not given */
 } List;
 
-/* Problem is made of ints (the scale aside), and each may be given several values: this many lists, in the order of its fields. */
+/* Problem is made of ints, the scale aside, and each may be given several values: so many lists, in the order of its
+ * fields. */
 enum { AXES = sizeof(Problem) / sizeof(int) };
 
 typedef struct {
@@ -57,9 +58,9 @@ Options options_parse(const Stage *stage, int argc, char **argv);
 /* The value of the int at offset `field` of Problem, as if its option had been given. */
 void options_give(Options *options, size_t field, int value);
 
-/* Makes `problem` and `key_lengths` those of combination `index`; the axis that stands last in Problem changes fastest. Fills in
- * what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say together: heads
- * against kv_heads, lengths against batch, sizes against 64 bits. */
+/* Makes `problem` and `key_lengths` those of combination `index`; the axis that stands last in Problem changes fastest.
+ * Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say
+ * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
 void options_select(Options *options, int index, int is_cpu);
 
 void options_free(Options *options);

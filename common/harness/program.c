@@ -111,10 +111,12 @@ static int run_problem(const Options *options) {
 /* The problem is known from here on, and that it can run: no mistake is left but those in the numbers of --load. */
 static void select_problem(Options *options, int index) {
     options_select(options, index, device_properties()->is_cpu);
-    const Variant *only = named_variant(options);
-    const char *reason = only ? variant_refuses(only, &options->problem) : NULL;
-    if (reason)
+    const Variant *only = named_variant(options), *forward = options->stage->forward;
+    const char *reason;
+    if (only && (reason = variant_refuses(only, &options->problem)))
         cannot_run("--variant %s cannot run here: %s", options->variant, reason);
+    if (forward && (reason = variant_refuses(forward, &options->problem)))
+        cannot_run("the forward pass cannot run here: %s %s", forward->name, reason);
     budget_check(options);
 }
 

@@ -1,9 +1,9 @@
 /* memory.c - see memory.h.
  *
- * /proc/self/cgroup has a line "number:controllers:group" for each hierarchy that the process is in: version 2 has one, without
- * controllers, and a file memory.max in the folder of each group; version 1 has one whose controllers name memory, and
- * memory.limit_in_bytes. A group is also held to the limits of those above it. Inside a container the group's path may be
- * that of the host, and only the folder at the top is there: it is the container's.
+ * /proc/self/cgroup has a line "number:controllers:group" for each hierarchy that the process is in. Version 2 has one,
+ * without controllers, and a file memory.max in the folder of each group. Version 1 has one whose controllers name memory,
+ * and memory.limit_in_bytes. A group is also held to the limits of those above it. Inside a container the group's path may
+ * be that of the host, and only the folder at the top is there: it is the container's.
  */
 #define _DEFAULT_SOURCE /* sysconf's memory figures */
 #include "memory.h"

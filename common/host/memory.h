@@ -1,5 +1,5 @@
-/* memory.h - how much memory there is for the program's arrays. Linux hands out more than there is and kills the program that
- * touches it, so who needs much asks first.
+/* memory.h - how much memory there is for the program's arrays. Linux hands out more than there is and kills the program
+ * that touches it, so who needs much asks first.
  */
 #ifndef FA_MEMORY_H
 #define FA_MEMORY_H
@@ -10,13 +10,13 @@
 extern "C" {
 #endif
 
-/* Bytes that arrays may fill: seven eighths of the computer's memory, or of what the groups (cgroups, version 1 or 2: containers
- * and batch systems set them) that this process is in may use, if that is less. The rest is for the program and the system.
- * The environment's MEMORY_ROOT, for tests: a folder in whose proc/ and sys/ the groups are looked up. */
+/* Bytes that arrays may fill: seven eighths of the computer's memory, or of what the groups that this process is in may
+ * use, if that is less (cgroups, version 1 or 2: containers and batch systems set them). The rest is for the program and the
+ * system. The environment's MEMORY_ROOT, for tests: a folder in whose proc/ and sys/ the groups are looked up. */
 size_t memory_budget(void);
 
-/* Keeps so many bytes of the budget for the host's arrays: the CPU device, whose memory is the same, may fill the rest. Replaces
- * what was kept before; nothing at first. */
+/* Keeps so many bytes of the budget for the host's arrays: the CPU device, whose memory is the same, may fill the rest.
+ * Replaces what was kept before; nothing at first. */
 void memory_keep_for_host(size_t bytes);
 size_t memory_for_device(void);
 

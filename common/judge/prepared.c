@@ -35,7 +35,7 @@ static double share_of_worst(const double *got, const double *want, int columns)
 
 /* Rows of Q, or of K or V as far as keys exist, against what they were prepared from: the length of each row's error.
  *
- * Rounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
+ * PreparedRounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
  * the largest number of its group, A, to the format's largest, so that step is input_step * A. A rotation keeps lengths, so
  * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
  * of that. A, an element of a rotated row, is at most the longest row of the tensor; scales end, so it counts as least_amax at

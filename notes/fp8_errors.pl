@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # fp8_errors.pl - how far 06_fp8 is from exact attention of its inputs: formats, scales, rotation, smoothing, on three kinds of inputs.
 #
-#     perl common/classroom/fp8_errors.pl build/cpu/06_fp8/06_fp8 [--seeds N] [OPTION...] > fp8_errors.tsv          (make fp8-errors)
+#     perl notes/fp8_errors.pl build/cpu/06_fp8/06_fp8 [--seeds N] [OPTION...] > fp8_errors.tsv          (make fp8-errors)
 #
 # A line a combination, between tabs: RMSE and worst error of O against fp64, as the program's --json rows have them, beside
 # what 00_naive makes of the same inputs in fp16. The inputs:
@@ -14,9 +14,7 @@
 # meet outliers decide. The options (a shape of whole numbers, the variant) are passed on; --variant mma --heads 2 --seqlen 512 --head-dim 128 if none.
 use strict;
 use warnings;
-use FindBin;
-use lib $FindBin::Bin;
-use Rows;
+use JSON::PP;
 use File::Temp qw(tempdir);
 
 my ($program, @options) = @ARGV;
@@ -50,11 +48,9 @@ for my $kind ('normal', 'outliers', 'biased') {
 # The rows of one run, by variant.
 sub run {
     my ($kind, $seed, @way) = @_;
-    show_progress("$kind @way, seed $seed ...");
-    my $run = measure($program, @variant, @{$inputs{$kind}}, ($kind eq 'biased' ? () : ('--seed', $seed)), '--iters', 1, @way);
-    show_progress();
-    my %row = map { ($_->{variant} => $_) } @{$run->{rows}};
-    die "fp8_errors.pl: $kind @way: exit code $run->{code}: $run->{reason}\n" if $run->{code} ne '0' || !$row{$variant};
+    my $options = join ' ', @variant, @{$inputs{$kind}}, ($kind eq 'biased' ? () : ('--seed', $seed)), '--iters 1', @way;
+    my %row = map { my $row = decode_json($_); ($row->{variant} => $row) } `$program --json $options`;
+    die "fp8_errors.pl: $kind @way: exit code " . ($? >> 8) . "\n" if $? || !$row{$variant};
     return \%row;
 }
 

@@ -1,0 +1,101 @@
+# sweep.sh - latency of every variant over lengths, head dims and masks, as rows of notes/results/<device>/sweep.csv.    (make sweep)
+#
+#     sh common/classroom/sweep.sh PROGRAM...        the programs of stages; what is measured say the variables:
+#
+#     LENGTHS      sequence lengths, ascending               GPU 512,1024,2048,4096,8192,16384,32768,65536; CPU 64,128,256
+#     TOKENS       batch is TOKENS / length, at least 1      GPU 16384; CPU 1
+#     HIDDEN       heads are HIDDEN / head dim               GPU 2048; CPU 64
+#     HEAD_DIMS    GPU 128,64; CPU 64
+#     MASKS        full,causal
+#     DTYPE        fp16
+#     LIMIT        milliseconds a launch. A variant that took longer is not measured at the next length; GPU 500, CPU 2000
+#     RESULTS      the folder, instead of notes/results/<device>
+#
+# A decoding stage gets one query, 8 heads in 2 groups and LENGTHS times 16 keys on the CPU; 32 heads in 8 groups and LENGTHS times 2 keys
+# on a GPU; no mask. It can be interrupted and started again: a shape that is in the file is not measured again. Remove lines of it to
+# measure them anew.
+stop() { echo "sweep.sh: $1" >&2; exit 2; }
+[ $# -gt 0 ] || stop 'usage: sweep.sh PROGRAM...'
+columns=stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,latency_ms,min_ms,tflops,gbps
+columns=$columns,tensor_bytes,workspace_bytes,device,clock_mhz,cuda,commit,date,note
+
+# These columns of what a program prints with --csv, and the date. The note is the last one, and the only one with commas in it.
+sweep_rows() { # stage
+    awk -F, -v stage="$1" -v columns="$columns" -v date="$(date -u +%Y-%m-%d)" '
+        NR == 1 { for (last = 1; last <= NF; last++) place[$last] = last; n = split(columns, name, ","); next }
+        $2 == stage || index($2, stage "/") == 1 {
+            note = $0
+            for (i = 1; i < place["note"]; i++) sub(/^[^,]*,/, "", note)
+            for (i = 1; i < n; i++) printf "%s,", name[i] == "date" ? date : $place[name[i]]
+            print note
+        }'
+}
+
+probe=$("$1" --csv --batch 1 --heads 1 --seqlen 16 --seqlen-k 16 --head-dim 64 --iters 1 --no-validate) || stop "$1 does not run"
+device=$(echo "$probe" | sweep_rows "${1##*/}" | cut -d, -f18 | sed 1q)
+cuda=$(echo "$probe" | sweep_rows "${1##*/}" | cut -d, -f20 | sed 1q)
+if [ "$cuda" ]; then
+    lengths=512,1024,2048,4096,8192,16384,32768,65536 tokens=16384 hidden=2048 head_dims=128,64 limit=500
+    decode='--heads 32 --kv-heads 8' keys=2
+else
+    lengths=64,128,256 tokens=1 hidden=64 head_dims=64 limit=2000
+    decode='--heads 8 --kv-heads 2' keys=16
+fi
+: "${LENGTHS:=$lengths}" "${TOKENS:=$tokens}" "${HIDDEN:=$hidden}" "${HEAD_DIMS:=$head_dims}" "${MASKS:=full,causal}" "${LIMIT:=$limit}"
+: "${RESULTS:=notes/results/$(echo "$device" | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9][^a-z0-9]*/-/g; s/^-//; s/-$//')}"
+for list in LENGTHS TOKENS HIDDEN HEAD_DIMS LIMIT; do
+    eval "value=\$$list"
+    echo "$value" | grep -Eqx '[1-9][0-9]*(,[1-9][0-9]*)*' || stop "$list=$value: choose whole numbers, with commas between"
+done
+each() { echo "$1" | tr , ' '; }
+
+mkdir -p "$RESULTS" && file=$RESULTS/sweep.csv || exit 2
+[ -s "$file" ] || echo "$columns" >"$file"
+[ "$(sed 1q "$file")" = "$columns" ] || stop "$file: has other columns than this sweep writes: move it away"
+[ -z "$(tail -c 1 "$file")" ] || sed -i '$d' "$file" # a line that was cut in writing
+broken=0
+
+# One variant at one head dim and mask, over the lengths.
+series() { # program variant head_dim mask kind
+    stage=${1##*/}
+    for length in $(each "$LENGTHS"); do
+        heads=$((HIDDEN > $3 ? HIDDEN / $3 : 1)) batch=$((TOKENS > length ? TOKENS / length : 1))
+        shape="--batch $batch --heads $heads --kv-heads $heads --seqlen $length --seqlen-k $length"
+        [ "$5" = decoding ] && shape="--batch 1 $decode --seqlen 1 --seqlen-k $((length * keys))"
+        shape="$shape --head-dim $3 --dtype ${DTYPE:-fp16} --mask $4"
+        name=$stage/$2
+        [ "$2" = "$stage" ] && name=$stage
+        key="$stage,$name,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
+        if ! grep -q "^$key" "$file"; then
+            [ -t 2 ] && printf '\r\033[K%s %s ...' "$name" "$shape" >&2
+            new=$("$1" --csv $shape --variant "$2" --no-validate 2>"$file.err")
+            code=$?
+            if [ $code -gt 2 ] || [ -z "$new" ]; then
+                [ $code -eq 2 ] && stop "$(tail -n 1 "$file.err")"
+                broken=$((broken + 1))
+                echo "$name $shape: exit code $code: $(tail -n 1 "$file.err")"
+                return
+            fi
+            echo "$new" | sweep_rows "$stage" >>"$file"
+        fi
+        # Nothing more to learn where memory has ended or a launch takes too long.
+        grep "^$key" "$file" | awk -F, -v limit="$LIMIT" '/memory/ || $12 > limit {exit 1}' || return
+    done
+}
+
+for program in "$@"; do
+    kind=$(awk -v stage="${program##*/}" '$1 == stage {print $3}' common/ladder.txt)
+    variants=$("$program" --help | awk '/^variants/ {list = 1; next} list && NF {print $1}')
+    [ "$(echo "$variants" | wc -l)" -gt 1 ] && variants=$(echo "$variants" | grep -vx 00_naive)
+    for variant in $variants; do
+        for head_dim in $(each "$HEAD_DIMS"); do
+            for mask in $(each "$([ "$kind" = decoding ] && echo full || echo "$MASKS")"); do
+                series "$program" "$variant" "$head_dim" "$mask" "$kind"
+            done
+        done
+    done
+done
+[ -t 2 ] && printf '\r\033[K' >&2
+rm -f "$file.err"
+echo "$file: $(($(wc -l <"$file") - 1)) rows$([ $broken -eq 0 ] || echo ", $broken series broke; the next sweep tries them again")"
+[ $broken -eq 0 ]
