@@ -298,8 +298,10 @@ static void try_file(void) {
     if (c.code == 124)
         say(1, "it does not come to an end");
     const char *failure = strstr(c.out, " --variant "), *end = failure ? strstr(failure, "out of bounds") : NULL;
+    while (failure && failure > c.out && failure[-1] != ' ') /* back to the program's name */
+        failure--;
     if (failure && end)
-        say(1, "it fails for%.*s)", (int)(end + strlen("out of bounds") - failure), failure);
+        say(1, "it fails for %.*s)", (int)(end + strlen("out of bounds") - failure), failure);
     char *last = c.out + strlen(c.out) - (*c.out != 0);
     *last = 0; /* the newline */
     last = strrchr(c.out, '\n');
