@@ -11,7 +11,7 @@
  *             summed of the same P, unrounded, so that O / l needs no correction; LSE does. There is no room above: m must
  *             follow every new maximum.
  * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So a key tile's product is summed
- *             apart, and joins O in fp32, once a tile, with V's scale: O = factor O + v_scale (P V8).
+ *             apart, and joins O in fp32, once a tile, with V's scale: O = alpha O + v_scale (P V8).
  * V.          mma's B operand wants neighbours in k, here keys, in one register. ldmatrix moves pairs of bytes and cannot
  *             transpose single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h:
  *             key_at_place).
@@ -158,17 +158,17 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         }
 
         /* The maximum. It must be the true one: e4m3 has no room for a P above it. */
-        float factor[2]; /* of what was summed with the old one */
+        float alpha[2]; /* of what was summed with the old one */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float tile_max = s[0][2 * h];
+            float row_max = s[0][2 * h];
 #pragma unroll
             for (int n = 0; n < Bc / 8; n++)
-                tile_max = fmaxf(tile_max, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-            const float m_new = fmaxf(m[h], quad_max(tile_max) * scale_log2);
-            factor[h] = exp2_approx(m[h] - m_new);
+                row_max = fmaxf(row_max, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+            const float m_new = fmaxf(m[h], quad_max(row_max) * scale_log2);
+            alpha[h] = exp2_approx(m[h] - m_new);
             m[h] = m_new;
-            l[h] *= factor[h];
+            l[h] *= alpha[h];
         }
 
         /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. l gets a tile's sum as one, because
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             }
         l[0] += tile_l[0], l[1] += tile_l[1];
 
-        /* O = factor O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
+        /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
 #pragma unroll
         for (int d = 0; d < D / 8; d += 2) {
             float product[2][4] = {};
@@ -205,8 +205,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             }
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                o[d][i] = factor[i / 2] * o[d][i] + v_scale * product[0][i];
-                o[d + 1][i] = factor[i / 2] * o[d + 1][i] + v_scale * product[1][i];
+                o[d][i] = alpha[i / 2] * o[d][i] + v_scale * product[0][i];
+                o[d + 1][i] = alpha[i / 2] * o[d + 1][i] + v_scale * product[1][i];
             }
         }
     }
@@ -216,13 +216,13 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     __syncthreads(); /* every warp is done with K and V, where O goes now */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float sum = quad_sum(l[h]);
-        const float inverse = sum > 0 ? 1 / sum : 0;
+        const float l_row = quad_sum(l[h]);
+        const float inverse = l_row > 0 ? 1 / l_row : 0;
         const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
         if (lane % 4 == 0 && row < p.seqlen_q)
             t.lse[flat_row] =
-                sum > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(sum) + x.lse_shift[flat_row] : -INFINITY;
+                l_row > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(l_row) + x.lse_shift[flat_row] : -INFINITY;
 #pragma unroll
         for (int d = 0; d < D / 8; d++) {
             const uint32_t pair = pack_pair<T>(o[d][2 * h] * inverse, o[d][2 * h + 1] * inverse);

@@ -122,18 +122,18 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             scale_log2 = 1;
         }
 
-        /* The maximum. `factor` brings O to the new one, and from the last tile's V scale to this one's. */
-        float factor[2], exponent[2];
+        /* The maximum. `alpha` brings O to the new one, and from the last tile's V scale to this one's. */
+        float alpha[2], exponent[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float tile_max = s[2 * h];
+            float row_max = s[2 * h];
 #pragma unroll
             for (int n = 0; n < Bc / 8; n++)
-                tile_max = fmaxf(tile_max, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
-            const float m_new = fmaxf(m[h], quad_max(tile_max) * scale_log2);
-            factor[h] = exp2_approx(m[h] - m_new);
-            l[h] *= factor[h];
-            factor[h] *= o_scale / v_scale;
+                row_max = fmaxf(row_max, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
+            const float m_new = fmaxf(m[h], quad_max(row_max) * scale_log2);
+            alpha[h] = exp2_approx(m[h] - m_new);
+            l[h] *= alpha[h];
+            alpha[h] *= o_scale / v_scale;
             m[h] = m_new;
             exponent[h] = E::largest_exponent - m_new;
         }
@@ -177,18 +177,18 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
-            o[i] = o[i] * factor[i / 2 % 2] + product[i];
+            o[i] = o[i] * alpha[i / 2 % 2] + product[i];
     }
 
     /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
     float to_o[2]; /* from units of o_scale and l */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float sum = quad_sum(l[h]);
-        to_o[h] = sum > 0 ? o_scale / sum : 0;
+        const float l_row = quad_sum(l[h]);
+        to_o[h] = l_row > 0 ? o_scale / l_row : 0;
         const size_t flat_row = (size_t)here.batch_head * p.seqlen_q + row + 8 * h;
         if (lane % 4 == 0 && row + 8 * h < p.seqlen_q)
-            t.lse[flat_row] = sum > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(sum) + scales.lse_shift[flat_row] : -INFINITY;
+            t.lse[flat_row] = l_row > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row] : -INFINITY;
     }
     if (p.dtype == DTYPE_FP16)
         store_rows<__half, D>((__half *)t.o, p, here.batch_head, row, o, to_o);

@@ -31,22 +31,22 @@ template <typename V> __device__ inline void zero_rows(V &v, int first, int rows
 }
 
 /* S becomes P = 2^(scale_log2 S - m), in place. Updates m, which is stored times scale_log2, and this lane's part of l.
- * Returns whether any row's m has changed; O must then be multiplied by `factor`. m starts at -inf: a row that has seen no key
+ * Returns whether any row's m has changed; O must then be multiplied by `alpha`. m starts at -inf: a row that has seen no key
  * yet keeps it, and its P are 2^-inf = 0. */
 template <int Bc>
-__device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2], float (&factor)[2], float scale_log2) {
+__device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     bool moved = false;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float tile_max = s[2 * h];
+        float row_max = s[2 * h];
 #pragma unroll
         for (int n = 0; n < Bc / 8; n++)
-            tile_max = fmaxf(tile_max, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
-        tile_max = quad_max(tile_max);
-        const float m_new = tile_max * scale_log2 > m[h] + SLACK ? tile_max * scale_log2 : m[h];
-        factor[h] = m_new == m[h] ? 1 : exp2_approx(m[h] - m_new); /* avoids -inf - (-inf) */
+            row_max = fmaxf(row_max, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
+        row_max = quad_max(row_max);
+        const float m_new = row_max * scale_log2 > m[h] + SLACK ? row_max * scale_log2 : m[h];
+        alpha[h] = m_new == m[h] ? 1 : exp2_approx(m[h] - m_new); /* avoids -inf - (-inf) */
         moved |= m_new != m[h];
-        l[h] *= factor[h];
+        l[h] *= alpha[h];
         m[h] = m_new;
         const float shift = shift_of(m_new);
         float tile_l = 0; /* a tile's sum as one: beside a large l a single P loses its last bits */
@@ -78,10 +78,10 @@ __device__ inline void write_output(const Problem &p, const Tensors &t, int batc
     float inverse[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const float sum = quad_sum(l[h]);
-        inverse[h] = sum > 0 ? 1 / sum : 0;
+        const float l_row = quad_sum(l[h]);
+        inverse[h] = l_row > 0 ? 1 / l_row : 0;
         if (threadIdx.x % 4 == 0 && row + 8 * h < p.seqlen_q)
-            t.lse[(size_t)batch_head * p.seqlen_q + row + 8 * h] = sum > 0 ? m[h] * LN_2 + logf(sum) : -INFINITY;
+            t.lse[(size_t)batch_head * p.seqlen_q + row + 8 * h] = l_row > 0 ? m[h] * LN_2 + logf(l_row) : -INFINITY;
     }
     store_rows<T, D>((T *)t.o, p, batch_head, row, o, inverse);
 }

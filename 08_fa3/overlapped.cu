@@ -135,7 +135,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         if (here.batch_head < 0)
             break;
         const int row = here.first_row + own_row;
-        float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, factor[2];
+        float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
 
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1;
@@ -159,7 +159,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 mbarrier_arrive(&shared.k_empty[place(n)]);
             if (tile >= here.whole_tiles)
                 mask<Bc>(first, p, here.keys, row, tile * Bc);
-            softmax<Bc>(first, m, l, factor, scale_log2);
+            softmax<Bc>(first, m, l, alpha, scale_log2);
             to_operand<T>(a, first);
 
             /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
@@ -179,7 +179,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     mbarrier_arrive(&shared.k_empty[place(n + 1)]);
                 if (tile >= here.whole_tiles)
                     mask<Bc>(s, p, here.keys, row, tile * Bc);
-                const bool moved = softmax<Bc>(s, m, l, factor, scale_log2);
+                const bool moved = softmax<Bc>(s, m, l, alpha, scale_log2);
 
                 /* The next turn needs tile n + 2 of K and would wait for it soon. This loop keeps the compiler from moving
                  * wgmma_wait<0> up, in front of the softmax. (Measured in notes/08_fa3.md.) */
@@ -189,7 +189,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
                 if (moved)
-                    rescale(o, factor);
+                    rescale(o, alpha);
                 to_operand<T>(a, s);
             }
             if (elect_one())

@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(THREADS, 3)
         /* Mask, softmax, P as an operand */
         if (tile >= here.whole_tiles)
             mask<Bc>(s, p, here.keys, row, tile * Bc);
-        float factor[2];
-        if (softmax<Bc>(s, m, l, factor, scale_log2))
-            rescale(o, factor);
+        float alpha[2];
+        if (softmax<Bc>(s, m, l, alpha, scale_log2))
+            rescale(o, alpha);
         uint32_t a[Bc / 16][4];
         to_operand<T>(a, s);
 

@@ -44,16 +44,13 @@ MemoryNeed memory_need(const Options *o) {
     const Problem *p = &o->problem;
     double q = (double)query_elements(p) * dtype_bytes(p->dtype), k = (double)key_elements(p) * dtype_bytes(p->dtype),
            lse = (double)row_count(p) * sizeof(float);
-    double inputs = q + 2 * k, outputs = q + lse,
-           copies = o->validate ? 2
-                    : o->save   ? 1
-                                : 0; /* the reference's, and one to judge */
-    double results = copies * outputs, judge = o->validate ? sample_bytes(o) + prepared_bytes(o) : 0;
+    double inputs = q + 2 * k, outputs = q + lse, judge = o->validate ? sample_bytes(o) + prepared_bytes(o) : 0;
+    int copies = o->validate ? 2 : o->save != NULL; /* of what variants write: the reference's, and one to judge */
+    double results = copies * outputs;
     MemoryNeed need = {.device = inputs + outputs};
-    if (task_of(o->stage)
-            ->with_d_o) { /* dO; dQ, dK and dV; the forward pass has no reference, and one gradient is computed again */
-        double gradients = inputs;
-        results = (copies > 0) * outputs + copies * gradients + (copies > 0) * larger(q, k);
+    if (task_of(o->stage)->with_d_o) {
+        double gradients = inputs; /* the forward pass has no reference, and one gradient is computed again */
+        results = copies ? outputs + copies * gradients + larger(q, k) : 0;
         inputs += q;
         need.device += q + gradients;
     }

@@ -89,7 +89,8 @@ void run_preparation(Run *run, const Launch *launch, const Row *row);
 
 /* ---- tracing.c: --trace ---- */
 
-/* Counts what the variant that --variant names, or each of the stage, does to memory. Returns the exit code: 1 if there is a race. */
+/* Counts what the variant that --variant names, or each of the stage, does to memory. Returns the exit code: 1 if there is a
+ * race, 2 if none can run. */
 int trace_variants(Run *run);
 
 #endif
