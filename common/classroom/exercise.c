@@ -99,7 +99,9 @@ static void choose(int line) {
     stage = value("stage");
     const char *copy = value("change") ? value("change") : value("blank");
     snprintf(original, sizeof original, "%.*s", copy ? (int)strcspn(copy, ":") : 0, copy ? copy : "");
-    snprintf(file, sizeof file, copy ? "exercises/%s/%s" : "", number, name_of(original));
+    snprintf(file, sizeof file, "exercises/%s/%s", number, name_of(original));
+    if (!copy)
+        *file = 0;
 }
 
 static void list(void) {
