@@ -13,7 +13,7 @@
  *                       every score of a row falls by the same number, and softmax does not see it. LSE does: it gets it
  *                       back. For keys that have much in common.
  *
- * Each is a part of its own: rotate.cuh, smooth.cuh; V is transposed as well, transpose.cuh. row_tile.cuh is what they share:
+ * The last two are in files of their own, rotate.cuh and smooth.cuh, and so is V, transpose.cuh. row_tile.cuh is what they share:
  * a block has a tile of 64 queries or 128 keys, which is what may share a scale, in registers. Here is rounding itself.
  *
  * What it costs. Read once 2 (Nq + 2 Nk) D bytes a head, written half of it; --scaling tensor reads all of it once more

@@ -93,11 +93,11 @@ static PreparedRounding rounding_of(int format, double sum_roundoff) {
     int e4m3 = format == FORMAT_E4M3;
     double largest = e4m3 ? 448 : 57344, u = e4m3 ? 0x1p-4 : 0x1p-3, half_step = e4m3 ? 0x1p-10 : 0x1p-17;
     return (PreparedRounding){.input_roundoff = u,
-                      .input_step = half_step / largest,
-                      .least_amax = LEAST_SCALE * largest,
-                      .p_roundoff = u,
-                      .p_step = half_step / (e4m3 ? 0x1p8 : 0x1p15),
-                      .sum_roundoff = sum_roundoff};
+                              .input_step = half_step / largest,
+                              .least_amax = LEAST_SCALE * largest,
+                              .p_roundoff = u,
+                              .p_step = half_step / (e4m3 ? 0x1p8 : 0x1p15),
+                              .sum_roundoff = sum_roundoff};
 }
 
 /* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2,

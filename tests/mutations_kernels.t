@@ -158,7 +158,7 @@ my @mutations = (
     ['06_fp8', 'mma', $fp8_mma, '{LOWEST, LOWEST}', '{-1e30f, -1e30f}', 'scores below where the maximum starts'],
     ['06_fp8', 'wgmma', $fp8_wgmma, '{LOWEST, LOWEST}', '{-1e30f, -1e30f}', 'scores below where the maximum starts'],
     ['06_fp8', 'wgmma', $warpgroup, '8 * n < visible', '8 * n <= visible', 'mask off by one'],
-    ['tests/06_fp8', '', $fp8_mma, 'tile_l[h] += four[j];', 'l[h] += four[j];', 'a long row loses bits of every P'],
+    ['06_fp8', 'mma', $fp8_mma, 'tile_l[h] += four[j];', 'l[h] += four[j];', 'a long row loses bits of every P'],
     ['tests/prepared', '', 'common/judge/prepared.c', 'fmax(longest, r->least_amax)', 'longest', 'scales that never end'],
     # decoding
     ['07_flash_decoding', 'one_block', $one_block, 'load(tile + STAGES - 1);', 'load(tile + STAGES);', 'the wrong keys are copied'],
@@ -197,6 +197,7 @@ my @mutations = (
     ['07_flash_decoding', 'equal_shares', $equal_shares, 'o_scale = scale_of(cache.v_scale, head)', 'o_scale = 1', 'scale of V left out'],
     # asynchrony
     ['08_fa3', 'wgmma', $fa3, 'm[h] * LN_2 + logf(l_row)', 'logf(l_row)', 'LSE without the max'],
+    ['08_fa3', 'wgmma', $fa3, 'tile_l += s[j];', 'l[h] += s[j];', 'a long row loses bits of every P'],
     ['08_fa3', 'wgmma', $fa3, 'l[h] *= alpha[h];', '', 'rescale of the row sum skipped'],
     ['08_fa3', 'wgmma', $warpgroup, '8 * n < visible', '8 * n <= visible', 'mask off by one'],
     ['08_fa3', 'wgmma', $fa3, 'shift = shift_of(m_new)', 'shift = m_new', 'NaN in rows that see no key of a tile'],

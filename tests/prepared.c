@@ -131,10 +131,10 @@ static void test_prepared(void) {
             /* u of the row, and of the longest for K, whose mean may have gone; half a step of the largest number, or of the
              * least that a scale maps; fp32 */
             const PreparedRounding kinds[] = {{.input_roundoff = 0x1p-4},
-                                      {.input_step = 0x1p-6},
-                                      {.input_step = 0x1p-6, .least_amax = 100},
-                                      {.input_step = 0x1p-6, .least_amax = 0x1p-9},
-                                      {.input_step = 0}};
+                                              {.input_step = 0x1p-6},
+                                              {.input_step = 0x1p-6, .least_amax = 100},
+                                              {.input_step = 0x1p-6, .least_amax = 0x1p-9},
+                                              {.input_step = 0}};
             for (int kind = 0; kind < 5; kind++) {
                 reset();
                 rounding = kinds[kind];
