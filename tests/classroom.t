@@ -186,7 +186,7 @@ push @{$of_stage{$1}}, "$1.$2" while $list =~ /^(\d\d)\.(\d+)  /mg;
 for my $stage (@stages) {
     my ($number) = $stage =~ /^(\d\d)/;
     my @numbers = @{$of_stage{$number} // []};
-    next if !@numbers && !-e "notes/exercises/$stage.pl"; # a new stage may still be without
+    next if !@numbers && !-e "notes/exercises/$stage.txt"; # a new stage may still be without
     cmp_ok(scalar @numbers, '>=', 4, "$stage has at least three exercises and one to fill in") or next;
     $run = run(@exercise, $numbers[-1]);
     my ($file, $original) = $run->{out} =~ m{^\S+  (exercises/\S+) is (\S+) with \d+ lines missing}m;
