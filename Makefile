@@ -269,4 +269,4 @@ $(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/table.o $(call grid,
 endif
 
 exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
-	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' DEVICE=$(DEVICE) $< $(N) $(if $(ANSWER),'$(ANSWER)')
+	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(if $(filter /%,$(OUT)),$(OUT)-trace)' DEVICE=$(DEVICE) $< $(N) $(if $(ANSWER),'$(ANSWER)')

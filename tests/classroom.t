@@ -191,6 +191,7 @@ for my $stage (@stages) {
     $run = run(@exercise, $numbers[-1]);
     my ($file, $original) = $run->{out} =~ m{^\S+  (exercises/\S+) is (\S+) with \d+ lines missing}m;
     ok($file && read_text($file) =~ /YOUR LINES/, "the last one has its blank") or diag($run->{out}, $run->{err});
+    is(open_braces($file), open_braces($original), 'and no brace of it is left') if $file;
     next if !$file || !($all || $number eq '00');
     $run = run(@exercise, $numbers[-1]);
     is($run->{code}, 1, "$numbers[-1]: with the blank it fails");
@@ -257,3 +258,4 @@ sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return
 sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
 # A sweep's note at each length.
 sub notes_of { return map { my @cell = split /,/, $_, 23; $cell[7] => $cell[22] } grep { /^08/ } split /\n/, read_text($csv) }
+sub open_braces { my $text = read_text($_[0]); return ($text =~ tr/{//) - ($text =~ tr/}//) }

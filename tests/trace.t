@@ -69,7 +69,8 @@ for my $stage (@stages) {
 }
 
 # The table in notes/trace.md is what make trace prints.
-my %now = map { /^(\S+)/ ? ($1 => $_) : () } `perl common/classroom/trace_table.pl @{[map { "$build/$_/$_" } @stages]} -- --heads 1 --seqlen 512`;
+my $traces = join '; ', map { "$build/$_/$_ --trace --json --heads 1 --seqlen 512" } @stages;
+my %now = map { /^(\S+)/ ? ($1 => $_) : () } `($traces) | awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk`;
 open my $note, '<', 'notes/trace.md' or die "notes/trace.md: $!";
 my @printed = grep { /^\d+_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
 ok(@printed >= 10, 'notes/trace.md has the table');

@@ -99,7 +99,9 @@ static void choose(int line) {
     stage = value("stage");
     const char *copy = value("change") ? value("change") : value("blank");
     snprintf(original, sizeof original, "%.*s", copy ? (int)strcspn(copy, ":") : 0, copy ? copy : "");
-    snprintf(file, sizeof file, copy ? "exercises/%s/%s" : "", number, name_of(original));
+    snprintf(file, sizeof file, "exercises/%s/%s", number, name_of(original));
+    if (!copy)
+        *file = 0;
 }
 
 static void list(void) {
@@ -134,13 +136,6 @@ static const char *built(const char *folder, const char *name, const char *devic
     return path;
 }
 
-static Command run(const char *path, const char *options) {
-    show_progress("running ...");
-    Command c = command("%s '%s' %s", value("blank") ? "exec timeout 300" : "exec", path, options);
-    show_progress("%s", "");
-    return c;
-}
-
 /* ---- questions ---- */
 
 /* Hands out the student's copy, if it is not there. What is there is never written over. */
@@ -161,37 +156,27 @@ static const char *answer_in(const char *options) {
 /* What the kernels do: the answers, one a line. The rows of all `trace` and `measure` lines, with a field `run` that counts those
  * lines, are what the `answer` lines are computed from. */
 static char *computed(const char *answer) {
-    char rows[] = "/tmp/exercise-rows-XXXXXX", script[] = "/tmp/exercise-answers-XXXXXX", options[1024];
-    FILE *row_file = fdopen(mkstemp(rows), "w"), *script_file = fdopen(mkstemp(script), "w");
-    if (!row_file || !script_file)
-        cannot_run("no place for a temporary file");
+    char runs[4096] = ":", script[4096] = "", traced_build[PATH];
+    snprintf(traced_build, sizeof traced_build, "cpu TRACE=1 OUT='%s'", trace_out);
     make_copy();
-    fprintf(script_file, "BEGIN { OFMT = \"%%.15g\" }\nEND {\n");
-    for (int line = at, runs = 0; in_exercise(line); line++) {
-        int traced = has_key(line, "trace");
+    for (int line = at, run = 0; in_exercise(line); line++) {
+        const char *options = lines[line].value;
+        int traced = has_key(line, "trace"), fixed = (int)(answer_in(options) - options);
+        char *to = script + strlen(script);
         if (has_key(line, "answer"))
-            fprintf(script_file, "print (%s)\n", lines[line].value);
+            snprintf(to, sizeof script - strlen(script), "print (%s)\n", options);
         if (!traced && !has_key(line, "measure"))
             continue;
-        int fixed = (int)(answer_in(lines[line].value) - lines[line].value);
-        snprintf(options, sizeof options, "%s --json %.*s %s", traced ? "--trace" : "", fixed, lines[line].value,
-                 lines[line].value[fixed] ? answer : "");
-        Command c = run(traced ? built(trace_out, stage, "cpu TRACE=1") : built(out, stage, device), options);
-        if (*c.out != '{')
-            cannot_run("%s", c.reason);
-        runs++;
-        char *save;
-        for (char *row = strtok_r(c.out, "\n", &save); row; row = strtok_r(NULL, "\n", &save))
-            fprintf(row_file, "{\"run\": %d, %s\n", runs, row + 1);
+        snprintf(to, sizeof script - strlen(script), "if (!count(\"run=%d\")) exit 1\n", ++run); /* it did not run */
+        snprintf(runs + strlen(runs), sizeof runs - strlen(runs), "; '%s' %s --json %.*s %s | sed 's/^{/{\"run\": %d, /'",
+                 traced ? built(trace_out, stage, traced_build) : built(out, stage, device), traced ? "--trace" : "", fixed,
+                 options, options[fixed] ? answer : "", run);
     }
-    fprintf(script_file, "}\n");
-    fclose(row_file);
-    fclose(script_file);
-    Command c = command("awk -f common/classroom/rows.awk -f %s %s", script, rows);
-    unlink(rows);
-    unlink(script);
+    show_progress("running ...");
+    Command c = command("(%s) | awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s }'", runs, script);
+    show_progress("%s", "");
     if (c.code)
-        cannot_run("N=%s: its answer cannot be computed: %s", number, c.reason);
+        cannot_run("%s", c.reason);
     return c.out;
 }
 
@@ -289,10 +274,12 @@ static void cut(void) {
 
 /* What the stage's grid finds in the student's file: the first case that fails, and how. */
 static void try_file(void) {
-    char options[PATH];
     const char *variant = value("variant");
-    snprintf(options, sizeof options, "--quick %s %s 2>&1", variant ? "--variant" : "", variant ? variant : "");
-    Command c = run(built(out, "grid", device), options);
+    const char *grid = built(out, "grid", device);
+    show_progress("trying shapes and masks ...");
+    Command c =
+        command("exec timeout 300 '%s' --quick %s %s 2>&1", grid, variant ? "--variant" : "", variant ? variant : "");
+    show_progress("%s", "");
     if (c.code == 0 && !c.signal)
         say(0, "right");
     if (c.code == 124)
