@@ -17,7 +17,7 @@ endif
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
-        trace trace-defects intensity intensity-built compare sweep fp8-errors plots diff exercise compile_commands.json
+        trace trace-defects intensity compare sweep fp8-errors plots diff exercise compile_commands.json
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|kind|links.
@@ -110,10 +110,11 @@ $(OUT)/%.a:
 	@rm -f $@ && $(AR) rcs $@ $^
 
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
+DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
-link = $(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
-$(PROGRAMS) $(TESTS):
-	$(link)
+SOLVED   := $(if $(EXERCISE),$(addprefix $(OUT)/exercises/$(EXERCISE)/,$(EXERCISE_STAGE) grid))
+$(PROGRAMS) $(TESTS) $(SOLVED):
+	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES)
@@ -172,8 +173,7 @@ fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
 mutations: ## plant mistakes in the kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
-	@$(MAKE) mutations-kernels DEVICE=cpu
-	@$(MAKE) mutations-host DEVICE=cpu
+	@$(MAKE) mutations-kernels DEVICE=cpu && $(MAKE) mutations-host DEVICE=cpu
 mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 	$(PROVE) tests/mutations_$*.t
 
@@ -181,7 +181,7 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 # Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100"
 TRACE_OPTIONS ?= --heads 1 --seqlen 256
 ifndef TRACE
-trace test-trace trace-defects $(STAGES:%=trace-%):
+trace intensity test-trace trace-defects $(STAGES:%=trace-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
@@ -190,6 +190,9 @@ trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; tra
 
 $(STAGES:%=trace-%):
 	@$< --trace $(TRACE_OPTIONS)
+
+intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
+	@perl notes/intensity.pl $^
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
 	$(PROVE) $< tests/trace.t
@@ -234,8 +237,7 @@ help: ## this list
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
 # Options go to the programs: make compare COMPARE_OPTIONS="--seqlen 1024 --causal". TOOLS are the students', in C.
-TOOLS    := $(OUT)/classroom/compare $(OUT)/classroom/exercise
-DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
+TOOLS := $(OUT)/classroom/compare $(OUT)/classroom/exercise
 $(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classroom/command.c) $(OUT)/common/host.a
 	$(call quiet,link    $@)$(CC) $(CFLAGS) $^ -o $@ -lm
 
@@ -252,11 +254,6 @@ plots: ## draw notes/pictures/ from the result files; needs Python with matplotl
 	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
 	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py $(PLOT_OPTIONS)
 
-intensity: ## FLOPs a byte of every variant, by the trace, into notes/results/intensity.tsv, for the roofline
-	@$(MAKE) --no-print-directory DEVICE=cpu TRACE=1 intensity-built
-intensity-built: $(filter-out $(DECODING),$(PROGRAMS))
-	@perl notes/intensity.pl $^
-
 diff-%:
 	@sh common/classroom/diff.sh $*
 diff: ## the lesson between two kernels: make diff-04 (from what 04 builds on), diff-03-04, diff-04.1-04.2
@@ -268,9 +265,7 @@ SCRATCH := $(call objects,$(wildcard exercises/$(EXERCISE)/*.cu))
 scratch  = $(SCRATCH) $(filter-out $(addprefix $(OUT)/$(EXERCISE_STAGE)/,$(notdir $(SCRATCH))),$(call kernels,$(EXERCISE_STAGE))) $(LIBRARIES)
 $(SCRATCH): KERNEL_CC += -I$(EXERCISE_STAGE) -w
 $(OUT)/exercises/$(EXERCISE)/$(EXERCISE_STAGE): $(OUT)/$(EXERCISE_STAGE)/main.c.o $(scratch)
-	$(link)
 $(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/table.o $(call grid,$(EXERCISE_STAGE)) $(scratch)
-	$(link)
 endif
 
 exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
