@@ -151,7 +151,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
         /* m. Any number near the maximum will do, since the division by l takes it out again: while a row's maximum is at most
          * SLACK above m, m stays. Mostly no row of the warp moves, and the rescaling of O and l is left out. */
         float shift[m_tiles][2]; /* old m - new m, at most 0 */
-        bool rescale = false;
+        bool rescale = false, far = false;
 #pragma unroll
         for (int i = 0; i < m_tiles; i++)
 #pragma unroll
@@ -163,6 +163,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
                 row_max = scale_log2 * quad_max(row_max);
                 float m_new = row_max > m[i][h] + SLACK ? row_max : m[i][h];
                 rescale |= m_new != m[i][h];
+                far |= fabsf(m_new) > FAR;
                 shift[i][h] = m[i][h] - m_new;
                 m[i][h] = m_new;
             }
@@ -181,6 +182,18 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
                 }
         }
 
+        float factor = scale_log2;
+        if (far) { /* m's rounding error has a whole part by now, and only a product rounded alike cancels it (softmax.cuh: FAR) */
+#pragma unroll
+            for (int i = 0; i < m_tiles; i++)
+#pragma unroll
+                for (int n = 0; n < Bc / 8; n++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        s[i][n][j] = __fmul_rn(s[i][n][j], scale_log2);
+            factor = 1;
+        }
+
         /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. 16 keys at a time, so that the special-
          * function units can work on the next 16 while the tensor cores multiply these. l stays the lane's own sum. */
 #pragma unroll
@@ -192,8 +205,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
 #pragma unroll
                 for (int j = 0; j < 4; j++) { /* rows g and g + 8 of the left eight keys, then of the right eight */
                     int h = j % 2;
-                    float low = exp2_approx(s[i][2 * n + j / 2][2 * h] * scale_log2 - m[i][h]);
-                    float high = exp2_approx(s[i][2 * n + j / 2][2 * h + 1] * scale_log2 - m[i][h]);
+                    float low = exp2_approx(s[i][2 * n + j / 2][2 * h] * factor - m[i][h]);
+                    float high = exp2_approx(s[i][2 * n + j / 2][2 * h + 1] * factor - m[i][h]);
                     row_sum[h] = j < 2 ? low + high : row_sum[h] + (low + high);
                     a[i][j] = pack_pair<T>(low, high);
                 }

@@ -49,12 +49,21 @@ __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2],
         l[h] *= alpha[h];
         m[h] = m_new;
         const float shift = shift_of(m_new);
+        float factor = scale_log2;
+        if (fabsf(shift) > FAR) { /* softmax.cuh: why */
+#pragma unroll
+            for (int n = 0; n < Bc / 8; n++)
+#pragma unroll
+                for (int j = 4 * n + 2 * h; j < 4 * n + 2 * h + 2; j++)
+                    s[j] = __fmul_rn(s[j], scale_log2);
+            factor = 1;
+        }
         float tile_l = 0; /* a tile's sum as one: beside a large l a single P loses its last bits */
 #pragma unroll
         for (int n = 0; n < Bc / 8; n++)
 #pragma unroll
             for (int j = 4 * n + 2 * h; j < 4 * n + 2 * h + 2; j++) {
-                s[j] = exp2_approx(s[j] * scale_log2 - shift);
+                s[j] = exp2_approx(s[j] * factor - shift);
                 tile_l += s[j];
             }
         l[h] += tile_l;

@@ -34,8 +34,8 @@ static void *draw_tensor(const Case *c, int tensor) {
         if (c->inputs == ONE_HOT && is_score) /* scores 0 and, where row and column hit the same d, +-100 */
             value = d != (int)(row % p->head_dim) ? 0 : (row & 64 ? -1 : 1) * 10 * sqrt(sqrt((double)p->head_dim));
         if (c->inputs == FAR_BELOW &&
-            is_score) /* every score is -2^106, about -8e31: a power of two, which no factor rounds */
-            value = d ? 0 : tensor == 0 ? 0x1p53 : -0x1p53;
+            is_score) /* every score is about -2e32, and times log2(e) it has more digits than fp32 */
+            value = d ? 0 : tensor == 0 ? 0x1.98p53 : -0x1.98p53;
         dtype_store(p->dtype, host, i, value * shift);
     }
     return host;
