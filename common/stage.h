@@ -123,9 +123,6 @@ typedef struct {
  * or the bounds are too wide to check anything. */
 int harness_main(const Stage *stage, int argc, char **argv);
 
-/* Why `variant` cannot run `p` on this device: one sentence without a full stop, or NULL if it can. The text lives until the next call. */
-const char *variant_refuses(const Variant *variant, const Problem *p);
-
 /* The stage everything is validated against; linked into every program. */
 extern const Variant naive_variant;
 

@@ -17,6 +17,7 @@
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->  how many times a row's
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->       or divided by a number
+#     <!-- value: diff 03-04 -->29 lines of code go, 30 come<!-- end -->     of make diff-03-04
 #     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
 #
 # A file or a row that is not there yet gives "not measured yet"; of a row it says so each time.
@@ -45,7 +46,7 @@ sub figure {
     my ($kind, $wish, $old) = @_;
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
-        !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
+        $file eq 'diff' ? changed_lines(@words) : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
             : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file) : peers($file);
     } // die "$page: $kind: $wish: $@";
@@ -82,6 +83,9 @@ sub row {
 }
 
 # ---- figures ----
+
+# "67 lines of code go, 79 come": what make diff says.
+sub changed_lines { return (`sh common/classroom/diff.sh $_[0]` =~ /: (\d+ lines of code go, \d+ come)$/)[0] // 'not comparable' }
 
 sub value {
     my ($file, $name, $column, $over, $divisor) = @_;

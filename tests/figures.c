@@ -7,6 +7,7 @@
  */
 #define _XOPEN_SOURCE 700 /* posix_openpt */
 #include "../common/numeric.h"
+#include "../common/harness/refuse.h"
 #include "../common/judge/oracle.h"
 #include "../common/host/allocation.h"
 #include "../common/harness/run.h"

@@ -1,6 +1,6 @@
 # diff.sh - the lesson between two kernels: what the second changes in the first.                            (make diff-04)
 #
-#     sh common/classroom/diff.sh 04           the last variant of the stage that 04 builds on, and the first of 04
+#     sh common/classroom/diff.sh 04           the kernel that 04 builds on, and the first of 04
 #     sh common/classroom/diff.sh 03-04        the last variant of stage 03 and the first of stage 04
 #     sh common/classroom/diff.sh 04.1-04.2    any two
 #
@@ -27,7 +27,8 @@ kernel() { # "04.2"; or "04" and which one stands for the stage: 1p the first, $
 }
 
 case $1 in
-[0-9][0-9]) old=$(ladder | awk -v n="$1" 'index($1, n "_") == 1 {print $2}' | cut -c1-2) new=$1
+[0-9][0-9]) base=$(ladder | awk -v n="$1" 'index($1, n "_") == 1 {print $2}') new=$1 old=${base%%_*}
+    case $base in */*) old=$old.$(kernels "$old" | grep -nx "$base.cu" | cut -d: -f1) ;; esac
     [ "$old" != - ] || stop "$1 builds on no other stage: choose two, like 03-04" ;;
 *-*) old=${1%-*} new=${1#*-} ;;
 esac

@@ -7,6 +7,7 @@
 #include "../host/parallel.h"
 #include "../judge/prepared.h"
 #include "../judge/samples.h"
+#include "refuse.h"
 #include "task.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* refuse.c - can a variant run here? variant_refuses of stage.h. */
+/* refuse.c - see refuse.h. */
+#include "refuse.h"
+
 #include "../device/device.h"
-#include "options.h"
-#include "../stage.h"
 
 #include <stdio.h>
 

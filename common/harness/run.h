@@ -8,6 +8,7 @@
 #include "../judge/samples.h"
 #include "../stage.h"
 #include "options.h"
+#include "refuse.h"
 #include "report.h"
 #include "task.h"
 #include "tensors.h"
