@@ -65,11 +65,13 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     using Shared = TunedShared<T, D, CAPABILITY>;
     SHARED_MEMORY(Shared, shared);
 
-    /* Which query tile of which head. Blocks start in the order of their index: the last query tile of every head first,
-     * because under a causal mask it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
-    int all_heads = p.batch * p.heads, batch_head = blockIdx.x % all_heads;
+    /* Which query tile of which head. Blocks start in the order of their index. Full attention: the query tiles of a head one
+     * after the other, so that few heads are read at a time, and their K and V stay in L2. Causal: the last tile of every head
+     * first, because it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
+    int query_tiles = ceil_div(p.seqlen_q, Br), together = p.causal ? p.batch * p.heads : 1; /* heads that start together */
+    int turn = blockIdx.x / together, batch_head = blockIdx.x % together + turn / query_tiles;
     int batch = batch_head / p.heads, head = batch_head % p.heads;
-    int first_row = (ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads) * Br;
+    int first_row = (query_tiles - 1 - turn % query_tiles) * Br;
 
     const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
     const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));

@@ -78,11 +78,13 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     const int lane = threadIdx.x % 32;
     const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
 
-    /* Which query tile of which head. Blocks start in the order of their index: the last query tile of every head first,
-     * because under a causal mask it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
-    const int all_heads = p.batch * p.heads, batch_head = blockIdx.x % all_heads;
+    /* Which query tile of which head. Blocks start in the order of their index. Full attention: the query tiles of a head one
+     * after the other, so that few heads are read at a time, and their K and V stay in L2. Causal: the last tile of every head
+     * first, because it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
+    const int query_tiles = ceil_div(p.seqlen_q, Br), together = p.causal ? p.batch * p.heads : 1; /* heads that start together */
+    const int turn = blockIdx.x / together, batch_head = blockIdx.x % together + turn / query_tiles;
     const int batch = batch_head / p.heads, head = batch_head % p.heads, kv_head = kv_head_of(&p, head);
-    const int query_tile = ceil_div(p.seqlen_q, Br) - 1 - (int)blockIdx.x / all_heads, first_row = query_tile * Br;
+    const int query_tile = query_tiles - 1 - turn % query_tiles, first_row = query_tile * Br;
 
     /* Offsets in pairs, two elements each */
     const Pair *q = x.q8 + query_head_offset(&p, batch, head) / 2;
