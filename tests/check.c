@@ -251,6 +251,10 @@ static void test_empty(void) {
     compare_row(&c, 0, 0, 4, (double[]){9}, (double[]){9}, 1, 2);
     comparison_merge(&other, &c);
     ok(other.loosest == 2 && other.largest == 9, "whichever comes first");
+    Comparison full = other, empty = other;
+    full.empty = 0, empty.empty = 1;
+    comparison_merge(&full, &empty);
+    ok(full.empty, "and that one of the two checks nothing");
 
     reset();
     const double rest = 0.5 - 0x1p-9 - 0x1p-20 - 4 * sqrt(problem.seqlen_k) * 0x1p-24;
