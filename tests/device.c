@@ -67,7 +67,7 @@ static void test_memory(void) {
     ok(device_allocated() == before, "both given back");
     ok(!device_alloc((size_t)1 << 60, "all") && device_allocated() == before, "too much is refused");
     if (!device_properties()->cuda_version[0]) {
-        void *one = device_alloc(1000, "one"), *left;
+        void *one = device_alloc(1000, "one"), *left = NULL;
         ok(!device_alloc(memory_budget() - 999, "more than is left"),
            "an eighth of the computer's memory is not the device's");
         memory_keep_for_host(memory_budget() - 3000);
