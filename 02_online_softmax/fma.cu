@@ -39,9 +39,9 @@
 #include "../common/gpu/softmax.cuh"
 #include "../common/stage.h"
 
-constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
-constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
-constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S that a thread owns */
+/* A tile of S has Br rows, queries, and Bc columns, keys. Its threads stand DOWN by ACROSS, and each owns ROWS by COLUMNS of it. */
+constexpr int Br = 32, Bc = 32, DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS;
+constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;
 
 template <int D> struct Shared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];

@@ -146,8 +146,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
     }
 }
 
-extern "C" Planner fa1_fma_plan;
-extern "C" Launcher fa1_fma_forward;
+extern "C" { Planner fa1_fma_plan; Launcher fa1_fma_forward; }
 
 extern "C" int fa1_fma_plan(const Problem *p, Buffer *workspace) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};

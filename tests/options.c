@@ -38,9 +38,11 @@ static int same_problem(const Problem *a, const Problem *b) {
 
 /* What the command line gave, each once; 0: nothing. */
 static Problem given(const Options *o) {
-    Problem p = {0};
+    Problem p;
+    int values[AXES]; /* one of the fields is a float: writing it as an int is undefined */
     for (int i = 0; i < AXES; i++)
-        ((int *)&p)[i] = o->axes[i].count == 1 ? o->axes[i].values[0] : -o->axes[i].count;
+        values[i] = o->axes[i].count == 1 ? o->axes[i].values[0] : -o->axes[i].count;
+    memcpy(&p, values, sizeof p);
     return p;
 }
 
