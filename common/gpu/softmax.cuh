@@ -14,9 +14,9 @@
  * score is below it, so that no row that sees a key is taken for one without. */
 [[maybe_unused]] constexpr float LOWEST = -FLT_MAX;
 
-/* Exponents are computed as fma(s, factor, -m), and m is a rounded product: the difference, up to |m| 2^-24, is left over. From
- * here on, in |m|, it would change P by more than any other rounding, and beyond 2^31 make P 0 or infinite. There the product is
- * rounded first, as m was, and at the maximum nothing is left. */
+/* Exponents are computed as fma(s, factor, -m). m is a rounded product, and the product inside the fma is not rounded, so the
+ * exponent is wrong by up to |m| 2^-24: from |m| = 2^24 on P can be wrong by a factor of 2, and beyond 2^31 P is 0 or infinite. A
+ * kernel whose |m| exceeds FAR rounds the product first, as m was, and at the maximum nothing is left over. */
 [[maybe_unused]] constexpr float FAR = 0x1p24f;
 
 /* A factor of the scores: positive also where a product of scales underflows. A masked score, -inf, times 0 would be NaN. */

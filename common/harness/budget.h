@@ -12,7 +12,8 @@ typedef struct {
 } MemoryNeed;
 MemoryNeed memory_need(const Options *options);
 
-/* Ends the program with one line and exit code 2 unless there is as much; keeps the host's part for it. */
+/* Ends the program with one line and exit code 2 if the machine has less memory than memory_need says. Otherwise keeps the host's
+ * part free: the CPU device's allocations cannot take it. */
 void budget_check(const Options *options);
 
 #endif

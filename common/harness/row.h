@@ -50,9 +50,9 @@ int row_ran(const Row *row);
 int row_ok(const Row *row);                      /* it ran, and nothing is known to be wrong with it */
 const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
 const Comparison *row_worst(const Row *row);     /* the first, unless only a later one is bad; of gradients the worst */
-/* Why the row did not run, or was not checked. Empty: it ran, and was or nobody asked for it. */
+/* Why the variant did not run, or was not checked. Empty: it ran, and was checked or nobody asked for a check. */
 void row_note(const Row *row, char *text, size_t size);
-/* NaN of a preparation alone: what is counted is attention's. */
+/* NaN of a row that times a preparation alone: FLOPs and bytes are counted for attention only. */
 double row_tflops(const Report *report, const Row *row);
 double row_gbps(const Report *report, const Row *row);
 /* A setting's value as the command line says it. */
