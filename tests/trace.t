@@ -91,7 +91,7 @@ like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is 
 
 # Two lines for people, and the errors.
 my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;
-like($text, qr/a100 .* memory is the limit/, '--roofline a100');
+like($text, qr/a100: memory limits it to [\d.]+ of 312 TFLOP/, '--roofline a100');
 $text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --format e4m3`;
 like($text, qr/ of 1979 TFLOP/, '8 bits have a roof of their own');
 $text = `$build/08_fa3/08_fa3 --trace --heads 1 --seqlen 64 --variant wgmma`;
