@@ -1,6 +1,6 @@
 # measure.sh - measures on this machine's GPU what the notes tell, into a folder beside this file.
 #
-#     sh notes/results/measure.sh my-gpu               writes notes/results/my-gpu/*; some six minutes on an H200
+#     sh notes/results/measure.sh my-gpu               writes notes/results/my-gpu/*; some eight minutes on an H200
 #     PARTS="ladder decode" sh notes/results/measure.sh my-gpu
 #
 # PARTS      which of: ceilings ladder backward fp8 decode splits peers       (peers needs PyTorch, and JAX for 8 bits)
@@ -32,7 +32,8 @@ for part in $PARTS; do
     echo "$part"
     case $part in
     ceilings) make -s ceilings DEVICE=cuda >"$into/ceilings.tsv" ;;
-    ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl" ;;
+    ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl"
+        ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
     backward) rounds $ladder --no-validate -- 05_fa2_backward >"$into/backward.jsonl" ;;
     fp8) rounds $ladder -- 06_fp8 >"$into/fp8.jsonl" ;;
     decode)
@@ -46,6 +47,7 @@ for part in $PARTS; do
             peers backward --dtype $dtype >"$into/backward_$dtype.txt"
         done
         peers backward --variant two_pass >"$into/backward_two_pass_fp16.txt"
+        peers forward --lengths 512,1024,2048,4096,8192,16384,32768 >"$into/forward_lengths_fp16.txt"
         peers decode >"$into/decode.txt"
         peers fp8 >"$into/fp8_forward.txt" ;;
     *) stop "PARTS=$part: choose from ceilings ladder backward fp8 decode splits peers" ;;
