@@ -4,6 +4,7 @@
 #     PARTS="ladder decode" sh notes/results/measure.sh my-gpu
 #
 # PARTS      which of: ceilings ladder backward fp8 decode splits peers       (peers needs PyTorch, and JAX for 8 bits)
+# FA3        a file: time FlashAttention-3 beside 08_fa3, too; see peers.py
 # ROUNDS     how often each stage is run for ladder, backward, fp8 and decode, one after the other; 3
 #
 # The kernels of a round come one after the other, then the next round: what the clock and the power do meanwhile meets all alike.
@@ -26,6 +27,7 @@ rounds() { # options, and --: the stages' programs; their rows, one a variant
     done | perl notes/rounds.pl
 }
 peers() { python3 notes/results/peers.py "$@"; }
+fa3=${FA3:+--fa3 $FA3}
 
 ladder='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
 for part in $PARTS; do
@@ -43,7 +45,7 @@ for part in $PARTS; do
     peers)
         for dtype in fp16 bf16; do
             peers forward --dtype $dtype >"$into/forward_$dtype.txt"
-            peers forward --dtype $dtype --program 08_fa3/08_fa3 >"$into/fa3_forward_$dtype.txt"
+            peers forward --dtype $dtype --program 08_fa3/08_fa3 $fa3 >"$into/fa3_forward_$dtype.txt"
             peers backward --dtype $dtype >"$into/backward_$dtype.txt"
         done
         peers backward --variant two_pass >"$into/backward_two_pass_fp16.txt"
