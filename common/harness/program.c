@@ -122,6 +122,14 @@ static void select_problem(Options *options, int index) {
     budget_check(options);
 }
 
+static void choose_device(int number) {
+    int count = device_count();
+    if (number >= count)
+        cannot_run(count == 1 ? "--device %d: choose 0, there is one device" : "--device %d: choose from 0 to %d", number,
+                   count - 1);
+    device_choose(number);
+}
+
 int harness_main(const Stage *stage, int argc, char **argv) {
     program_is(stage->name);
     Options options = options_parse(stage, argc, argv);
@@ -130,6 +138,8 @@ int harness_main(const Stage *stage, int argc, char **argv) {
         save_check("save", options.save);
     if (options.save_inputs)
         save_inputs_check(options.save_inputs, options.load);
+    if (options.device >= 0)
+        choose_device(options.device);
     if (options.load)
         tensors_read_headers(&options, task_of(stage)->with_d_o);
     for (int i = 0; i < count; i++)
