@@ -89,6 +89,11 @@ cmp_ok($pieces // 0, '>', 1, 'make trace-07_flash_decoding: split_k splits');
 is($? >> 8, 2, 'make trace where a program fails: so does make');
 like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
 
+for my $stage (@stages) {
+    my @lines = `LC_ALL=C $build/$stage/$stage --trace @{[kind_of($stage) eq 'decoding' ? '' : '--seqlen 128']}`;
+    ok(@lines > 10 && !(grep { length > 121 || /[^\n\x20-\x7e]/ } @lines), "$stage --trace: plain lines of at most 120 characters") or diag(@lines);
+}
+
 # Two lines for people, and the errors.
 my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;
 like($text, qr/a100: memory limits it to [\d.]+ of 312 TFLOP/, '--roofline a100');
