@@ -89,6 +89,10 @@ for (['trace', qr/04_fa2 --trace --json --heads 1 --seqlen 256 .*07_flash_decodi
     like(make(@traced, $target), $runs, "make $target: $name");
 }
 
+my $profile = make('profile-07_flash_decoding', 'DEVICE=cpu') =~ s/^make: .*\n//mr;
+like($profile, qr/\Aprofile-07_flash_decoding: needs a GPU and ncu .{1,90}\n\z/, 'make profile without a GPU: one line');
+cmp_ok(length $profile, '<=', 121, 'of at most 120 characters');
+
 # ---- for editors
 make('compile_commands.json', 'DEVICE=cpu');
 my $commands = do { open my $in, '<', 'compile_commands.json' or die "compile_commands.json: $!"; local $/; decode_json(<$in>) };

@@ -30,6 +30,7 @@ static void test_lines(void) {
     prints("\n\n", "\n\n", "empty lines");
     prints(HUNDRED TEN "012345678|9\n", HUNDRED TEN "0123456789\n", "120 places");
     prints(HUNDRED TEN "0123456789|0\n", HUNDRED "012345678\n           01234567890\n", "121: the last word goes on below");
+    prints(HUNDRED TEN "0123456789X| 0\n", HUNDRED "012345678\n           0123456789X 0\n", "no break behind place 121");
     prints("×" HUNDRED TEN "01234567·\n", "×" HUNDRED TEN "01234567·\n", "places, not bytes");
     prints(HUNDRED "one, two; three four five six\n", HUNDRED "one, two;\n           three four five six\n",
            "better after a comma or semicolon");
