@@ -47,17 +47,16 @@ static const char *next_part(const char *text, int places) {
 }
 
 static void put_line(const char *line) {
-    int hanging = (int)strspn(line, " ") + HANGING, places = LINE_PLACES;
-    line += hanging - HANGING; /* a gap at the beginning is no place to break */
-    printf("%*s", hanging - HANGING, "");
-    places -= hanging - HANGING;
+    int indent = (int)strspn(line, " "), places = LINE_PLACES - indent;
+    printf("%*s", indent, "");
+    line += indent;
     for (const char *rest; display_width(line) > places && (rest = next_part(line, places)); line = rest) {
         const char *end = rest;
-        while (end > line && end[-1] == ' ')
+        while (end[-1] == ' ')
             end--;
         put(line, end);
-        printf("\n%*s", hanging, "");
-        places = LINE_PLACES - hanging;
+        printf("\n%*s", indent + HANGING, "");
+        places = LINE_PLACES - indent - HANGING;
     }
     put(line, line + strlen(line));
     putchar('\n');
