@@ -1,10 +1,10 @@
 #!/usr/bin/env perl
 # worked_example.t - every figure in the formulas and tables of notes/worked_example.md is right.
 #
-# The inputs (q, K, V, scale, dO) are read from the page. All else is computed from them here, in double, by the algorithms
-# that the page goes through. Each side of each equation of an indented block is then evaluated, with a name for what was
-# computed under it, and all must agree; so must each cell of a table. At last each figure of the page is changed by one, and
-# each change must be noticed.
+# The inputs (q, K, V, scale, dO) are read from the page. All else is computed from them here, in double, by the
+# algorithms that the page goes through. Each side of each equation of an indented block is then evaluated; a name stands
+# for what was computed under it. All sides must agree, and each cell of a table must. At last each figure of the page is
+# changed by one, and each change must be noticed.
 use strict;
 use warnings;
 use utf8;
@@ -56,8 +56,8 @@ sub problems {
                 my @sides = split / = /, $equation =~ s/^\s+//r;
                 my @values = grep { defined } map { eval { value($_, $known) } } @sides;
                 $count += @sides - 1;
-                my $good = @values == @sides && all { same($values[0], $values[$_], $sides[$_]) } 1 .. $#sides;
-                push @wrong, $equation if !$good;
+                my $all_known = @values == @sides;
+                push @wrong, $equation if !$all_known || !all { same($values[0], $values[$_], $sides[$_]) } 1 .. $#sides;
             }
         } elsif ($line =~ /^\| (.*) \|$/) {
             my @cells = split / \| /, $1;
@@ -68,10 +68,11 @@ sub problems {
             } else {
                 my $row = $columns[0] eq 'j' ? $cells[0] : value($cells[0], $known);
                 for my $c (1 .. $#cells) {
-                    my $want = $columns[0] eq 'j' ? $known->{$columns[$c]}[$row] : eight_bits($columns[$c], $row, $known);
-                    my $is = eval { value($cells[$c], $known) };
+                    my ($column, $cell) = ($columns[$c], $cells[$c]);
+                    my $want = $columns[0] eq 'j' ? $known->{$column}[$row] : eight_bits($column, $row, $known);
+                    my $is = eval { value($cell, $known) };
                     $count++;
-                    push @wrong, "$columns[$c] in the row of $cells[0]: $cells[$c]" if !defined $is || !same($want, $is, $cells[$c]);
+                    push @wrong, "$column in the row of $cells[0]: $cell" if !defined $is || !same($want, $is, $cell);
                 }
             }
         }
@@ -81,8 +82,11 @@ sub problems {
 
 sub inputs {
     my ($text) = @_;
-    my %given = map { $_ => ($text =~ /\b\Q$_\E = (.*?)(?:\s{2,}|\n)/)[0] // die "the page does not give $_\n" } 'q', 'scale', 'dO';
-    $_ = value($_, {}) for values %given;
+    my %given;
+    for my $name ('q', 'scale', 'dO') {
+        $text =~ /\b$name = (.*?)(?:\s{2,}|\n)/ or die "the page does not give $name\n";
+        $given{$name} = value($1, {});
+    }
     while ($text =~ /^\| [1-4] \| (\(.*?\)) \| (\(.*?\)) \| [^|]+ \| [^|]*ln/mg) {
         push @{$given{k}}, value($1, {});
         push @{$given{v}}, value($2, {});
@@ -159,7 +163,8 @@ sub eight_bits {
     my ($column, $v, $known) = @_;
     my $stored = $v / $known->{scale_V};
     my $back = e4m3($stored) * $known->{scale_V};
-    return {'v / scale_V' => $stored, 'rounded' => e4m3($stored), 'as a number again' => $back, 'error' => $back - $v}->{$column};
+    my %is = ('v / scale_V' => $stored, 'rounded' => e4m3($stored), 'as a number again' => $back, 'error' => $back - $v);
+    return $is{$column};
 }
 
 # The nearest number of e4m3, of two equally near the one whose last bit is 0.
@@ -188,7 +193,8 @@ sub weighted {
 
 # ---- expressions ----
 
-# Of numbers, names, + − · /, e^x, 2^x, ln x, (a, b); what stands side by side is multiplied, two vectors by the dot product.
+# Of numbers, names, + − · /, e^x, 2^x, ln x, (a, b). What stands side by side is multiplied, two vectors by the dot
+# product.
 sub value {
     my ($text, $known) = @_;
     $text =~ s/^\s+|\s+$//g;
