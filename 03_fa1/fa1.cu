@@ -70,7 +70,7 @@ template <typename T, int D, int capability> struct Fa1Shared {
     float partial[WARPS][Br][PITCH];                /* each warp's P~ V, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of m~ and l~ */
     float m[Br], l[Br];                             /* over the earlier key tiles */
-    float alpha[Br], beta[Br];                      /* O' = alpha O + beta P~ V */
+    float old_factor[Br], tile_factor[Br];          /* O' = old_factor O + tile_factor P~ V */
 };
 
 /* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head.
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 }
             __syncthreads(); /* every warp's sum is there */
 
-            /* m', l', and by how much the two terms of O' are scaled. Thread r has row r. */
+            /* m', l', and the factors of the two terms of O'. Thread r has row r. */
             if (has_row) {
                 float m_tile = -INFINITY, l_tile = 0;
                 for (int w = 0; w < WARPS; w++) {
@@ -191,12 +191,11 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                     l_tile += shared.warp_sum[w][threadIdx.x];
                 }
                 float m_new = fmaxf(shared.m[threadIdx.x], m_tile);
-                float alpha = __expf(shared.m[threadIdx.x] - shift_of(m_new)) * shared.l[threadIdx.x];
-                float beta = __expf(m_tile - shift_of(m_new));
-                float l_new = alpha + beta * l_tile;
+                float alpha = __expf(shared.m[threadIdx.x] - shift_of(m_new)), beta = __expf(m_tile - shift_of(m_new));
+                float l_new = alpha * shared.l[threadIdx.x] + beta * l_tile;
                 float inverse = l_new > 0 ? 1 / l_new : 0;
-                shared.alpha[threadIdx.x] = alpha * inverse;
-                shared.beta[threadIdx.x] = beta * inverse;
+                shared.old_factor[threadIdx.x] = alpha * shared.l[threadIdx.x] * inverse;
+                shared.tile_factor[threadIdx.x] = beta * inverse;
                 if (last) {
                     t.lse[thread_row] = shift_of(m_new) + logf(l_new);
                 } else {
@@ -227,7 +226,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 }
             }
 
-            /* O' = alpha O + beta (sum of the warps' P~ V), a slice of the columns at a time */
+            /* O' = old_factor O + tile_factor (sum of the warps' P~ V), a slice of the columns at a time */
 #pragma unroll
             for (int slice = 0; slice < D / SLICE; slice++) {
                 if (slice > 0)
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                             float *to = &shared.partial[warp][16 * i + 8 * h + lane / 4][8 * n + 2 * (lane % 4)];
                             *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
                         }
-                __syncthreads(); /* every warp's slice is there, and alpha and beta are */
+                __syncthreads(); /* every warp's slice is there, and both factors are */
 
                 for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
                     int row = quadruple / (SLICE / 4), column = 4 * (quadruple % (SLICE / 4));
@@ -255,9 +254,9 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                     }
                     size_t element = (head_row + first_row + row) * D + SLICE * slice + column;
                     float4 old = first ? make_float4(0, 0, 0, 0) : *reinterpret_cast<float4 *>(&O_accumulator[element]);
-                    float alpha = shared.alpha[row], beta = shared.beta[row];
-                    sum = make_float4(alpha * old.x + beta * sum.x, alpha * old.y + beta * sum.y,
-                                      alpha * old.z + beta * sum.z, alpha * old.w + beta * sum.w);
+                    float a = shared.old_factor[row], b = shared.tile_factor[row];
+                    sum = make_float4(a * old.x + b * sum.x, a * old.y + b * sum.y, a * old.z + b * sum.z,
+                                      a * old.w + b * sum.w);
                     if (last)
                         *reinterpret_cast<uint2 *>((T *)t.o + element) =
                             make_uint2(pack_pair<T>(sum.x, sum.y), pack_pair<T>(sum.z, sum.w));
