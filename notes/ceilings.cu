@@ -140,7 +140,7 @@ struct Ldmatrix { /* eight neighbouring rows of 16 bytes are all 32 banks */
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t fragment[4];
-                ldmatrix_x4(fragment, shared.word + 4 * threadIdx.x);
+                ldmatrix_x4(fragment, shared.word + (4 * threadIdx.x ^ (4 * r + i) % 32 * 128)); /* each time another warp's */
                 sum += fragment[0] ^ fragment[1] ^ fragment[2] ^ fragment[3];
             }
         return __uint_as_float(sum);
@@ -187,7 +187,7 @@ template <typename Unit> static void measure(const char *what, int repetitions, 
     std::sort(seconds, seconds + RUNS);
     std::sort(rates, rates + RUNS);
     const double a_second = work / seconds[RUNS / 2], rate = rates[RUNS / 2];
-    printf("%s\t%.3g\t%s\t%.0f %s\t%.2f GHz\tmeasured: %s\n", what, a_second * 1e-12, unit, rate, a_clock, a_second / rate / sms * 1e-9, how);
+    printf("%s\t%.*f\t%s\t%.0f %s\t%.2f GHz\tmeasured: %s\n", what, a_second < 1e14 ? 2 : 0, a_second * 1e-12, unit, rate, a_clock, a_second / rate / sms * 1e-9, how);
     flush_output();
 }
 
