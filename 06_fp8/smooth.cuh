@@ -1,8 +1,8 @@
 /* smooth.cuh - --smooth-k: the mean of the keys, and what subtracting it takes from LSE.
  *
- * q . (k - mean) = q . k - q . mean: every score of a row falls by the same number, scale q . mean. Softmax does not see that. LSE
- * falls by the number, too, and the attention kernel adds it again (LSE_SHIFT). RowTile subtracts the mean as it loads; this file
- * computes it, in two steps.
+ * q . (k - mean) = q . k - q . mean: every score of a row falls by the same number, scale q . mean. Softmax does not
+ * see that. LSE falls by the number, too, and the attention kernel adds it again (LSE_SHIFT). RowTile subtracts the
+ * mean as it loads; this file computes it, in two steps.
  */
 #ifndef FA_SMOOTH_CUH
 #define FA_SMOOTH_CUH
@@ -50,8 +50,8 @@ template <int D> __global__ void key_mean(Problem p, const float *sums, const in
     k_mean[(size_t)blockIdx.x * D + threadIdx.x] = sum / max(keys, 1);
 }
 
-/* q . mean for the row that these D/8 lanes hold, divided by q's scale. q is taken as it was rounded, because the scores are made of
- * the rounded q; the mean is rotated where Q is. */
+/* q . mean for the row that these D/8 lanes hold, divided by q's scale. q is taken as it was rounded, because the
+ * scores are made of the rounded q; the mean is rotated where Q is. */
 template <typename F, int D> __device__ static float dot_with_mean(uint2 packed_q, const float (&turned_mean)[8]) {
     float q[8], sum = 0;
     unpack_8<F>(q, packed_q);

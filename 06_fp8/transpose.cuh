@@ -1,16 +1,16 @@
-/* transpose.cuh - V to 8 bits, and transposed. In P V the sum runs over keys, so mma and wgmma want neighbouring keys side by side;
- * V has neighbouring components side by side. In 8 bits neither ldmatrix nor wgmma can transpose on the way. So the pre-pass does,
- * through shared memory: a thread loads 8 components of each of four keys, and stores, for each of the 8 components, four keys
- * together, in the order of keys that fp8.h explains (key_at_place).
+/* transpose.cuh - V to 8 bits, and transposed. In P V the sum runs over keys, so mma and wgmma want neighbouring keys
+ * side by side; V has neighbouring components side by side. In 8 bits neither ldmatrix nor wgmma can transpose on the
+ * way. So the pre-pass does, through shared memory: a thread loads 8 components of each of four keys, and stores, for
+ * each of the 8 components, four keys together, in the order of keys that fp8.h explains (key_at_place).
  */
 #ifndef FA_TRANSPOSE_CUH
 #define FA_TRANSPOSE_CUH
 
 #include "row_tile.cuh"
 
-/* A key tile of V in shared memory, transposed: row d holds component d of 128 keys, 128 bytes, so all rows start at the same bank.
- * In one store the lanes of a warp write to eight rows, d = 8 chunk + j for chunk = 0 .. 7, and to the same 16 bytes of each row.
- * Those would be the same banks; so a row's 16-byte chunks are permuted by d / 8. */
+/* A key tile of V in shared memory, transposed: row d holds component d of 128 keys, 128 bytes, so all rows start at
+ * the same bank. In one store the lanes of a warp write to eight rows, d = 8 chunk + j for chunk = 0 .. 7, and to the
+ * same 16 bytes of each row. Those would be the same banks; so a row's 16-byte chunks are permuted by d / 8. */
 template <int D> struct TransposedTile {
     Warps warps;
     alignas(128) unsigned char byte[D * BLOCK_K];
