@@ -72,8 +72,7 @@ __device__ inline void mbarrier_init(Mbarrier *barrier, int count) {
  * mbarriers, too. */
 __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/* This thread arrives, and announces that TMA will write `bytes` bytes: the phase does not end before they are there.
- * */
+/* This thread arrives, and announces that TMA will write `bytes` bytes. The phase does not end before that. */
 __device__ inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
