@@ -49,9 +49,7 @@ constexpr
 }
 
 /* Key tiles of a head with so many keys. At least one: also without keys a block must write O = 0 and LSE = -inf. */
-HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) {
-    return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1;
-}
+HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) { return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1; }
 
 static inline Work work_of(const Problem *p) {
     Work w;
@@ -85,9 +83,7 @@ int decode_equal_shares_blocks(const Problem *p); /* equal_shares.cu: how many i
 enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS };
 
 static inline int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
-static inline int cache_buffers(const Problem *p) {
-    return cache_wanted(p) ? CACHE_BUFFERS : 0;
-}
+static inline int cache_buffers(const Problem *p) { return cache_wanted(p) ? CACHE_BUFFERS : 0; }
 
 /* Variant.plan, .prepare and .prepared_values of the cache: cache.cu, prepared_values.c. */
 Planner cache_plan;
