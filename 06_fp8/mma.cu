@@ -66,7 +66,7 @@ template <typename T, int D> struct Fp8Shared {
     };
 };
 
-/* What the pre-pass left, as the kernel takes it. */
+/* The workspace of fp8.h; codes in pairs. */
 struct Quantised {
     const Pair *q8, *k8, *vt8;
     const float *q_scales, *k_scales, *v_scales, *lse_shift;
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             scale_log2 = 1;
         }
 
-        /* The maximum. It must be the true one: e4m3 has no room for a P above it. */
-        float alpha[2]; /* of what was summed with the old one */
+        /* The maximum. m follows each new one: e4m3 has no room for a P above 2^8. */
+        float alpha[2]; /* factor of what was summed with the old maximum */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float row_max = s[0][2 * h];

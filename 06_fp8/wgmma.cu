@@ -20,7 +20,7 @@
  * nothing overlaps. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
  * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc
- * exponentials on the special-function units (512 clocks), some 500 instructions a warp (500 clocks of its scheduler).
+ * exponentials on the special-function units (512 clocks), some 550 instructions a warp (550 clocks of its scheduler).
  * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why few heads are worked on at a time
  * (HEADS_TOGETHER). What was tried is in notes/06_fp8_hopper.md.
  *

@@ -36,10 +36,10 @@ struct Partials {
 
 /* A place on the line. */
 struct Cursor {
-    int left;  /* tiles of the block's share from here on */
-    int index; /* of the head */
-    int tile;  /* of the head */
-    int start; /* where the head starts on the line */
+    int left;  /* key tiles of the block's share from here on */
+    int index; /* the head's number */
+    int tile;  /* which key tile of the head */
+    int start; /* which tile of the line is the head's first */
     Head head;
 };
 
@@ -54,7 +54,7 @@ __device__ inline void advance(Cursor &c, const Problem &p, const int *key_lengt
     }
 }
 
-/* The sum over a warp's lanes up to this one. */
+/* The sum of x over the warp's lanes from 0 to this one. */
 __device__ inline int sum_to_here(int x) {
     for (int offset = 1; offset < 32; offset *= 2) {
         const int before = __shfl_up_sync(WHOLE_WARP, x, offset);
