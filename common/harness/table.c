@@ -46,15 +46,15 @@ static int name_width(const Report *r) {
 
 /* Names to the left, numbers to the right. What a long name takes too much comes from the gaps behind it. */
 static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
-    int too_much = display_width(cells[VARIANT]) - name_width(r);
-    print_text("%s%*s", cells[VARIANT], too_much < 0 ? -too_much : 0, "");
+    int room = name_width(r) - display_width(cells[VARIANT]), too_much = room < 0 ? -room : 0;
+    print_text("%s%*s", cells[VARIANT], room < 0 ? 0 : room, "");
     for (int i = VARIANT + 1; i < COLUMN_COUNT; i++) {
         int padding = WIDTHS[i] - display_width(cells[i]);
         if (!is_shown(r->task, i))
             continue;
-        for (; padding > 1 && too_much > 0; too_much--)
-            padding--;
-        print_text("%*s%s", padding < 0 ? 0 : padding, "", cells[i]);
+        int taken = padding - 1 < too_much ? padding - 1 : too_much; /* less than none where this cell is too long itself */
+        too_much -= taken;
+        print_text("%*s%s", padding - taken, "", cells[i]);
     }
     print_text("\n");
 }

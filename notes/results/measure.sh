@@ -33,7 +33,7 @@ ladder='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
 for part in $PARTS; do
     echo "$part"
     case $part in
-    ceilings) make -s ceilings DEVICE=cuda >"$into/ceilings.tsv" ;;
+    ceilings) make -s ceilings DEVICE=cuda | grep -v '^  ' >"$into/ceilings.tsv" ;;
     ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl"
         ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
     backward) rounds $ladder --no-validate -- 05_fa2_backward >"$into/backward.jsonl" ;;
