@@ -380,6 +380,16 @@ void options_select(Options *o, int index, int is_cpu) {
     }
 }
 
+Problem options_on_gpu(const Options *o) {
+    Options other = *o;
+    for (int i = 0; i < COMMON_OPTIONS; i++)
+        if (o->lengths.count || (is_shape(&OPTIONS[i]) && o->axes[OPTIONS[i].field / sizeof(int)].count))
+            return o->problem;
+    other.key_lengths = NULL;
+    options_select(&other, o->selected, 0);
+    return other.problem;
+}
+
 void options_free(Options *o) {
     for (int i = 0; i < AXES; i++)
         free(o->axes[i].values);

@@ -14,23 +14,61 @@ static void print_known(Cell cell, double value, const char *unit) {
         strcpy(cell, "-");
 }
 
-enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+enum {
+    VARIANT,
+    DIRECTION,
+    LATENCY,
+    MIN,
+    TFLOPS,
+    OF_PEAK,
+    GBPS,
+    OF_READ,
+    OF_COPY,
+    SIMULATED,
+    MOVED,
+    INTENSITY,
+    BLOCKS,
+    EACH,
+    MEMORY,
+    VS_NAIVE,
+    ERROR,
+    COLUMN_COUNT
+};
 
-static const char *TITLES[COLUMN_COUNT] = {"variant",   "direction",
-                                           "latency",   "min",
-                                           "TFLOP/s",   "of peak",
-                                           "GB/s",      "% of read",
-                                           "% of copy", "memory: tensors + workspace",
-                                           "vs naive",  "worst error / allowed"};
-static const int WIDTHS[COLUMN_COUNT] = {
-    [DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9,     [TFLOPS] = 9,    [OF_PEAK] = 9, [GBPS] = 8,
-    [OF_READ] = 11,   [OF_COPY] = 11, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
+/* On the CPU device no figure that comes from the clock says anything about a GPU: what a GPU would do takes their place. */
+enum { ON_GPU = 1, ON_CPU = 2, ON_BOTH = 3 };
+enum { SMS = 132 }; /* multiprocessors of an H200 */
 
-static int is_shown(const Task *task, int column) {
-    static const unsigned asked[COLUMN_COUNT] = {
-        [DIRECTION] = SHOW_DIRECTION, [TFLOPS] = SHOW_TFLOPS, [OF_PEAK] = SHOW_TFLOPS,
-        [GBPS] = SHOW_GBPS,           [OF_READ] = SHOW_GBPS,  [OF_COPY] = SHOW_GBPS};
-    return !asked[column] || task->columns & asked[column];
+/* clang-format off */
+static const struct {
+    const char *title;
+    int width;
+    int on;
+    unsigned asked; /* the task must ask for it */
+} COLUMNS[COLUMN_COUNT] = {
+    [VARIANT] = {"variant", 0, ON_BOTH, 0},
+    [DIRECTION] = {"direction", 11, ON_BOTH, SHOW_DIRECTION},
+    [LATENCY] = {"latency", 10, ON_GPU, 0},
+    [MIN] = {"min", 9, ON_GPU, 0},
+    [TFLOPS] = {"TFLOP/s", 9, ON_GPU, SHOW_TFLOPS},
+    [OF_PEAK] = {"of peak", 9, ON_GPU, SHOW_TFLOPS},
+    [GBPS] = {"GB/s", 8, ON_GPU, SHOW_GBPS},
+    [OF_READ] = {"% of read", 11, ON_GPU, SHOW_GBPS},
+    [OF_COPY] = {"% of copy", 11, ON_GPU, SHOW_GBPS},
+    [SIMULATED] = {"simulated in", 14, ON_CPU, 0},
+    [MOVED] = {"GPU: moves", 12, ON_CPU, 0},
+    [INTENSITY] = {"FLOPs/byte", 12, ON_CPU, 0},
+    [BLOCKS] = {"blocks/SMs", 13, ON_CPU, 0},
+    [EACH] = {"each SM", 10, ON_CPU, 0},
+    [MEMORY] = {"memory: tensors + workspace", 29, ON_BOTH, 0},
+    [VS_NAIVE] = {"vs naive", 10, ON_GPU, 0},
+    [ERROR] = {"worst error / allowed", 23, ON_BOTH, 0},
+};
+/* clang-format on */
+
+static int is_shown(const Report *r, int column) {
+    unsigned asked = COLUMNS[column].asked;
+    return COLUMNS[column].on & (r->device->is_cpu ? ON_CPU : ON_GPU) && (!asked || r->task->columns & asked);
 }
 
 /* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma". */
@@ -47,9 +85,9 @@ static int name_width(const Stage *stage) {
 /* Names to the left, numbers to the right. */
 static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     for (int i = 0; i < COLUMN_COUNT; i++) {
-        int padding = (i == VARIANT ? name_width(r->stage) : WIDTHS[i]) - display_width(cells[i]);
+        int padding = (i == VARIANT ? name_width(r->stage) : COLUMNS[i].width) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
-        if (!is_shown(r->task, i))
+        if (!is_shown(r, i))
             continue;
         if (i == VARIANT)
             printf("%s%*s", cells[i], padding, "");
@@ -59,11 +97,29 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     printf("\n");
 }
 
+static void print_shape(const Problem *p) {
+    printf("batch %d · heads %d/%d · seqlen %d×%d · head_dim %d", p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k,
+           p->head_dim);
+}
+
+/* On the CPU device: what the figures are, which none would take for a GPU's times. */
+static void print_what_is_shown(const Problem *p) {
+    printf("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+           "GPU      what a GPU does with these options: ");
+    print_shape(p);
+    printf(
+        "\n         moves: bytes asked of device memory; blocks/SMs: of the grid, for the %d multiprocessors of an H200;\n"
+        "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can "
+        "be\n",
+        SMS);
+}
+
 void table_start(const Report *r) {
     const Problem *p = r->problem;
     printf("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
-    printf("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch, p->heads,
-           p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+    printf("problem  %s · ", r->task->title);
+    print_shape(p);
+    printf(" · %s · %s", dtype_name(p->dtype), p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
         printf(" · scale %g", p->scale);
     if (r->options->key_lengths) {
@@ -87,10 +143,29 @@ void table_start(const Report *r) {
     if (r->bandwidth.read_gbps > 0)
         printf("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
                r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
+    if (r->device->is_cpu)
+        print_what_is_shown(&r->gpu_problem);
     Cell titles[COLUMN_COUNT];
     for (int i = 0; i < COLUMN_COUNT; i++)
-        snprintf(titles[i], sizeof(Cell), "%s", TITLES[i]);
+        snprintf(titles[i], sizeof(Cell), "%s", COLUMNS[i].title);
     print_line(r, titles);
+}
+
+/* The cells that say what a GPU would do; "-" for what is not known. A multiprocessor without a block moves nothing. */
+static void print_gpu(const Report *r, const Row *row, Cell cells[COLUMN_COUNT]) {
+    size_t busy = row->fills_device || row->gpu_blocks > SMS ? SMS : row->gpu_blocks;
+    print_known(cells[INTENSITY], row_intensity(r, row), "");
+    strcpy(cells[MOVED], "-");
+    strcpy(cells[BLOCKS], "-");
+    strcpy(cells[EACH], "-");
+    if (row->gpu_bytes > 0) {
+        print_bytes(cells[MOVED], row->gpu_bytes);
+        print_bytes(cells[EACH], row->gpu_bytes / (double)busy);
+        if (row->fills_device)
+            strcpy(cells[BLOCKS], "fills them");
+        else
+            snprintf(cells[BLOCKS], sizeof(Cell), "%zu/%d", row->gpu_blocks, SMS);
+    }
 }
 
 void table_row(const Report *r, const Row *row) {
@@ -108,6 +183,8 @@ void table_row(const Report *r, const Row *row) {
     print_known(cells[GBPS], row_gbps(r, row), "");
     print_known(cells[OF_READ], 100 * row_gbps(r, row) / r->bandwidth.read_gbps, "%");
     print_known(cells[OF_COPY], 100 * row_gbps(r, row) / r->bandwidth.copy_gbps, "%");
+    print_time(cells[SIMULATED], row->latency_ms);
+    print_gpu(r, row, cells);
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
@@ -176,6 +253,6 @@ void table_end(const Report *r, const Row *rows, int count) {
         if (rows[i].direction == BACKWARD && rows[i].validated)
             print_gradients(&rows[i]);
     for (int i = 0; i < count; i++)
-        if (row_ran(&rows[i]) && row_noise(&rows[i]) > NOISY)
+        if (row_ran(&rows[i]) && !r->device->is_cpu && row_noise(&rows[i]) > NOISY)
             print_noise(&rows[i]);
 }
