@@ -169,11 +169,11 @@ like($help, qr/$_/, "--help tells of $_")
 my %tells = (
     '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +problems of the same shape, .* 4, 1', '--heads N +query heads of each +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
-    '05_fa2_backward' => ['do\.npy, too: the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
+    '05_fa2_backward' => ['--load reads do\.npy, too: dO, the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3 or e5m2', '--scaling: tensor or block', '--hadamard'],
     '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries of a head, Sq +1, 1',
                             '--seqlen-k N +keys of a head, Sk +65536, 2048', '--head-dim N .* 128, 64',
-                            '--splits: auto or a whole number from 1 to 1024', '--kv-cache: same or e4m3', 'are 10\^9 bytes a second: K and V as far as keys exist, and Q, read once, .*'],
+                            '--splits: auto or a whole number from 1 to 1024', '--kv-cache: same or e4m3', 'GB/s are 10\^9 bytes a second: K and V as far as keys exist, and Q, read once, .*'],
 );
 for my $stage (stages()) {
     my $help = run($stage, '--help')->{out};

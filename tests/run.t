@@ -162,6 +162,22 @@ SKIP: {
     is("$own->{gpu_blocks} $own->{seqlen_q}", '4 65', 'and a shape that is given is taken');
 }
 
+# ---- on the CPU device a problem for a GPU says how long it will take, before anything else; then nobody waits for it
+SKIP: {
+    skip 'a GPU is fast', 2 if $on_gpu;
+    my @words = qw(--batch 1 --heads 4 --seqlen 65536 --head-dim 128 --variant tuned --no-validate);
+    my $child = open(my $said, '-|') // die "fork: $!";
+    if (!$child) {
+        open(STDERR, '>&', \*STDOUT);
+        exec('04_fa2/04_fa2', @words);
+    }
+    my ($first, $second) = (scalar(<$said>), scalar(<$said>));
+    kill 'KILL', $child;
+    close $said;
+    like($first, qr/^04_fa2: this will take about \d+ (seconds|minutes|hours): the CPU device simulates every thread of a GPU$/, 'a long run says so');
+    like($second, qr/^device /, 'before it starts');
+}
+
 # ---- TFLOP/s of what was computed: with one key, 4 D FLOPs a query
 my ($one) = map { decode_json($_) } run('02_online_softmax', qw(--batch 1 --heads 2 --seqlen 300 --head-dim 64 --lengths 1 --variant online --json --iters 1 --no-validate))->{out};
 ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-6, '--lengths 1: FLOPs of one key a query');

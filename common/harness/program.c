@@ -92,6 +92,8 @@ static int run_problem(const Options *options) {
                           .options = options,
                           .device = device_properties(),
                           .gpu_problem = options_on_gpu(options)};
+    if (!options->trace)
+        say_how_long(&run);
     run.inputs = options->load ? tensors_load(options->load, p, task->with_d_o)
                                : tensors_random(p, options->seed, options->outliers, task->with_d_o);
     upload_inputs(&run);

@@ -77,6 +77,11 @@ void time_launch(Launch *launch, Row *row);
  * says. Fills in the row's sample: how many, median, least and interquartile range. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
 
+/* ---- estimate.c ---- */
+
+/* On the CPU device one line on stderr where the problem will take more than some ten seconds. */
+void say_how_long(const Run *run);
+
 /* ---- forward.c ---- */
 
 /* Fills in the row's comparisons, O and LSE against 00_naive, or against fp64 where it did not run; and its errors against fp64,
