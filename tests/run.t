@@ -57,6 +57,7 @@ for my $case (
     ['bf16', '--dtype', 'bf16'],
     ['fp32', '--dtype', 'fp32'],
     ['peaked softmax', '--scale', 6],
+    ['the first device', '--device', 0],
     ['another seed', '--seed', 18446744073709551615],
 ) {
     my ($name, @options) = @$case;
