@@ -123,6 +123,15 @@ static void set_folder(Options *o, const Option *option, const char *text) {
     *(const char **)((char *)o + option->field) = text;
 }
 
+#ifdef TRACE
+static void set_watch(Options *o, const Option *option, const char *text) {
+    if (!*text)
+        cannot_run("--%s: choose a file", option->is.name);
+    o->watch = text;
+    o->trace = 1;
+}
+#endif
+
 static void set_chip(Options *o, const Option *option, const char *text) {
     o->roofline = CHIPS[value_of(option, text, text)].name;
 }
@@ -192,6 +201,9 @@ static const Option OPTIONS[] = {
     {{"csv", NULL, 0, "the rows for machines, with a line of titles"}, NULL, set_format, 0, NULL},
     {{"json", NULL, 0, "the rows for machines, one object a line"}, NULL, set_format, 0, NULL},
     {{"trace", NULL, 0, "instead: memory traffic, bank conflicts and races (needs the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
+#ifdef TRACE
+    {{"watch", NULL, 0, "the same, and what happened step by step, as the JSON that make watch-STAGE makes a page of"}, "FILE", set_watch, 0, NULL},
+#endif
     {{"roofline", CHIP_NAMES, 0, "of this chip, with --trace: " CHIP_NAMES "; default h200"}, "C", set_chip, 0, NULL},
     {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
 };
@@ -318,6 +330,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         cannot_run("--save %s: choose one value for each option, these make %d problems", o.save, o.problem_count);
     if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
         cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
+    if (o.watch && o.problem_count > 1)
+        cannot_run("--watch %s: choose one value for each option, a page shows one problem", o.watch);
     return o;
 }
 
