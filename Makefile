@@ -116,13 +116,18 @@ SOLVED   := $(if $(EXERCISE),$(addprefix $(OUT)/exercises/$(EXERCISE)/,$(EXERCIS
 $(PROGRAMS) $(TESTS) $(SOLVED):
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
+# What a page shows: the stage, and before it the one it builds on if that is of its kind and no --variant is named.
+before  = $(firstword $(subst /, ,$(call column,$1,2)))
+watched = $(if $(findstring --variant,$(TRACE_OPTIONS)),,$(if $(filter $(call kind,$1),$(call kind,$(call before,$1))),$(call before,$1))) $1
+
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES)
-.PHONY: $(STAGES) $(STAGES:%=%/) $(STAGES:%=trace-%) $(STAGES:%=profile-%)
+.PHONY: $(STAGES) $(STAGES:%=%/) $(STAGES:%=trace-%) $(STAGES:%=watch-%) $(STAGES:%=profile-%)
 define stage_rules
 $1/: $1
 $1: $(OUT)/$1/$1
 $(if $(TRACE),trace-$1: $(OUT)/$1/$1)
+$(if $(TRACE),watch-$1: $(foreach s,$(call watched,$1),$(OUT)/$s/$s))
 $(OUT)/$1/$1: $(OUT)/$1/main.c.o $(call kernels,$1) $(LIBRARIES)
 $(OUT)/tests/$1: $(OUT)/$1/table.o $(call kernels,$1)
 $(OUT)/tests/figures_$1: $(OUT)/$1/table.o $(call kernels,$1) $(OUT)/tests/figures.c.o $(LIBRARIES)
@@ -181,15 +186,21 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 # Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100"
 TRACE_OPTIONS ?= --heads 1 --seqlen 256
 ifndef TRACE
-trace intensity test-trace trace-defects $(STAGES:%=trace-%):
+trace intensity test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
-trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
+trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; trace-<stage>: one in detail; watch-<stage>: a page to watch it
 	@echo 'options: $(TRACE_OPTIONS)'
 	@for program in $^; do $$program --trace --json $(TRACE_OPTIONS); done | awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
 
 $(STAGES:%=trace-%):
 	@$< --trace $(TRACE_OPTIONS)
+
+# Unless told otherwise 512 keys, two tiles of FlashAttention-1's.
+some_options = --heads $(if $(filter decoding,$(call kind,$1)),4 --kv-heads 1 --seqlen-k 2048,1 --seqlen 512)
+$(STAGES:%=watch-%): watch-%: # watch-<stage>: a page that shows it line by line and tile by tile, step by step
+	@sh common/classroom/watch.sh $(if $(filter /%,$(OUT)),$(OUT),build)/watch/$*.html \
+	  '$(if $(filter file,$(origin TRACE_OPTIONS)),$(call some_options,$*),$(TRACE_OPTIONS))' $^
 
 intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
 	@perl notes/intensity.pl $^
