@@ -143,7 +143,7 @@ $(STAGES):
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
 # <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
-NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% $(if $(on_gpu),tests/simt%)
+NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% $(if $(on_gpu),tests/simt%)
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.
@@ -206,7 +206,7 @@ intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every varian
 	@perl notes/intensity.pl $^
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
-	$(PROVE) $< tests/trace.t
+	$(PROVE) $< tests/trace.t tests/watch.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see where it says it is
 	$(PROVE) tests/trace_defects.t

@@ -225,8 +225,13 @@ static void describe_shared(Watch *w, Step *step) {
 static void close_steps(Watch *w, uint32_t end) {
     for (; (uint32_t)w->closed < end && w->closed < w->step_count; w->closed++) {
         Step *step = &w->steps[w->closed];
-        for (int i = 0; i < step->filling_count; i++)
-            w->content[step->fillings[i].chunk] = step->fillings[i].span;
+        for (int i = 0; i < step->filling_count; i++) { /* four rows of one float each share a chunk */
+            Span *held = &w->content[step->fillings[i].chunk], *span = &step->fillings[i].span;
+            if (held->tensor == span->tensor && span->lo == held->hi + 1)
+                widen(held, span);
+            else
+                *held = *span;
+        }
         if (step->filling_count)
             describe_shared(w, step);
         free(step->fillings);
