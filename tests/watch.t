@@ -238,7 +238,7 @@ addEventListener('load', () => {
   const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], steps: 0};
   document.querySelectorAll('#choice input').forEach(box => { if (!box.checked) box.click(); });
   press('Home');
-  for (; time < lastClock(); seen.steps++) press('ArrowRight');
+  for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight');
   for (const panel of document.querySelectorAll('.panel')) {
     for (const row of panel.querySelectorAll('tr[data-tensor]'))
       seen.tiles.push([panel.dataset.variant, row.cells[0], row.cells[1], row.cells[2]].map(c => (c.textContent ?? c).replaceAll(',', '')).join('|'));
@@ -258,7 +258,7 @@ addEventListener('load', () => {
 </script>
 END
     write_file("$scratch/opened.html", read_file($page) . $script);
-    my $chrome = "$chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --enable-logging=stderr"
+    my $chrome = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --enable-logging=stderr"
         . " --window-size=1280,720 --virtual-time-budget=5000";
     my $dom = `$chrome --dump-dom file://$scratch/opened.html 2>$scratch/console`;
     my ($errors) = join '', grep { /CONSOLE/ } split /^/, read_file("$scratch/console");
@@ -305,7 +305,7 @@ SKIP: {
         is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], "$name: the totals of the lines");
         return if !$picture;
         unlink "$scratch/picture.png";
-        system("$chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1280,720 --screenshot=$scratch/picture.png"
+        system("timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1280,720 --screenshot=$scratch/picture.png"
             . " file://$page >/dev/null 2>&1");
         cmp_ok(-s "$scratch/picture.png" // 0, '>', 20000, "$name: a picture");
     }

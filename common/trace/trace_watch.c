@@ -18,76 +18,69 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD = 4, CHUNK = 16, MAX_WORKS = 512, MAX_STEPS = 4000, MAX_RUNS = 12 };
+enum { WORD = 4, CHUNK = 16, MAX_STEPS = 4000, MAX_RUNS = 12 };
 
 /* ---- where a tensor's bytes lie on the map of S ---- */
 
 /* OTHER: its rows are queries' or keys', but no product reads them. */
 typedef enum { NOWHERE, QUERIES, KEYS, VALUES, SCORES, OTHER } Side;
-static const struct {
-    const char *name;
-    Side side;
-    int of_keys, transposed; /* transposed: [matrix][head_dim][keys] */
-} PLACES[] = {
-    {"Q", QUERIES, 0, 0},  {"Q8", QUERIES, 0, 0},   {"dO", QUERIES, 0, 0},
-    {"K", KEYS, 1, 0},     {"K8", KEYS, 1, 0},      {"V", VALUES, 1, 0},
-    {"VT8", VALUES, 1, 1}, {"K cache", KEYS, 1, 0}, {"dK", OTHER, 1, 0},
-    {"dV", OTHER, 1, 0},   {"S", SCORES, 0, 0},     {"P", SCORES, 0, 0},
-    {"dP", SCORES, 0, 0},  {"dS", SCORES, 0, 0},    {"V cache", VALUES, 1, 0},
-    {"O", OTHER, 0, 0},    {"LSE", OTHER, 0, 0},    {"O accumulator", OTHER, 0, 0},
-    {"l", OTHER, 0, 0},    {"m", OTHER, 0, 0},      {"dQ", OTHER, 0, 0},
+enum { OF_KEYS = 1, TRANSPOSED = 2 /* [matrix][head_dim][keys] */ };
+/* clang-format off */
+static const struct { const char *name; Side side; int how; } PLACES[] = {
+    {"Q", QUERIES, 0}, {"Q8", QUERIES, 0}, {"dO", QUERIES, 0}, {"K", KEYS, OF_KEYS}, {"K8", KEYS, OF_KEYS}, {"K cache", KEYS, OF_KEYS},
+    {"V", VALUES, OF_KEYS}, {"VT8", VALUES, OF_KEYS | TRANSPOSED}, {"V cache", VALUES, OF_KEYS}, {"dK", OTHER, OF_KEYS}, {"dV", OTHER, OF_KEYS},
+    {"S", SCORES, 0}, {"P", SCORES, 0}, {"O", OTHER, 0}, {"LSE", OTHER, 0}, {"O accumulator", OTHER, 0}, {"l", OTHER, 0}, {"m", OTHER, 0},
+    {"dQ", OTHER, 0},
 };
-typedef struct {
+/* clang-format on */
+static struct {
     Side side;
+    size_t rows, row_bytes; /* transposed: keys of a matrix, bytes of one */
     int transposed;
-    size_t row_bytes; /* transposed: bytes of all keys */
-    uint32_t rows;    /* of the whole tensor; transposed: of a matrix */
-} Shape;
-static Shape shapes[MAX_TENSORS];
+} shapes[MAX_TENSORS];
+static const Problem *problem; /* NULL: nobody watches */
 
 static void place_tensors(const Problem *p) {
-    for (int i = 0; i < trace_tensor_count; i++) {
-        const Tensor *t = &trace_tensors[i];
-        shapes[i].side = NOWHERE;
+    memset(shapes, 0, sizeof shapes);
+    for (int i = 0; i < trace_tensor_count; i++)
         for (size_t k = 0; k < sizeof PLACES / sizeof *PLACES; k++) {
-            size_t matrices = (size_t)p->batch * (PLACES[k].of_keys ? p->kv_heads : p->heads);
-            size_t rows = matrices * (size_t)(PLACES[k].of_keys ? p->seqlen_k : p->seqlen_q);
-            if (strcmp(t->name, PLACES[k].name) != 0 || t->bytes < rows)
+            int of_keys = PLACES[k].how & OF_KEYS, transposed = PLACES[k].how & TRANSPOSED;
+            size_t matrices = (size_t)p->batch * (of_keys ? p->kv_heads : p->heads),
+                   seqlen = of_keys ? p->seqlen_k : p->seqlen_q;
+            if (strcmp(trace_tensors[i].name, PLACES[k].name) != 0)
                 continue;
-            shapes[i] = (Shape){PLACES[k].side, 0, t->bytes / rows, (uint32_t)rows};
-            if (PLACES[k].transposed)
-                shapes[i] = (Shape){PLACES[k].side, p->head_dim, t->bytes / (matrices * p->head_dim), (uint32_t)p->seqlen_k};
+            shapes[i].side = PLACES[k].side;
+            shapes[i].transposed = transposed;
+            shapes[i].rows = transposed ? seqlen : matrices * seqlen;
+            shapes[i].row_bytes = trace_tensors[i].bytes / (transposed ? matrices : shapes[i].rows);
         }
-    }
 }
 
 static uint32_t least(size_t a, size_t b) { return (uint32_t)(a < b ? a : b); }
-
-static Span span_of(const Problem *p, int tensor, size_t offset, size_t bytes) {
-    const Shape *s = &shapes[tensor];
-    Span span = {tensor, 1, 0, 0, 0}; /* no rows */
-    if (s->side == NOWHERE)
-        return span;
-    size_t row = offset / s->row_bytes, byte = offset % s->row_bytes;
-    if (s->transposed) {
-        uint32_t first = (uint32_t)(row / s->transposed) * s->rows;
-        return (Span){tensor, first + least(byte, s->rows - 1), first + least(byte + bytes, s->rows) - 1, 0, 0};
-    }
-    span.lo = (uint32_t)row, span.hi = (uint32_t)((offset + bytes - 1) / s->row_bytes);
-    if (s->side == SCORES) {
-        size_t element = s->row_bytes / p->seqlen_k;
-        span.left = (uint32_t)(byte / element), span.right = least((byte + bytes - 1) / element, p->seqlen_k - 1);
-    }
-    return span;
-}
+static uint32_t most(size_t a, size_t b) { return (uint32_t)(a > b ? a : b); }
 
 static void widen(Span *a, const Span *b) {
-    if (a->hi < a->lo || b->hi < b->lo) {
-        *a = b->hi < b->lo ? *a : *b;
-        return;
+    a->lo = least(a->lo, b->lo), a->hi = most(a->hi, b->hi);
+    a->left = least(a->left, b->left), a->right = most(a->right, b->right);
+}
+static Span no_rows(int tensor) { return (Span){tensor, UINT32_MAX, 0, UINT32_MAX, 0}; }
+
+static Span span_of(int tensor, size_t offset, size_t bytes) {
+    size_t rows = shapes[tensor].rows, row_bytes = shapes[tensor].row_bytes;
+    if (shapes[tensor].side == NOWHERE)
+        return no_rows(tensor);
+    size_t row = offset / row_bytes, byte = offset % row_bytes;
+    if (shapes[tensor].transposed) {
+        size_t key = byte % (row_bytes / problem->head_dim);
+        return (Span){tensor, (uint32_t)(row * rows) + least(key, rows - 1),
+                      (uint32_t)(row * rows) + least(key + bytes, rows) - 1, 0, 0};
     }
-    a->lo = b->lo < a->lo ? b->lo : a->lo, a->hi = b->hi > a->hi ? b->hi : a->hi;
-    a->left = b->left < a->left ? b->left : a->left, a->right = b->right > a->right ? b->right : a->right;
+    Span span = {tensor, (uint32_t)row, (uint32_t)((offset + bytes - 1) / row_bytes), 0, 0};
+    if (shapes[tensor].side == SCORES) {
+        size_t element = row_bytes / problem->seqlen_k;
+        span.left = (uint32_t)(byte / element), span.right = least((byte + bytes - 1) / element, problem->seqlen_k - 1);
+    }
+    return span;
 }
 
 /* ---- what is recorded ---- */
@@ -131,13 +124,12 @@ struct Watch {
     int barrier_count;
     Step *steps, *done;
     int step_count, closed, done_count;
-    Work works[MAX_WORKS];
+    Work *works;
     int work_count;
 };
 
-static const Problem *problem; /* NULL: nobody watches */
-
-WatchRecord watch_record;
+static Work *works; /* of all launches */
+static int work_count;
 
 /* ---- steps ---- */
 
@@ -177,7 +169,7 @@ static void go_on(Watch *w, int number, uint32_t time) {
     WarpWatch *warp = &w->warps[number];
     for (int lane = 0; lane < SIMT_WARP; lane++) {
         settle(w, number * SIMT_WARP + lane);
-        w->loads[number * SIMT_WARP + lane].span = (Span){0, 1, 0, 0, 0};
+        w->loads[number * SIMT_WARP + lane].span = no_rows(0);
     }
     Step *step = step_at(w, warp->time);
     int fresh[2], kept;
@@ -194,27 +186,22 @@ static void go_on(Watch *w, int number, uint32_t time) {
     warp->time = time;
 }
 
-static Run *add_run(Step *step, const Span *span) {
-    Run *run = APPEND(step->runs, step->run_count);
-    run->span = *span;
-    return run;
-}
-
 /* Shared memory as the step leaves it: neighbouring chunks with rows that follow each other are a run. Where that makes many,
  * as in a transposed tile, there is one for each tensor. */
-static void describe_shared(Watch *w, Step *step) {
-    for (int pass = 0; pass == 0 || (pass == 1 && step->run_count > MAX_RUNS); pass++) {
+static void describe_shared(const Watch *w, Step *step) {
+    for (int by_tensor = 0; by_tensor == 0 || (by_tensor == 1 && step->run_count > MAX_RUNS); by_tensor++) {
         step->run_count = 0;
         for (size_t i = 0; i < simt_job->shared_bytes / CHUNK; i++) {
             const Span *span = &w->content[i];
-            Run *run = step->run_count ? &step->runs[step->run_count - 1] : NULL;
-            for (Run *r = step->runs; pass && r < step->runs + step->run_count; r++)
-                run = r->span.tensor == span->tensor ? r : run;
-            int follows = run && run->span.tensor == span->tensor &&
-                          (pass || span->tensor < 1 || span->hi < span->lo || run->span.hi < run->span.lo ||
-                           (span->lo >= run->span.lo && span->lo <= run->span.hi + 1));
-            if (!follows)
-                run = add_run(step, span);
+            int k = step->run_count - 1;
+            while (k >= 0 && step->runs[k].span.tensor != span->tensor && by_tensor)
+                k--;
+            Run *run = k >= 0 ? &step->runs[k] : NULL;
+            if (!run || run->span.tensor != span->tensor ||
+                !(by_tensor || span->lo > span->hi || (span->lo >= run->span.lo && span->lo <= run->span.hi + 1))) {
+                run = APPEND(step->runs, step->run_count);
+                run->span = *span;
+            }
             widen(&run->span, span);
             run->bytes += CHUNK;
         }
@@ -264,7 +251,7 @@ void watch_block_begins(Recorder *r) {
     for (size_t i = 0; i < simt_job->shared_bytes / WORD; i++)
         w->origin[i].tensor = 0;
     for (size_t i = 0; i < simt_job->shared_bytes / CHUNK; i++)
-        w->content[i] = (Span){-1, 1, 0, 0, 0};
+        w->content[i] = no_rows(-1);
     step_at(w, 0);
 }
 
@@ -288,7 +275,7 @@ void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t 
     WarpWatch *warp = &w->warps[thread / SIMT_WARP];
     Load *load = &w->loads[thread];
     if (tensor != SHARED_TENSOR) {
-        Span span = span_of(problem, tensor, offset, bytes);
+        Span span = span_of(tensor, offset, bytes);
         if (kind != SITE_WRITE)
             move(step_at(w, warp->time), &span, TRACE_READ, bytes);
         if (kind != SITE_READ)
@@ -319,7 +306,7 @@ void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t 
             *APPEND(step->fillings, step->filling_count) = (Filling){(uint32_t)i, load->span};
     }
     if (kind == SITE_READ || bytes >= load->bytes)
-        load->span = (Span){0, 1, 0, 0, 0};
+        load->span = no_rows(0);
 }
 
 void watch_wavefronts(Recorder *r, int warp, uint64_t count) {
@@ -336,30 +323,21 @@ static void add_work(Work **list, int *count, const Work *more) {
     Work *work = *list, *end = work + *count;
     while (work < end && (work->place != more->place || work->kernel != more->kernel || strcmp(work->what, more->what) != 0))
         work++;
-    if (work == end) {
-        work = APPEND(*list, *count);
-        *work = *more, work->count = 0;
-    }
-    work->count += more->count;
+    if (work < end)
+        work->count += more->count;
+    else
+        *APPEND(*list, *count) = *more;
 }
 
-/* A warp's, or a thread's (exponentials). `place` NULL: that of the warp's last asynchronous read, a wgmma's. */
 void watch_work(Recorder *r, int number, const char *what, const void *place, unsigned flops) {
     Watch *w = r->watch;
     if (!w)
         return;
     WarpWatch *warp = &w->warps[number];
     Step *step = step_at(w, warp->time);
-    Work work = {place ? place : warp->async_place, what, 0, 1}, *list = w->works;
+    Work work = {place ? place : warp->async_place, what, 0, 1};
     int i = 0;
-    while (i < w->work_count && (list[i].place != work.place || list[i].what != what))
-        i++;
-    if (i == MAX_WORKS)
-        cannot_run("watch: more than %d places in the program work", MAX_WORKS);
-    if (i == w->work_count)
-        list[w->work_count++] = work;
-    else
-        list[i].count++;
+    add_work(&w->works, &w->work_count, &work);
     step->exponentials += strcmp(what, WATCH_EXPONENTIAL) == 0;
     step->flops += flops;
     warp->flops += flops;
@@ -367,10 +345,9 @@ void watch_work(Recorder *r, int number, const char *what, const void *place, un
         return;
     /* the first of an mma's operands is the accumulator; it is known by lane 0's address of it */
     const void *accumulator = *(void **)simt_self->warps[number].operands[0];
-    for (i = 0; i < warp->accumulator_count; i++)
-        if (warp->accumulators[i] == accumulator)
-            return;
-    if (i < (int)(sizeof warp->accumulators / sizeof *warp->accumulators))
+    while (i < warp->accumulator_count && warp->accumulators[i] != accumulator)
+        i++;
+    if (i == warp->accumulator_count && i < (int)(sizeof warp->accumulators / sizeof *warp->accumulators))
         warp->accumulators[warp->accumulator_count++] = accumulator;
 }
 
@@ -491,44 +468,40 @@ static void merge_steps(Launch *launch) {
 }
 
 void watch_launch_ends(Recorder *const *recorders, int count, int kernel) {
-    WatchRecord *record = &watch_record;
+    Launch launch = {.kernel = kernel, .blocks = (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z};
     if (!problem)
         return;
-    Launch *launch = APPEND(record->launches, record->launch_count);
-    launch->kernel = kernel;
-    launch->blocks = (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
-    record->files[kernel] = simt_job->file;
     for (int i = 0; i < count; i++) {
         Watch *w = recorders[i]->watch;
         for (int k = 0; k < w->done_count; k++)
-            *APPEND(launch->steps, launch->count) = w->done[k];
+            *APPEND(launch.steps, launch.count) = w->done[k];
         for (int k = 0; k < w->work_count; k++) {
             w->works[k].kernel = kernel;
-            add_work(&record->works, &record->work_count, &w->works[k]);
+            add_work(&works, &work_count, &w->works[k]);
         }
         free(w->done);
+        free(w->works);
         free(w->origin);
         free(w->content);
         free(w);
         recorders[i]->watch = NULL;
     }
-    qsort(launch->steps, (size_t)launch->count, sizeof *launch->steps, by_block_and_time);
-    merge_steps(launch);
+    qsort(launch.steps, (size_t)launch.count, sizeof *launch.steps, by_block_and_time);
+    merge_steps(&launch);
+    page_launch(&launch);
+    for (Step *step = launch.steps; step < launch.steps + launch.count; step++) {
+        free(step->moves);
+        free(step->products);
+        free(step->runs);
+    }
+    free(launch.steps);
 }
 
 void watch_problem(const Problem *p) { problem = p; }
 
-void watch_clear(void) {
-    WatchRecord *record = &watch_record;
-    for (Launch *launch = record->launches; launch < record->launches + record->launch_count; launch++) {
-        for (Step *step = launch->steps; step < launch->steps + launch->count; step++) {
-            free(step->moves);
-            free(step->products);
-            free(step->runs);
-        }
-        free(launch->steps);
-    }
-    free(record->launches);
-    free(record->works);
-    *record = (WatchRecord){0};
+const Work *watch_works(int *count) {
+    *count = work_count;
+    return works;
 }
+
+void watch_clear(void) { work_count = 0; }

@@ -4,7 +4,7 @@
 
 #include "trace_internal.h"
 
-/* Rows lo..hi, counted through all heads; of S and the like also columns left..right. Tensor 0: computed; -1: nothing yet. */
+/* Rows lo..hi, counted through all heads; of S and P also columns left..right. lo > hi: none. Tensor 0: computed; -1: nothing yet. */
 typedef struct {
     int tensor;
     uint32_t lo, hi, left, right;
@@ -55,14 +55,8 @@ typedef struct {
     int count;
 } Launch;
 
-typedef struct {
-    Launch *launches;
-    Work *works;
-    int launch_count, work_count;
-    const char *files[TRACE_KERNELS]; /* where each kernel is launched: its source */
-} WatchRecord;
-extern WatchRecord watch_record;
-
-void watch_problem(const Problem *p); /* whoever is launched from now on is watched; NULL: nobody is */
+void watch_problem(const Problem *p); /* what is launched from now on is watched; NULL: it is not */
+const Work *watch_works(int *count);  /* of all launches since watch_clear */
+void page_launch(const Launch *launch);
 
 #endif
