@@ -94,12 +94,19 @@ static void *grown(void *array, int count, size_t size) {
     return array;
 }
 
+/* What a warp read last of Q or P, of K, and of V, and in which step. */
 typedef struct {
-    uint32_t time, q_time, key_time[2];
-    Span q, keys[2]; /* operands read last: queries; K and V */
-    const void *accumulators[256];
+    Span span;
+    uint32_t time;
+} Operand;
+enum { OPERAND_Q, OPERAND_K, OPERAND_V, OPERANDS };
+
+typedef struct {
+    uint32_t time;
+    Operand operands[OPERANDS];
+    const void *accumulators[256]; /* those of this step's mma */
     int accumulator_count;
-    uint64_t flops; /* in this step */
+    uint64_t flops; /* of this step */
     const void *async_place;
 } WarpWatch;
 
@@ -141,14 +148,13 @@ static Step *step_at(Watch *w, uint32_t time) {
 
 static void add_operand(WarpWatch *warp, const Span *span) {
     Side side = shapes[span->tensor].side;
-    Span *operand = side == KEYS || side == VALUES ? &warp->keys[side == VALUES] : &warp->q;
-    uint32_t *time = operand == &warp->q ? &warp->q_time : &warp->key_time[operand - warp->keys];
+    Operand *operand = &warp->operands[side == KEYS ? OPERAND_K : side == VALUES ? OPERAND_V : OPERAND_Q];
     if (side == NOWHERE || side == OTHER)
         return;
-    if (operand->tensor == 0 || *time != warp->time)
-        *operand = *span, *time = warp->time;
+    if (operand->span.tensor && operand->time == warp->time)
+        widen(&operand->span, span);
     else
-        widen(operand, span);
+        *operand = (Operand){*span, warp->time};
 }
 
 /* What a thread read of device memory, and did not copy to shared memory, is an operand. */
@@ -157,10 +163,6 @@ static void settle(Watch *w, int thread) {
     if (load->pending)
         add_operand(&w->warps[thread / SIMT_WARP], &load->span);
     load->pending = 0;
-}
-
-static void add_product(Step *step, int warp, const Span *q, const Span *keys) {
-    *APPEND(step->products, step->product_count) = (Product){warp, *q, *keys};
 }
 
 /* The warp goes on to step `time`. Its products are those of the keys it read in this step; if there were none, but new
@@ -172,13 +174,13 @@ static void go_on(Watch *w, int number, uint32_t time) {
         w->loads[number * SIMT_WARP + lane].span = no_rows(0);
     }
     Step *step = step_at(w, warp->time);
-    int fresh[2], kept;
-    for (int i = 0; i < 2; i++)
-        fresh[i] = warp->keys[i].tensor && warp->key_time[i] == warp->time;
-    kept = !fresh[0] && !fresh[1] && warp->q_time == warp->time && warp->flops;
-    for (int i = 0; i < 2; i++)
-        if (warp->q.tensor && warp->keys[i].tensor && (fresh[i] || kept))
-            add_product(step, number, &warp->q, &warp->keys[i]);
+    const Operand *q = &warp->operands[OPERAND_Q];
+    for (int kept = 0, found = 0; kept < 2 && !found && q->span.tensor; kept++)
+        for (const Operand *keys = q + OPERAND_K; keys <= q + OPERAND_V; keys++)
+            if (keys->span.tensor && (kept ? q->time == warp->time && warp->flops : keys->time == warp->time)) {
+                *APPEND(step->products, step->product_count) = (Product){number, q->span, keys->span};
+                found = 1;
+            }
     if (warp->accumulator_count > step->accumulators)
         step->accumulators = warp->accumulator_count;
     warp->accumulator_count = 0;
@@ -226,8 +228,11 @@ static void close_steps(Watch *w, uint32_t end) {
     }
 }
 
-static void end_block(Watch *w) {
-    for (int warp = 0; warp * SIMT_WARP < simt_self->threads && w->step_count; warp++)
+void watch_block_ends(Recorder *r) {
+    Watch *w = r->watch;
+    if (!w)
+        return;
+    for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         go_on(w, warp, w->warps[warp].time);
     close_steps(w, UINT32_MAX);
     for (int i = 0; i < w->step_count; i++) {
@@ -406,11 +411,6 @@ void watch_launch_begins(Recorder *const *recorders, int count) {
     }
 }
 
-void watch_block_ends(Recorder *r) {
-    if (r->watch)
-        end_block(r->watch);
-}
-
 static int by_block_and_time(const void *a, const void *b) {
     const Step *s = a, *t = b;
     return s->block != t->block ? (s->block > t->block) - (s->block < t->block) : (s->time > t->time) - (s->time < t->time);
@@ -427,7 +427,7 @@ static void merge_step(Step *to, const Step *from) {
                (to->products[k].warp != product->warp || to->products[k].keys.tensor != product->keys.tensor))
             k++;
         if (k == to->product_count) {
-            add_product(to, product->warp, &product->queries, &product->keys);
+            *APPEND(to->products, to->product_count) = *product;
         } else {
             widen(&to->products[k].queries, &product->queries);
             widen(&to->products[k].keys, &product->keys);
