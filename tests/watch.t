@@ -62,6 +62,17 @@ cmp_ok(@{$launch->{steps}}, '<', 4001, 'a long run is summed');
 cmp_ok($launch->{merged_blocks}, '>', 1, '... which the page says');
 is_deeply(by_steps($long), traced(@rows)->{variants}, '... and nothing is lost');
 
+# ---- steps are in an order that the kernel gives, not the fibers ----
+
+my %other = ('03_fa1' => '', '04_fa2' => '', '08_fa3' => '--variant specialised'); # overlapped gives its blocks work as they come
+for my $stage (grep { -x "$build/$_/$_" } sort keys %other) {
+    my ($forward, $shuffled) = map {
+        system("CPU_DEVICE_ORDER=$_ $build/$stage/$stage --watch $file --json --heads 1 --seqlen 256 $other{$stage} >/dev/null");
+        steps_of(decode_json(read_file($file)));
+    } 'forward', 'shuffle';
+    is_deeply($shuffled, $forward, "$stage: the same steps in any order of threads");
+}
+
 # ---- bad input ----
 
 like(`$build/04_fa2/04_fa2 --watch /nowhere/x 2>&1`, qr/^04_fa2: --watch \/nowhere\/x: cannot be written\n\z/, 'a file that cannot be written');
@@ -168,6 +179,14 @@ sub by_steps {
 }
 
 sub add { my ($sums, $where, $what, $count) = @_; $sums->{$where}{$what} += $count if $count }
+
+# All steps as text: counts, what was moved, what was multiplied.
+sub steps_of {
+    my ($data) = @_;
+    my $sorted = sub { my ($list, $size) = @_; my @list = @$list; return join '; ', sort map { join ' ', splice @list, 0, $size } 1 .. @list / $size };
+    return [map { my $variant = $_; map { map { "$variant->{name}: @$_[0 .. 5]: " . $sorted->($_->[6], 7) . ' | ' . $sorted->($_->[7], 6) } @{$_->{steps}} }
+        @{$variant->{launches}} } @{$data->{variants}}];
+}
 
 # Calls $see->(name of the keys' tensor, its number of the variant, row counted through all heads, first and last key of its head).
 sub each_product {

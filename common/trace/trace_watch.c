@@ -285,10 +285,8 @@ void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t 
             move(step_at(w, warp->time), &span, TRACE_READ, bytes);
         if (kind != SITE_READ)
             move(step_at(w, warp->time), &span, TRACE_WRITE, bytes);
-        if (kind == SITE_READ) {
-            settle(w, thread);
-            *load = (Load){span, bytes, 1};
-        }
+        settle(w, thread);
+        *load = kind == SITE_READ ? (Load){span, bytes, 1} : (Load){no_rows(0), 0, 0};
         return;
     }
     const Span *last = NULL;
