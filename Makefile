@@ -17,7 +17,7 @@ endif
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
-        trace trace-defects intensity compare sweep fp8-errors plots diff exercise compile_commands.json
+        trace trace-defects intensity compare sweep ceilings fp8-errors plots diff exercise compile_commands.json
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|kind|links.
@@ -113,7 +113,7 @@ PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
 SOLVED   := $(if $(EXERCISE),$(addprefix $(OUT)/exercises/$(EXERCISE)/,$(EXERCISE_STAGE) grid))
-$(PROGRAMS) $(TESTS) $(SOLVED):
+$(PROGRAMS) $(TESTS) $(SOLVED) $(OUT)/notes/ceilings:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
 # What a page shows: the stage, and before it the one it builds on if that is of its kind and no --variant is named.
@@ -257,6 +257,10 @@ compare: $(OUT)/classroom/compare $(PROGRAMS) ## every stage on one problem, in 
 
 sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (LENGTHS=512,1024 ...: see sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)
+
+$(OUT)/notes/ceilings: $(call objects,notes/ceilings.cu) $(LIBRARIES)
+ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are, each alone, as notes/results/<device>/ceilings.tsv has it
+	@$(or $<,echo "make ceilings needs a GPU: DEVICE=cuda" >&2; exit 2)
 
 fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
 	@perl notes/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)

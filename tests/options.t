@@ -48,6 +48,10 @@ refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'na
 # inputs
 refused("--inputs $_: choose normal or outliers", '--inputs', $_) for 'outlier', 'normal|outliers', '';
 
+# the device
+refused("--device $_: choose a whole number from 0", '--device', $_) for '-1', 'x', '', '0,1', '2147483648';
+refused('--device 99: choose 0, there is one device|--device 99: choose from 0 to \d+', '--device', 99);
+
 # what is no option, or lacks a value or has one
 refused("--$_: choose a folder", '--variant', 'mma', "--$_", '') for 'load', 'save';
 refused('--sequence: no such option', '--sequence', 5);
@@ -56,7 +60,7 @@ refused('-x: no such option', '-x');
 refused("$_: no such option", $_) for '--', '--=3', '--batc=3', '--batch-size', '-batch';
 refused("--$_: its value is missing", "--$_")
     for 'batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'mask', 'lengths', 'scale', 'variant', 'iters', 'seed',
-    'inputs', 'load', 'save', 'roofline';
+    'inputs', 'device', 'load', 'save', 'roofline';
 refused("--$_=1: takes no value", "--$_=1") for 'causal', 'warm', 'csv', 'json', 'no-validate', 'help';
 refused('16: not an option', '--seqlen', 8, 16);
 refused('mma: not an option', 'mma');
@@ -136,7 +140,7 @@ refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');
 refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
-refused_by('07_flash_decoding', "--variant $_ cannot run here: cuts no pieces to order: --splits and --split-size are split_k's", '--variant', $_, '--splits', 2)
+refused_by('07_flash_decoding', "--variant $_ cannot run here: takes no --splits and no --split-size: only split_k does", '--variant', $_, '--splits', 2)
     for 'one_block', 'equal_shares';
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
     for 'one_block', 'split_k', 'equal_shares';
@@ -159,7 +163,7 @@ for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['
 my $help = run('01_tiled', '--help')->{out};
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
-    '--variant', '--iters', '--seed', '--inputs', '--warm', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+    '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (

@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,13 @@ static void set_seed(Options *o, const Option *option, const char *text) {
         cannot_run("--%s %s: choose a whole number from 0 to 2^64 - 1", option->is.name, text);
 }
 
+static void set_device(Options *o, const Option *option, const char *text) {
+    uint64_t number;
+    if (!parse_whole(text, INT_MAX, &number))
+        cannot_run("--%s %s: choose a whole number from 0 on: which GPU", option->is.name, text);
+    o->device = (int)number;
+}
+
 static void set_folder(Options *o, const Option *option, const char *text) {
     if (!*text)
         cannot_run("--%s: choose a folder", option->is.name);
@@ -194,6 +202,7 @@ static const Option OPTIONS[] = {
 
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
     {{"variant", NULL, 0, "one of those below"}, "V", set_variant, 0, "all"},
+    {{"device", NULL, 0, "which GPU, from 0 on"}, "N", set_device, 0, "0"},
     {{"iters", NULL, MAX_ITERS, "timed runs, cold L2; latency is their median"}, "N", set_int, OF_OPTIONS(iters), "about 100 ms, 5 to 100 runs"},
     {{"warm", NULL, 0, "L2 keeps what the run before left there"}, NULL, set_int, OF_OPTIONS(warm), "cold"},
     {{"no-validate", NULL, 0, "time only"}, NULL, set_no_validate, 0, NULL},
@@ -299,7 +308,7 @@ static Option find_option(const Stage *stage, const char *word) {
 }
 
 Options options_parse(const Stage *stage, int argc, char **argv) {
-    Options o = {.stage = stage, .validate = 1, .roofline = "h200", .problem_count = 1};
+    Options o = {.stage = stage, .device = -1, .validate = 1, .roofline = "h200", .problem_count = 1};
     flush_output();
     for (int i = 1; i < argc; i++) {
         Option option = find_option(stage, argv[i]);

@@ -120,12 +120,22 @@ static void select_problem(Options *options, int index) {
     budget_check(options);
 }
 
+static void choose_device(int number) {
+    int count = device_count();
+    if (number >= count)
+        cannot_run(count == 1 ? "--device %d: choose 0, there is one device" : "--device %d: choose from 0 to %d", number,
+                   count - 1);
+    device_choose(number);
+}
+
 int harness_main(const Stage *stage, int argc, char **argv) {
     program_is(stage->name);
     Options options = options_parse(stage, argc, argv);
     int count = options.problem_count, codes[3] = {0};
     if (options.save)
         save_check(options.save);
+    if (options.device >= 0)
+        choose_device(options.device);
     if (options.load)
         tensors_read_headers(&options, task_of(stage)->with_d_o);
     for (int i = 0; i < count; i++)

@@ -14,28 +14,22 @@ static void print_known(Cell cell, double value, const char *unit) {
         strcpy(cell, "-");
 }
 
-enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
 
-static const char *TITLES[COLUMN_COUNT] = {"variant",
-                                           "direction",
-                                           "latency",
-                                           "min",
-                                           "TFLOP/s",
-                                           "GB/s",
-                                           "% of read",
-                                           "% of copy",
-                                           "memory: tensors + workspace",
-                                           "vs naive",
-                                           "worst error / allowed"};
-static const int WIDTHS[COLUMN_COUNT] = {[DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9,     [TFLOPS] = 9,    [GBPS] = 8,
-                                         [OF_READ] = 11,   [OF_COPY] = 11, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
+static const char *TITLES[COLUMN_COUNT] = {"variant",   "direction",
+                                           "latency",   "min",
+                                           "TFLOP/s",   "of peak",
+                                           "GB/s",      "% of read",
+                                           "% of copy", "memory: tensors + workspace",
+                                           "vs naive",  "worst error / allowed"};
+static const int WIDTHS[COLUMN_COUNT] = {
+    [DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9,     [TFLOPS] = 9,    [OF_PEAK] = 9, [GBPS] = 8,
+    [OF_READ] = 11,   [OF_COPY] = 11, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
 
 static int is_shown(const Task *task, int column) {
-    static const unsigned asked[COLUMN_COUNT] = {[DIRECTION] = SHOW_DIRECTION,
-                                                 [TFLOPS] = SHOW_TFLOPS,
-                                                 [GBPS] = SHOW_GBPS,
-                                                 [OF_READ] = SHOW_GBPS,
-                                                 [OF_COPY] = SHOW_GBPS};
+    static const unsigned asked[COLUMN_COUNT] = {
+        [DIRECTION] = SHOW_DIRECTION, [TFLOPS] = SHOW_TFLOPS, [OF_PEAK] = SHOW_TFLOPS,
+        [GBPS] = SHOW_GBPS,           [OF_READ] = SHOW_GBPS,  [OF_COPY] = SHOW_GBPS};
     return !asked[column] || task->columns & asked[column];
 }
 
@@ -110,6 +104,7 @@ void table_row(const Report *r, const Row *row) {
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
     print_known(cells[TFLOPS], row_tflops(r, row), "");
+    print_known(cells[OF_PEAK], row_of_peak(r, row), "%");
     print_known(cells[GBPS], row_gbps(r, row), "");
     print_known(cells[OF_READ], 100 * row_gbps(r, row) / r->bandwidth.read_gbps, "%");
     print_known(cells[OF_COPY], 100 * row_gbps(r, row) / r->bandwidth.copy_gbps, "%");
@@ -159,6 +154,14 @@ static void print_accuracy(const Report *r, const Row *row) {
            row->errors.rms, row->errors.worst, r->sample_count);
 }
 
+/* "noise      04_fa2/tuned: the middle half of 23 runs spans 7.3% of the median" */
+static void print_noise(const Row *row) {
+    Cell share;
+    print_number(share, 100 * row_noise(row), "%");
+    printf("noise      %s: the middle half of %d runs spans %s of the median: measure again, on a quiet machine\n",
+           row->name, row->runs, share);
+}
+
 void table_end(const Report *r, const Row *rows, int count) {
     int prepared = 0; /* where every variant is exact up to rounding, nobody asks how exact */
     for (int i = 0; i < count; i++) {
@@ -172,4 +175,7 @@ void table_end(const Report *r, const Row *rows, int count) {
     for (int i = 0; i < count; i++)
         if (rows[i].direction == BACKWARD && rows[i].validated)
             print_gradients(&rows[i]);
+    for (int i = 0; i < count; i++)
+        if (row_ran(&rows[i]) && row_noise(&rows[i]) > NOISY)
+            print_noise(&rows[i]);
 }

@@ -5,6 +5,7 @@
 #include "../host/allocation.h"
 #include "../host/errors.h"
 #include "../judge/prepared.h"
+#include "peak.h"
 #include "run.h"
 
 #include <stdio.h>
@@ -131,6 +132,7 @@ void run_variant(Run *run, const Variant *variant, Role role) {
     name_row(run, variant, row);
     row->role = role;
     row->direction = run->task->direction;
+    row->peak_tflops = peak_tflops(run->report.device, p->dtype, variant->eight_bits);
     row->tensor_bytes = device_allocated();
     for (int i = 0; i < run->output_count; i++)
         row->tensor_bytes += run->outputs[i].bytes;

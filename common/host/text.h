@@ -16,6 +16,9 @@ void print_bytes(Cell cell, double bytes); /* in KiB, MiB or GiB; "0" for none *
 /* Places that the UTF-8 text takes: `·` and `×` are two bytes and one place, so printf's own padding would be one short. */
 int display_width(const char *text);
 
+/* Bytes of the character that `text` begins with, 1 to 4; 0: what stands there is not UTF-8. */
+int utf8_length(const char *text);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""A stage's program beside the vendor's kernels, shape by shape, on one GPU, in one run.
+
+    python3 notes/results/peers.py forward                       04_fa2/tuned, fp16
+    python3 notes/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
+    python3 notes/results/peers.py backward | decode | fp8
+
+Needs a GPU, the stage built for it (make all), and PyTorch; fp8 needs JAX instead. Nothing else in the project needs either.
+What it prints is what notes/results/<device>/forward_fp16.txt and its like hold: latency and speed of the program, then speed of
+each peer and how many times longer the peer takes (above 1: the program is faster).
+
+The peers: `flash` is FlashAttention-2 and `cudnn` cuDNN's attention, both as PyTorch's scaled_dot_product_attention calls them.
+`cudnn-fp8` is cuDNN's 8-bit attention through JAX; neither side's time has the conversion to 8 bits in it. `fa3` is
+FlashAttention-3 as its authors build it: --fa3 takes the file flash_attn_3/_C.so of the Python package xformers 0.0.34.
+
+Each peer is timed before and after the program and the two are averaged, so that a clock that falls with the board's power falls
+for both. All inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
+"""
+import argparse
+import ctypes
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+TOKENS, HIDDEN = 16384, 2048  # of all batch entries; of all heads
+PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_backward", "decode": "07_flash_decoding/07_flash_decoding",
+            "fp8": "06_fp8/06_fp8"}
+DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
+            (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=list(PROGRAMS))
+    parser.add_argument("--program", help="the stage's program, if not " + ", ".join(PROGRAMS.values()))
+    parser.add_argument("--variant", help="if not the last one that the program's --help lists")
+    parser.add_argument("--dtype", choices=["fp16", "bf16"], default="fp16")
+    parser.add_argument("--fa3", metavar="FILE", help="time FlashAttention-3 as well: its _C.so")
+    parser.add_argument("--lengths", metavar="N,N,...", help="forward, backward: 512,2048,4096,16384 if not given",
+                        type=lambda text: [int(n) for n in text.split(",")], default=[512, 2048, 4096, 16384])
+    given = parser.parse_args()
+    given.program = os.path.join(".", given.program or PROGRAMS[given.what])
+    if not os.path.exists(given.program):
+        parser.error(f"{given.program} is not there: make all DEVICE=cuda")
+    given.variant = given.variant or last_variant(given.program)
+    return given
+
+
+def last_variant(program):
+    """--help lists the stage's variants, 00_naive aside, in the order of the lesson."""
+    text = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    lines = text.split("\nvariants\n")[1].split("\n\n")[0].splitlines()
+    return [line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] != "00_naive"][-1]
+
+
+def program_ms(given, **shape):
+    """The program's own median, in ms. With causal=True the option is a flag."""
+    command = [given.program, "--variant", given.variant, "--json", "--no-validate"]
+    for name, value in shape.items():
+        if value is not False:
+            command += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
+    run = subprocess.run(command, capture_output=True, text=True)
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    direction = "backward" if given.what == "backward" else "forward"
+    mine = [row for row in rows if row["variant"].split("/")[1] == given.variant and row["direction"] == direction]
+    if run.returncode or not mine or mine[0]["latency_ms"] is None:
+        sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stdout}{run.stderr}")
+    return mine[0]["latency_ms"]
+
+
+def timed_runs(work, runs, cold):
+    events = []
+    for _ in range(runs):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if cold is not None:
+            cold.zero_()
+        start.record()
+        work()
+        end.record()
+        if cold is None:
+            end.synchronize()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def gpu_ms(work, cold=None):
+    """The median of `work`'s runs. `cold` is a tensor larger than L2, which is overwritten before each run; nobody waits between
+    these runs, so that Python prepares one while the GPU is busy with another. Without `cold` the GPU is idle before each run,
+    as it is before the program's own CUDA graphs."""
+    once = statistics.median(timed_runs(work, 5, cold))
+    return statistics.median(timed_runs(work, min(100, max(10, int(60 / once))), cold))
+
+
+ratios = {}
+
+
+def print_row(given, name, work, unit, peers, program):
+    """work: FLOPs or bytes; peers: name -> function that returns ms; program: the same of the program."""
+    before = {peer: measure() for peer, measure in peers.items()}
+    mine = program()
+    scale = 1e9 if unit == "TF" else 1e6
+    line = f"{name:<36} {given.variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit}"
+    for peer, measure in peers.items():
+        ms = (before[peer] + measure()) / 2
+        ratios.setdefault(peer, []).append(ms / mine)
+        line += f"  | {peer:<6} {work / ms / scale:7.1f}  x{ms / mine:.3f}"
+    print(line, flush=True)
+
+
+def normal(given, *shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.float16 if given.dtype == "fp16" else torch.bfloat16)
+
+
+def with_backend(backend, work):
+    def run():
+        with sdpa_kernel([backend]):
+            return work()
+    return run
+
+
+def fa3(q, k, v, causal, splits=1):
+    """FlashAttention-3 wants [batch, seqlen, heads, head_dim]; splits 0: it chooses."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return torch.ops.flash_attn_3.fwd(q, k, v, softmax_scale=q.shape[-1] ** -0.5, is_causal=causal, num_splits=splits)
+
+
+def fa3_backward(q, k, v, do, causal):
+    o, lse = fa3(q, k, v, causal)[:2]
+    operands = [x.transpose(1, 2) for x in (do, q, k, v)]
+    gradients = [torch.empty_like(x) for x in operands[1:]]
+    return lambda: torch.ops.flash_attn_3.bwd(*operands, o, lse, *gradients, softmax_scale=q.shape[-1] ** -0.5, is_causal=causal)
+
+
+def training(given):
+    """forward and backward"""
+    cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
+    backward = given.what == "backward"
+    for d, causal, n in itertools.product((64, 128), (False, True), given.lengths):
+        batch, heads = max(1, TOKENS // n), HIDDEN // d
+        q, k, v, do = (normal(given, batch, heads, n, d).requires_grad_(backward) for _ in range(4))
+
+        def attention():
+            return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        def timed():
+            if not backward:
+                return gpu_ms(attention, cold)
+            o = attention()
+            return gpu_ms(lambda: torch.autograd.grad(o, (q, k, v), do.detach(), retain_graph=True), cold)
+
+        peers = {name: with_backend(backend, timed) for name, backend in BACKENDS.items()}
+        if given.fa3:
+            x = [tensor.detach() for tensor in (q, k, v, do)]
+            peers["fa3"] = lambda: gpu_ms(fa3_backward(*x, causal) if backward else lambda: fa3(*x[:3], causal), cold)
+        flops = 4 * batch * heads * n * n * d * (0.5 if causal else 1) * (2.5 if backward else 1)
+        print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch} {given.dtype}", flops, "TF", peers,
+                  lambda: program_ms(given, batch=batch, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype, causal=causal))
+
+
+def decode(given):
+    """One query. As the program does, a CUDA graph goes over copies of the inputs that together are larger than L2."""
+    for batch, heads, kv_heads, keys, d in DECODING:
+        kv_bytes = 2 * batch * kv_heads * keys * d * 2
+        copies = [(normal(given, batch, heads, 1, d), normal(given, batch, kv_heads, keys, d), normal(given, batch, kv_heads, keys, d))
+                  for _ in range(math.ceil(256e6 / kv_bytes))]
+
+        def replay(attention):
+            for copy in copies:
+                attention(*copy)
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                for copy in copies:
+                    attention(*copy)
+            return gpu_ms(graph.replay) / len(copies)
+
+        def sdpa(q, k, v):
+            return scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
+
+        peers = {name: with_backend(backend, lambda: replay(sdpa)) for name, backend in BACKENDS.items()}
+        if given.fa3:
+            peers["fa3"] = lambda: replay(lambda q, k, v: fa3(q, k, v, False, splits=0))
+        print_row(given, f"B{batch} H{heads}/{kv_heads} L{keys} D{d}", kv_bytes, "GB/s", peers,
+                  lambda: program_ms(given, batch=batch, heads=heads, kv_heads=kv_heads, seqlen=1, seqlen_k=keys, head_dim=d,
+                                     dtype=given.dtype))
+
+
+def fp8(given):
+    """cuDNN's 8-bit attention has no public function; JAX has an internal one. The inputs are cast to e4m3, all scales are 1."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the program needs memory, too
+    import jax
+    import jax.numpy as jnp
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+    names = [f"amax_{x}" for x in ("dQ", "dK", "dV", "dP")] + [f"descale_{x}" for x in ("q", "k", "v", "s", "o", "dO", "dP")]
+    names += [f"scale_{x}" for x in ("s", "o", "dQ", "dK", "dV", "dP")]
+    ones = {name: jnp.ones((1, 1, 1, 1), jnp.float32) for name in names}
+    d = 128
+    for causal in (False, True):
+        for n in (2048, 4096, 8192, 16384):
+            batch, heads = TOKENS // n, HIDDEN // d
+            inputs = [jax.random.normal(key, (batch, n, heads, d), jnp.bfloat16).astype(jnp.float8_e4m3fn)
+                      for key in jax.random.split(jax.random.key(0), 3)]
+            mask = cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK
+            attention = jax.jit(lambda q, k, v: cudnn.dot_product_attention(q, k, v, scale=d**-0.5, mask_type=mask, use_fp8=True,
+                                                                            fp8_params=ones))
+
+            def timed(calls=30):
+                """No events in JAX: the host's clock over many calls. The inputs are larger than L2."""
+                attention(*inputs)[0].block_until_ready()
+                times = []
+                for _ in range(5):
+                    start = time.perf_counter()
+                    for _ in range(calls):
+                        o = attention(*inputs)[0]
+                    o.block_until_ready()
+                    times.append((time.perf_counter() - start) / calls * 1000)
+                return statistics.median(times)
+
+            print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch}", 4 * batch * heads * n * n * d * (0.5 if causal else 1),
+                      "TF", {"cudnn-fp8": timed},
+                      lambda: program_ms(given, batch=batch, heads=heads, seqlen=n, head_dim=d, causal=causal))
+
+
+given = arguments()
+if given.what == "fp8":
+    fp8(given)
+else:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+    BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+    if given.fa3:  # it was built for CUDA 12, whose runtime library must lie beside it
+        folder = os.path.dirname(os.path.abspath(given.fa3))
+        ctypes.CDLL(os.path.join(folder, "libcudart.so.12"), mode=ctypes.RTLD_GLOBAL)
+        torch.ops.load_library(os.path.join(folder, os.path.basename(given.fa3)))
+    decode(given) if given.what == "decode" else training(given)
+for peer, all_rows in ratios.items():
+    print(f"geometric mean against {peer:<10} x{statistics.geometric_mean(all_rows):.3f}   worst x{min(all_rows):.3f}")
