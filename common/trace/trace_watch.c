@@ -22,7 +22,7 @@ enum { WORD = 4, CHUNK = 16, MAX_STEPS = 4000, MAX_RUNS = 12 };
 
 /* ---- where a tensor's bytes lie on the map of S ---- */
 
-/* OTHER: its rows are queries' or keys', but no product reads them. */
+/* OTHER: its rows are queries' or keys', but no product reads them. A tensor that is not in the table has bytes and no place. */
 typedef enum { NOWHERE, QUERIES, KEYS, VALUES, SCORES, OTHER } Side;
 enum { OF_KEYS = 1, TRANSPOSED = 2 /* [matrix][head_dim][keys] */ };
 /* clang-format off */
