@@ -23,6 +23,7 @@ my %options = (
     '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 300 --seqlen-k 400 --batch 2 --lengths 400,77'],
     '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 256', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
+    '08_fa3' => ['--heads 1 --seqlen 256'],
 );
 
 # What the counts of a variant are called: in the trace's rows, and here.
