@@ -116,8 +116,6 @@ typedef struct {
     int pending;
 } Load;
 
-typedef struct Watch Watch;
-
 /* A worker's, for the block at hand, and then the steps of all its blocks. */
 struct Watch {
     WarpWatch warps[MAX_WARPS];
