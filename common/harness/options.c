@@ -212,7 +212,7 @@ static const Option OPTIONS[] = {
     {{"json", NULL, 0, "the rows for machines, one object a line"}, NULL, set_format, 0, NULL},
     {{"trace", NULL, 0, "instead: memory traffic, bank conflicts, races (in the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
 #ifdef TRACE
-    {{"watch", NULL, 0, "the same, and what happened step by step, as the JSON that make watch-STAGE makes a page of"}, "FILE", set_watch, 0, NULL},
+    {{"watch", NULL, 0, "the same, and step by step as JSON: what make watch-STAGE makes a page of"}, "FILE", set_watch, 0, NULL},
 #endif
     {{"roofline", CHIP_NAMES, 0, "of this chip, with --trace: " CHIP_NAMES "; default h200"}, "C", set_chip, 0, NULL},
     {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
