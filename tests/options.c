@@ -52,8 +52,8 @@ static int same_options(const Options *a, const Options *b) {
     return same_problem(&p, &b->problem) && a->problem_count == 1 && same_text(a->variant, b->variant) &&
            a->iters == b->iters && a->device == (int)(b->device - 1u) && a->seed == b->seed && a->outliers == b->outliers &&
            a->warm == b->warm && a->scale == b->scale && same_text(a->load, b->load) && same_text(a->save, b->save) &&
-           a->format == b->format && a->validate == b->validate && a->trace == b->trace &&
-           same_text(a->roofline, b->roofline) && !a->lengths.count;
+           same_text(a->save_inputs, b->save_inputs) && a->format == b->format && a->validate == b->validate &&
+           a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
 }
 
 static void test_each(void) {
@@ -96,6 +96,7 @@ static void test_each(void) {
         {"--warm", {.warm = 1, .validate = 1}},
         {"--load a/b", {.load = "a/b", .validate = 1}},
         {"--save c --variant first", {.save = "c", .variant = "first", .validate = 1}},
+        {"--save-inputs d", {.save_inputs = "d", .validate = 1}},
         {"--csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--csv --csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--json", {.format = FORMAT_JSON, .validate = 1}},
@@ -176,6 +177,32 @@ static void test_together(void) {
         want.scale = difference < 1e-7f ? o.problem.scale : want.scale;
         ok(same_problem(&o.problem, &want), "'%s' %s", cases[i].line, cases[i].is_cpu ? "on the CPU device" : "on a GPU");
         options_free(&o);
+    }
+    static const struct {
+        const char *line;
+        Problem want;
+    } on_gpu[] = {
+        {"--causal --dtype bf16 --pieces 7",
+         {.batch = 4,
+          .heads = 16,
+          .kv_heads = 16,
+          .seqlen_q = 4096,
+          .seqlen_k = 4096,
+          .head_dim = 128,
+          .dtype = DTYPE_BF16,
+          .causal = 1,
+          .settings = {7}}},
+        {"--head-dim 64", {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
+        {"--seqlen-k 64", {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 64, .head_dim = 64}},
+        {"--lengths 64", {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
+    };
+    for (size_t i = 0; i < sizeof on_gpu / sizeof *on_gpu; i++) {
+        Options given = parse(&stage, on_gpu[i].line);
+        options_select(&given, 0, 1);
+        Problem got = options_on_gpu(&given), want = on_gpu[i].want;
+        want.scale = 1 / sqrtf((float)want.head_dim);
+        ok(same_problem(&got, &want), "'%s', as a GPU would run it: its own shape where none is given", on_gpu[i].line);
+        options_free(&given);
     }
     Options o = parse(&stage, "--scale 3 --batch 3 --lengths 9 --seqlen 9");
     options_select(&o, 0, 1);

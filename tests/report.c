@@ -50,7 +50,7 @@ static const Problem P = {
     .batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 500, .seqlen_k = 1000, .head_dim = 64, .scale = 0.125f};
 #define REPORT(...)                                                                                                         \
     {                                                                                                                       \
-        .report = {.problem = &P, .device = &device, .options = &options, __VA_ARGS__ }                                     \
+        .report = {.problem = &P, .gpu_problem = P, .device = &device, .options = &options, __VA_ARGS__ }                   \
     }
 
 static Comparison comparison(const char *tensor, int is_ok, double error, double allowed) {
@@ -91,16 +91,11 @@ static void test_table(void) {
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-           "variant               latency      min  TFLOP/s  of peak  memory: tensors + workspace  vs naive  worst error / "
-           "allowed\n"
-           "00_naive              99.9 ms  9.99 ms   0.0051  0.0001%          1.00 MiB + 1023 KiB     1.00×      1.2e-05 / "
-           "5.0e-01\n"
-           "09_test/short         1.00 ms   999 us     0.51        -                 1019 MiB + 0         -          not "
-           "validated\n"
-           "09_test/a_long_name    123 ms  1.00 us   0.0041        -                 5.00 GiB + 0   0.0999×      7.0e+00 / "
-           "5.0e+00\n"
-           "09_test/edges          100 ms  10.0 ms   0.0051        -                 1.00 GiB + 0     0.10×          not "
-           "validated\n"
+           "variant              latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
+           "00_naive             99.9 ms 9.99 ms   0.0051  0.0001%  1.00 MiB + 1023 KiB    1.00×  1.2e-05 / 5.0e-01\n"
+           "09_test/short        1.00 ms  999 us     0.51        -         1019 MiB + 0        -      not validated\n"
+           "09_test/a_long_name   123 ms 1.00 us   0.0041        -         5.00 GiB + 0  0.0999×  7.0e+00 / 5.0e+00\n"
+           "09_test/edges         100 ms 10.0 ms   0.0051        -         1.00 GiB + 0    0.10×      not validated\n"
            "09_test/none          out of memory: needs 3.00 GiB\n",
            "the table: digits, units, columns; the bad comparison rather than the first");
     job.end = 1;
@@ -122,18 +117,90 @@ static void test_table(void) {
     options.warm = options.outliers = 1;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
-           "key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
+           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 ·\n"
+           "           key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
            "the problem");
     options.load = "folder";
     other.batch = 8;
     options.warm = 0;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
-           "key lengths 1,2,3,4,5,6,7,8 · from folder\n",
+           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 ·\n"
+           "           key lengths 1,2,3,4,5,6,7,8 · from folder\n",
            "the problem, from files");
     options.outliers = 0;
+}
+
+/* A name that takes more than the line has room for: the gaps behind it become smaller, and no line is too long. */
+static void test_narrow(void) {
+    static const Stage of_long_names = {.name = "07_a_long_name_of_a_stage",
+                                        .variants = {{.name = "shares", .prepare_name = "fill the cache"}},
+                                        .bytes = two_bytes};
+    Row rows[] = {
+        {.name = "00_naive", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024},
+        {.name = "07_a_long_name_of_a_stage/fill the cache+shares", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024}};
+    Job job = REPORT(.stage = &of_long_names, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    job.rows = rows, job.count = 2;
+    setenv("LC_ALL", "C", 1);
+    prints(job,
+           "device   A \"chip\", \\ fast - sm_42\n"
+           "problem  forward - batch 1 - heads 4/2 - seqlen 500x1000 - head_dim 64 - fp16 - full\n"
+           "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
+           "variant                          latency     min   GB/s of read of copy  tensors + workspace vs naive    error "
+           "/ allowed\n"
+           "00_naive                         1.00 ms 1.00 ms 0.0020 0.0040% 0.0050%         1.00 KiB + 0        -      not "
+           "validated\n"
+           "07_a_long_name_of_a_stage/fill the cache+shares 1.00 ms 1.00 ms 0.0020 0.0040% 0.0050% 1.00 KiB + 0 -      not "
+           "validated\n",
+           "a long name; no UTF-8");
+    setenv("LC_ALL", "C.UTF-8", 1);
+}
+
+/* On the CPU device: nothing that the clock says about speed, but what a GPU would do, on a problem of its own. */
+static void test_cpu(void) {
+    DeviceProperties cpu = {.name = "A processor", .platform = "CPU device", .is_cpu = 1};
+    Row rows[] = {
+        {.name = "00_naive",
+         .role = ROW_REFERENCE,
+         .latency_ms = 12.3,
+         .tensor_bytes = 1024,
+         .runs = 9,
+         .iqr_ms = 5,
+         .gpu_bytes = 1e6,
+         .gpu_blocks = 66,
+         .peak_tflops = 1,
+         .speed_ratio = 1},
+        {.name = "09_test/short", .latency_ms = 45.6, .tensor_bytes = 1024, .gpu_bytes = 264 * 1024, .gpu_blocks = 1320},
+        {.name = "09_test/a_long_name",
+         .latency_ms = 45.6,
+         .tensor_bytes = 1024,
+         .gpu_bytes = 132 * 1024,
+         .fills_device = 1},
+        {.name = "09_test/edges", .latency_ms = 78.9, .tensor_bytes = 1024},
+    };
+    Job job = REPORT(.stage = &plain, .task = &forward_task);
+    job.report.device = &cpu;
+    job.report.gpu_problem =
+        (Problem){.batch = 1, .heads = 2, .kv_heads = 1, .seqlen_q = 100, .seqlen_k = 10, .head_dim = 64};
+    job.rows = rows;
+    job.count = 4;
+    prints(
+        job,
+        "device   A processor · CPU device\n"
+        "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
+        "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+        "GPU      what a GPU does with these options: batch 1 · heads 2/1 · seqlen 100×10 · head_dim 64\n"
+        "         moves: bytes asked of device memory; blocks/SMs: of the grid, for the 132 multiprocessors of an H200;\n"
+        "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can be\n"
+        "variant             simulated GPU: moves FLOPs/byte blocks/SMs  each SM  tensors + workspace    error / allowed\n"
+        "00_naive              12.3 ms    977 KiB       0.51     66/132 14.8 KiB         1.00 KiB + 0      not validated\n"
+        "09_test/short         45.6 ms    264 KiB       1.89   1320/132 2.00 KiB         1.00 KiB + 0      not validated\n"
+        "09_test/a_long_name   45.6 ms    132 KiB       3.79 fills them 1.00 KiB         1.00 KiB + 0      not validated\n"
+        "09_test/edges         78.9 ms          -          -          -        -         1.00 KiB + 0      not validated\n",
+        "the table on the CPU device");
+    job.report.task = &decoding_task; /* in place of GB/s, too, and without a remark on the simulator's noise */
+    job.end = 1;
+    prints(job, "not validated\nnot validated\n", "no remark on the simulator's noise");
 }
 
 static void test_decoding(void) {
@@ -165,14 +232,10 @@ static void test_decoding(void) {
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · pieces 7 · round on · "
            "kind three\n"
            "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
-           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
-           "error / allowed\n"
-           "00_naive         1.00 us  0.50 us    2.00      4.00%      5.00%                 1.00 KiB + 0         -          "
-           "not validated\n"
-           "09_test/fill     1.00 ms  0.50 us       -          -          -                 1.00 KiB + 0         -          "
-           "            -\n"
-           "09_test/fill+v   0.40 us  0.50 us    5.00      10.0%      12.5%                 1.00 KiB + 0         -          "
-           "            -\n",
+           "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
+           "00_naive        1.00 us 0.50 us   2.00   4.00%   5.00%         1.00 KiB + 0        -      not validated\n"
+           "09_test/fill    1.00 ms 0.50 us      -       -       -         1.00 KiB + 0        -                  -\n"
+           "09_test/fill+v  0.40 us 0.50 us   5.00   10.0%   12.5%         1.00 KiB + 0        -                  -\n",
            "the table of a stage that memory limits");
     static int lengths[] = {10};
     job = (Job)REPORT(.stage = &decoding, .task = &decoding_task);
@@ -182,12 +245,10 @@ static void test_decoding(void) {
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · key lengths 10 · pieces "
-           "auto · "
-           "round off · kind one\n"
-           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
-           "error / allowed\n"
-           "00_naive         1.00 us  0.50 us  0.0200          -          -                 1.00 KiB + 0         -          "
-           "not validated\n",
+           "auto ·\n"
+           "           round off · kind one\n"
+           "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
+           "00_naive        1.00 us 0.50 us 0.0200       -       -         1.00 KiB + 0        -      not validated\n",
            "its bytes follow the key lengths; no share of what is not known");
 }
 
@@ -228,18 +289,15 @@ static void test_backward(void) {
     Job job = REPORT(.stage = &backward, .task = &backward_task);
     job.rows = rows;
     job.count = 3;
-    prints(job,
-           "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward and backward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-           "variant    direction   latency      min  TFLOP/s  of peak  memory: tensors + workspace  vs naive  worst error / "
-           "allowed\n"
-           "08_test/v    forward   1.00 ms  0.50 us     0.51        -                 1.00 KiB + 0         -      1.0e-01 / "
-           "1.0e+00\n"
-           "09_test/v   backward   1.00 ms  0.50 us     1.28        -                 1.00 KiB + 0     12.3×      2.0e-01 / "
-           "1.0e+00\n"
-           "09_test/v       both   2.00 ms  0.50 us     0.90        -                 1.00 KiB + 0         -                "
-           "      -\n",
-           "the table of a backward stage: the worst of three gradients");
+    prints(
+        job,
+        "device   A \"chip\", \\ fast · sm_42\n"
+        "problem  forward and backward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
+        "variant   direction  latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
+        "08_test/v   forward  1.00 ms 0.50 us     0.51        -         1.00 KiB + 0        -  1.0e-01 / 1.0e+00\n"
+        "09_test/v  backward  1.00 ms 0.50 us     1.28        -         1.00 KiB + 0    12.3×  2.0e-01 / 1.0e+00\n"
+        "09_test/v      both  2.00 ms 0.50 us     0.90        -         1.00 KiB + 0        -                  -\n",
+        "the table of a backward stage: the worst of three gradients");
     job.count = 4;
     job.end = 1;
     prints(job,
@@ -268,6 +326,8 @@ static void test_machines(void) {
                .runs = 5,
                .iqr_ms = 0.025, /* 5 % */
                .peak_tflops = 2,
+               .gpu_bytes = 512,
+               .gpu_blocks = 7,
                .tensor_bytes = 3,
                .workspace_bytes = 5,
                .validated = 1,
@@ -286,7 +346,9 @@ static void test_machines(void) {
         "\"causal\": false, \"lengths\": null, \"scale\": 0.125, \"settings\": \"pieces=auto;round=off;kind=one\", "
         "\"inputs\": \"x/y\", \"seed\": null, \"l2\": \"cold\", \"iters\": null, \"runs\": 5, \"latency_ms\": 0.5, "
         "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"percent_of_peak\": 51.2, "
-        "\"gbps\": 0.004, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"read_gbps\": null, \"copy_gbps\": null, "
+        "\"gbps\": 0.004, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"gpu_bytes\": 512, \"gpu_flops_per_byte\": 1000000, "
+        "\"gpu_blocks\": 7, "
+        "\"read_gbps\": null, \"copy_gbps\": null, "
         "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
         "\"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": \"",
         "JSON: quotes and backslashes; what is no number is null");
@@ -322,10 +384,11 @@ static void test_machines(void) {
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
            "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
-           "workspace_bytes,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,allowed_error,ok,device,clock_mhz,cuda,"
+           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,gpu_blocks,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
+           "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,33,0.125,"
-           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,50,40,,0.25,,,,"
+           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,,,,50,40,,0.25,,,,"
            "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
            "CSV: commas and quotes; a row with a note has no latency");
     options.load = "a\nb";
@@ -341,7 +404,8 @@ static void test_machines(void) {
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
            "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
-           "workspace_bytes,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,allowed_error,ok,device,clock_mhz,cuda,"
+           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,gpu_blocks,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
+           "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,,0.125,,outliers,"
            "18446744073709551615,warm,7,5,0.5,0.25,0.026,true,1.024,51.2,",
@@ -353,7 +417,11 @@ static void test_machines(void) {
 }
 
 int main(void) {
+    setenv("LC_ALL", "C.UTF-8", 1);
     test_table();
+    options = (Options){0};
+    test_narrow();
+    test_cpu();
     options = (Options){0};
     test_decoding();
     options = (Options){0};
