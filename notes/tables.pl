@@ -12,6 +12,7 @@
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- table: ../../ladder.tsv -->         the whole course: its lines say in which file a variant's row is, and what its idea is
+#     <!-- table: sweep.csv causal 04_fa2/tuned 128 -->   a variant's latency, full and causal, fp16, at this head dim
 #     <!-- text: 04_fa2.txt -->                what a program printed
 #     <!-- end -->
 #
@@ -48,7 +49,7 @@ sub figure {
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
         $file eq 'diff' ? changed_lines(@words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
-            : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
+            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file) : peers($file);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind ne 'value';
@@ -71,8 +72,9 @@ sub rows {
         my %seen; # each program runs 00_naive too: the first will do
         return ([grep { !$seen{$_->{variant}}++ } @rows], 'variant');
     }
-    my @columns = split /\t/, shift @lines;
-    return ([map { my %row; @row{@columns} = split /\t/; \%row } @lines], $columns[0]);
+    my $between = $file =~ /\.csv$/ ? ',' : "\t";
+    my @columns = split /$between/, shift @lines;
+    return ([map { my %row; @row{@columns} = split /$between/; \%row } @lines], $columns[0]);
 }
 
 sub row {
@@ -137,6 +139,29 @@ sub course {
         push @lines, [$name, $line->{idea}, @figures];
     }
     return markdown(@lines);
+}
+
+# What a causal mask gains, beside what n tiles of 128 queries say: n (n + 1) / 2 of n² are visited; the same where each
+# tile of queries costs as much again as one tile of keys.
+sub gain {
+    my ($file, $what, $variant, $head_dim) = @_;
+    die "of a .csv there is 'causal'\n" if $what ne 'causal';
+    my ($rows) = rows($file);
+    my (%full, %causal);
+    my %wanted = (variant => $variant, direction => 'forward', head_dim => $head_dim, dtype => 'fp16');
+    for my $row (grep { $_->{latency_ms} } @$rows) {
+        next if grep { $row->{$_} ne $wanted{$_} } keys %wanted;
+        ($row->{causal} eq 'true' ? \%causal : \%full)->{$row->{seqlen_q}} = $row->{latency_ms};
+    }
+    my @lines = (['N', 'full', 'causal', 'gain', '2n / (n + 1)', 'with a fixed cost, c = 1'], [('---:') x 6]);
+    for my $length (sort { $a <=> $b } grep { $causal{$_} } keys %full) {
+        my $n = $length / 128;
+        push @lines, [$length, with_unit('latency_ms', $full{$length}), with_unit('latency_ms', $causal{$length}),
+                      map { sprintf '%.2f', $_ } $full{$length} / $causal{$length},
+                      2 * $n / ($n + 1), ($n + 1) / (($n + 1) / 2 + 1)];
+    }
+    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . row('machine.tsv', 'GPU')->{is} . ', ' . date()
+        . ', ' . link_to($file) . '.';
 }
 
 # From the fastest round to the slowest, in percent of the median.

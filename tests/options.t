@@ -140,7 +140,7 @@ refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');
 refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
-refused_by('07_flash_decoding', "--variant $_ cannot run here: cuts no pieces to order: --splits and --split-size are split_k's", '--variant', $_, '--splits', 2)
+refused_by('07_flash_decoding', "--variant $_ cannot run here: takes no --splits and no --split-size: only split_k does", '--variant', $_, '--splits', 2)
     for 'one_block', 'equal_shares';
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
     for 'one_block', 'split_k', 'equal_shares';
