@@ -3,8 +3,8 @@
 #
 #     perl notes/intensity.pl PROGRAM...                                                             (make intensity)
 #
-# PROGRAMs are trace builds. The figures are those of a head of the ladder's problem, N = 4096, D = 128, too long for the trace.
-# Bytes are a N² + b N, so what is counted at N = 512 and 1024 gives a and b.
+# PROGRAMs are trace builds. The figures are of one head of the ladder's problem, N = 4096, D = 128, which would take the
+# trace too long. Bytes are a N² + b N, so what is counted at N = 512 and 1024 gives a and b.
 use strict;
 use warnings;
 use JSON::PP;
@@ -15,7 +15,8 @@ my @lines = ("variant\tFLOPs a byte\tbytes asked for\tif each byte moved once\n"
 for my $program (@ARGV) {
     my (@variants, %at); # rows by variant and length
     for my $length ($short, $long) {
-        my @rows = map { decode_json($_) } grep { /attention_flops/ } `$program --trace --json --heads 1 --seqlen $length --head-dim 128`;
+        my @output = `$program --trace --json --heads 1 --seqlen $length --head-dim 128`;
+        my @rows = map { decode_json($_) } grep { /attention_flops/ } @output;
         @variants = map { $_->{variant} } @rows;
         $at{$_->{variant}}{$length} = $_ for @rows;
     }
@@ -26,7 +27,7 @@ for my $program (@ARGV) {
             my $square = ($more / $long - $least / $short) / ($long - $short);
             $square * $ladder**2 + ($least / $short - $square * $short) * $ladder
         } qw(attention_flops requested_bytes unique_bytes);
-        push @lines, join("\t", $variant, sprintf('%.4g', $flops / $requested), map { sprintf '%.0f', $_ } $requested, $unique) . "\n";
+        push @lines, sprintf "%s\t%.4g\t%.0f\t%.0f\n", $variant, $flops / $requested, $requested, $unique;
     }
 }
 open(my $out, '>', $file) or die "$file: $!\n";

@@ -1,9 +1,9 @@
 # drawing.py - how every picture of the tree looks. For plots.py and pictures.py.
 #
 # SVG on an opaque pale panel with dark text, so that a picture reads alike on paper, on a white page and on a dark one.
-# Colours are of middle tone and never alone: markers, dashes or words tell things apart as well. The same data gives the
-# same file, byte for byte. save() says so on stderr if a page of GitHub would show a picture with letters too small, or with
-# one text over another; the tests want it silent.
+# Colours are of middle tone and never alone: markers, dashes or words tell things apart. The same data gives the same
+# file, byte for byte. save() says so on stderr if a page of GitHub would show a picture with letters too small, or
+# with one text over another; the tests want it silent.
 import itertools
 import os
 import re
@@ -35,7 +35,7 @@ matplotlib.rcParams.update({
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 })
 
-# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), darker for print.
+# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), but darker.
 LOOKS = {
     "00_naive": ("#6b6b6b", "o", "-"),
     "01_tiled/fma": ("#c98500", "s", "--"),
@@ -78,7 +78,8 @@ def sheet(width, height):
 
 
 def cell(axis, left, top, width, height, colour, text="", size=7.5, edge=INK, **more):
-    axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, edgecolor=edge, linewidth=0.5, clip_on=False))
+    axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, edgecolor=edge, linewidth=0.5,
+                             clip_on=False))
     if text != "":
         write(axis, left + width / 2, top + height / 2, text, size, **more)
 
@@ -101,9 +102,11 @@ def arrow(axis, start, end, colour=INK, style="-|>", **more):
 def check(figure, name):
     """Says what a reader could not read."""
     figure.canvas.draw()
-    beyond = {tick.label1 for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for tick in axis.get_major_ticks()
-              if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())}  # matplotlib leaves these out
-    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip() and text not in beyond]
+    axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
+    beyond = {tick.label1 for axis in axes for tick in axis.get_major_ticks()  # not drawn
+              if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())}
+    texts = [text for text in figure.findobj(Text)
+             if text.get_visible() and text.get_text().strip() and text not in beyond]
     complaints = [f"letters of {text.get_fontsize() * 96 / 72:.1f} pixels: {text.get_text()!r}" for text in texts
                   if text.get_fontsize() * 96 / 72 < SMALLEST]
     width = figure.get_tightbbox().width * 96
@@ -121,7 +124,8 @@ def check(figure, name):
 def compact(svg):
     """matplotlib's SVG without what no reader and no browser needs: half of the bytes."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<!DOCTYPE.*?>|<\?xml.*?\?>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"|; stroke-linejoin: miter| id="(patch|text|line2d|xtick|ytick)_\d+"', "", svg)
+    svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"|; stroke-linejoin: miter', "", svg)
+    svg = re.sub(r' id="(patch|text|line2d|xtick|ytick)_\d+"', "", svg)
     short = lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
     svg = re.sub(r'="[^"]*"', lambda attribute: re.sub(r"\d+\.\d+", short, attribute[0]), svg)
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s*([MLHVCQz])\s*", r"\1", path[0]), svg)

@@ -26,14 +26,14 @@ def naive():
     """Which thread of 00_naive's three kernels computes what from what."""
     figure, axis = sheet(730, 305)
     n, d, unit = 8, 3, 13
-    for panel, (title, what, from_) in enumerate((("naive_scores", "one thread, one element of S", ("Q", "K transposed", "S")),
-                                                   ("naive_softmax", "one thread, one row of P", ("S", "", "P")),
-                                                   ("naive_output", "one thread, one element of O", ("P", "V", "O")))):
+    kernels = (("naive_scores", "one thread, one element of S", ("Q", "K transposed", "S")),
+               ("naive_softmax", "one thread, one row of P", ("S", "", "P")),
+               ("naive_output", "one thread, one element of O", ("P", "V", "O")))
+    for panel, (title, what, (first, second, result)) in enumerate(kernels):
         left, top = (20, 270, 550)[panel], 160
         heading(axis, left, 12, title)
         write(axis, left, 30, what, 8, "left")
         columns = {"Q": d, "S": n, "P": n, "V": d, "O": d, "K transposed": n}
-        first, second, result = from_
         right = left + columns[first] * unit + 15
         grid(axis, left, top, columns[first], n, unit)
         cell(axis, left, top + 5 * unit, columns[first] * unit, unit, WARPS[0])
@@ -46,7 +46,8 @@ def naive():
         cell(axis, right + (unit if second else 0), top + 5 * unit, unit if second else n * unit, unit, WARPS[2])
         write(axis, left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
         write(axis, right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
-    write(axis, 365, 295, "Nothing is shared: for each element of S a row of Q and a row of K are read again from device memory")
+    write(axis, 365, 295,
+          "Nothing is shared: for each element of S a row of Q and a row of K are read again from device memory")
     save(figure, "naive.svg", FOLDER)
 
 
@@ -54,7 +55,8 @@ def tiling():
     """What a block loads for one element of S, and for a tile of 64 x 64."""
     figure, axis = sheet(720, 320)
     for left, title, at, size, words in (
-            (90, "00_naive: a thread loads for itself", 92, 6, "1 + 1 rows of D numbers for one element:\na row is used once"),
+            (90, "00_naive: a thread loads for itself", 92, 6,
+             "1 + 1 rows of D numbers for one element:\na row is used once"),
             (460, "01_tiled: a block loads for a tile", 60, 60,
              "64 + 64 rows for 64 · 64 elements:\na row is used 64 times")):
         heading(axis, left - 75, 12, title)
@@ -91,10 +93,11 @@ def online_softmax():
         write(axis, left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
         write(axis, left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
         new = alpha * l + of_tile
-        text = f"l = {of_tile:g}" if t == 0 else f"α = 2^({before} − {m}) = {alpha:g}\nl = α · {l:g} + {of_tile:g} = {new:g}"
+        text = f"α = 2^({before} − {m}) = {alpha:g}\nl = α · {l:g} + {of_tile:g} = {new:g}" if t else f"l = {new:g}"
         write(axis, left + 2 * wide, 258 if t else 251, text, 8)
         l = new
-    write(axis, 360, 290, f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept")
+    write(axis, 360, 290,
+          f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept")
     save(figure, "online_softmax.svg", FOLDER)
 
 
@@ -103,9 +106,11 @@ def merge():
     figure, axis = sheet(780, 330)
     rows = (
         ("undivided: tile after tile (02, 04)", "m = 2 ln 2\nl = 3/2\nÕ = (6, 3)", "m = 3 ln 2\nl = 5/4\nÕ = (4, −5/4)",
-         "· α = e^(m − m') = 1/2", "· β = e^(m̃ − m') = 1", "m' = max = 3 ln 2\nl' = α 3/2 + β 5/4 = 2\nÕ' = α (6, 3) + β (4, −5/4)\n"
+         "· α = e^(m − m') = 1/2", "· β = e^(m̃ − m') = 1",
+         "m' = max = 3 ln 2\nl' = α 3/2 + β 5/4 = 2\nÕ' = α (6, 3) + β (4, −5/4)\n"
          "   = (7, 1/4)"),
-        ("divided: block with block (07)", "LSE = ln 6\nO = (4, 2)", "LSE = ln 10\nO = (16/5, −1)", "· e^(LSE_A − LSE) = 3/8",
+        ("divided: block with block (07)", "LSE = ln 6\nO = (4, 2)", "LSE = ln 10\nO = (16/5, −1)",
+         "· e^(LSE_A − LSE) = 3/8",
          "· e^(LSE_B − LSE) = 5/8", "LSE = ln (6 + 10)\nO = 3/8 (4, 2)\n   + 5/8 (16/5, −1)\n   = (7/2, 1/8)"))
     for i, (title, a, b, weight_a, weight_b, both) in enumerate(rows):
         top = 20 + 165 * i
@@ -134,7 +139,8 @@ def loop_orders():
         for column in range(n):
             write(axis, left + (column + 0.5) * unit, 58, f"K, V {column}")
         for row in range(n):
-            write(axis, left + n * unit + 8, top + (row + 0.5) * unit, f"O {row}" + (f"   block {row}" if side else ""), 7.5, "left")
+            write(axis, left + n * unit + 8, top + (row + 0.5) * unit,
+                  f"O {row}" + (f"   block {row}" if side else ""), 7.5, "left")
             for column in range(n):
                 step = column + 1 if side else column * n + row + 1
                 cell(axis, left + column * unit, top + row * unit, unit, unit, WARPS[row if side else 0])
@@ -143,8 +149,11 @@ def loop_orders():
                 arrow(axis, (left + 5, top + (row + 0.8) * unit), (left + n * unit - 5, top + (row + 0.8) * unit))
             else:
                 arrow(axis, (left + (row + 0.8) * unit, top + 5), (left + (row + 0.8) * unit, top + n * unit - 5))
-    write(axis, 160, 340, "numbers: steps of the head's one block. Between two\ncolumns O, l, m of all rows go to device memory and back")
-    write(axis, 575, 340, "numbers: steps of the row's own block. O, l, m stay in\nregisters; K and V are read again by every block")
+    write(axis, 160, 340,
+          "numbers: steps of the head's one block. Between two\n"
+          "columns O, l, m of all rows go to device memory and back")
+    write(axis, 575, 340,
+          "numbers: steps of the row's own block. O, l, m stay in\nregisters; K and V are read again by every block")
     save(figure, "loop_orders.svg", FOLDER)
 
 
@@ -152,8 +161,9 @@ def steps():
     """One step of FlashAttention-1's only block, and two blocks of FlashAttention-2's grid on one multiprocessor."""
     figure, axis = sheet(800, 330)
     scale, left = 108, 95  # pixels a microsecond
-    heading(axis, 5, 12, "03_fa1: one step of 32 queries and 128 keys, as note 03 predicts it; the block is alone on its multiprocessor")
-    parts = [(0.5, "wait: Q"), (0.8, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
+    heading(axis, 5, 12,
+            "03_fa1: one step, 32 queries and 128 keys, as predicted; the block is alone on its multiprocessor")
+    parts = [(0.5, "wait: l, m"), (0.8, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
     time = 0
     for length, text in parts:
         waits = text.startswith("wait")
@@ -163,21 +173,25 @@ def steps():
     write(axis, left - 8, 49, "one block", 8, "right")
     for tick in range(7):
         write(axis, left + tick * scale, 80, f"{tick} us", 7.5)
-    write(axis, left + 330, 103, "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.1 us.  green: a part of O is added. "
+    write(axis, left + 330, 103,
+          "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.1 us.  green: a part of O is added. "
           "Nobody else is there to work")
-    heading(axis, 5, 145, "04_fa2: queries outer. O stays, the next K and V come during the products, and a second block fills the gaps")
+    heading(axis, 5, 145,
+            "04_fa2/tuned: O stays, the next K and V come during the products, a second block fills the gaps")
     phases = (("Q Kᵀ", 95, QK), ("softmax", 70, SOFTMAX), ("P V", 95, PV))
     for block in range(2):
         at, i, top = left + (0 if block == 0 else 130), 0, 165 + 46 * block
         write(axis, left - 8, top + 19, f"block {block}", 8, "right")
         while at < left + 640:
             text, length, colour = phases[i % 3]
-            cell(axis, at, top, min(length, left + 660 - at), 38, colour, text if at + length <= left + 660 else "", 7.5)
+            cell(axis, at, top, min(length, left + 660 - at), 38, colour, text if at + length <= left + 660 else "",
+                 7.5)
             at, i = at + length, i + 1
     cell(axis, left, 262, 660, 14, COPY)
     write(axis, left - 8, 269, "copies", 8, "right")
     write(axis, left + 330, 269, "the next K and V", 7.5)
-    write(axis, left + 330, 305, "Not to scale. While one block is at its softmax, the other multiplies; that they are out of step is chance.\n"
+    write(axis, left + 330, 305,
+          "Not to scale. While one block is at its softmax, the other multiplies, if chance has them out of step.\n"
           "Thousands of query tiles make thousands of blocks: there is always a second one")
     save(figure, "steps.svg", FOLDER)
 
@@ -186,7 +200,8 @@ def warp_ownership():
     """How four warps share S = Q K^T and O = P V of a tile."""
     figure, axis = sheet(810, 390)
     unit, d = 38, 54
-    for side, title in enumerate(("split-K: a warp owns keys (03_fa1)", "split-Q: a warp owns queries (04_fa2/split_q)")):
+    for side, title in enumerate(("split-K: a warp owns keys (03_fa1)",
+                                  "split-Q: a warp owns queries (04_fa2/split_q)")):
         left, top = 105 + 410 * side, 185
         right = left + 4 * unit + 30
         heading(axis, left - 95, 12, title)
@@ -206,11 +221,14 @@ def warp_ownership():
         else:
             cell(axis, left, top - d - 6, 4 * unit, d, FAINT, "all warps")
             cell(axis, right, top - 4 * unit - 6, d + 16, 4 * unit, FAINT, "all\nwarps")
-        for name, at, height in (("Q", left - d / 2 - 6, top + 4 * unit + 10), ("S, then P", left + 2 * unit, top + 4 * unit + 10),
-                                 ("O", right + 35, top + 4 * unit + 10), ("K transposed", left + 2 * unit, top - d - 16),
+        for name, at, height in (("Q", left - d / 2 - 6, top + 4 * unit + 10),
+                                 ("S, then P", left + 2 * unit, top + 4 * unit + 10),
+                                 ("O", right + 35, top + 4 * unit + 10),
+                                 ("K transposed", left + 2 * unit, top - d - 16),
                                  ("V", right + 35, top - 4 * unit - 16)):
             write(axis, at, height, name, 8)
-    write(axis, 200, 372, "a row's maximum, sum and O are found by four warps together,\nthrough shared memory, with barriers between")
+    write(axis, 200, 372,
+          "a row's maximum, sum and O are found by four warps together,\nthrough shared memory, with barriers between")
     write(axis, 610, 372, "a row's maximum, sum and O never leave the warp;\nevery warp reads all of K and V")
     save(figure, "warp_ownership.svg", FOLDER)
 
@@ -219,7 +237,8 @@ def backward_ownership():
     """Which block owns which gradient in the two kernels of 05_fa2_backward."""
     figure, axis = sheet(810, 385)
     unit, d = 48, 40
-    for side, title in enumerate(("a block owns keys: dK and dV (both variants)", "a block owns queries: dQ (two_pass, second kernel)")):
+    for side, title in enumerate(("a block owns keys: dK and dV (both variants)",
+                                  "a block owns queries: dQ (two_pass, second kernel)")):
         left, top = 100 + 410 * side, 95
         right, below = left + 4 * unit + 8, top + 4 * unit + 8
         heading(axis, left - 90, 12, title)
@@ -240,7 +259,9 @@ def backward_ownership():
         write(axis, left - 75, top + 2 * unit, "tiles of queries", 8, rotation=90)
     write(axis, 205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
           "A row of dQ is a sum over all blocks: atomics (atomic), or left out (two_pass)")
-    write(axis, 610, 362, "Each dQ is whole when its block ends: no atomics,\nthe same bits in every run. The price: S and dP are computed again")
+    write(axis, 610, 362,
+          "Each dQ is whole when its block ends: no atomics,\n"
+          "the same bits in every run. The price: S and dP are computed again")
     save(figure, "backward_ownership.svg", FOLDER)
 
 
@@ -263,7 +284,8 @@ def key_order():
         cell(axis, left + place * unit, 147, unit, 36, WARPS[lane], f"{place}\nlane {lane}", 7)
         cell(axis, left + place * unit, 200, unit, 30, WARPS[lane], key, 8)
         axis.plot([left + (key + 0.5) * unit, left + (place + 0.5) * unit], [60, 145], color=INK, linewidth=0.7)
-    write(axis, left + 8 * unit, 256, "a lane keeps what it has: V's keys change their places instead, and a sum has no order", 8)
+    write(axis, left + 8 * unit, 256,
+          "a lane keeps what it has: V's keys change their places instead, and a sum has no order", 8)
     save(figure, "key_order.svg", FOLDER)
 
 
@@ -277,12 +299,14 @@ def shares():
     def row(top, name, cuts, count):
         write(axis, left - 10, top + 13, name, 8, "right")
         for block, (start, end, head) in enumerate(cuts):
-            cell(axis, left + start * unit, top, (end - start) * unit, 26, WARPS[head], count(block) if end - start > 1 else "", 7.5)
+            cell(axis, left + start * unit, top, (end - start) * unit, 26, WARPS[head],
+                 count(block) if end - start > 1 else "", 7.5)
 
     heads = [(starts[h], starts[h + 1], h) for h in range(4)]
     row(30, "one_block", heads, lambda block: f"block {block}")
-    row(70, "split_k, 2 pieces", [part for start, end, h in heads
-                                  for part in ((start, (start + end + 1) // 2, h), ((start + end + 1) // 2, end, h))], lambda block: block)
+    halves = [part for start, end, h in heads
+              for part in ((start, (start + end + 1) // 2, h), ((start + end + 1) // 2, end, h))]
+    row(70, "split_k, 2 pieces", halves, lambda block: block)
     write(axis, left - 10, 123, "equal_shares", 8, "right")
     for start, end, h in heads:
         cell(axis, left + start * unit, 110, (end - start) * unit, 26, WARPS[h])
@@ -290,7 +314,8 @@ def shares():
         axis.plot([left + block * share * unit] * 2, [106, 140], color=INK, linewidth=1.6)
         write(axis, left + (block + 0.5) * share * unit, 148, f"block {block}", 7)
     axis.plot([left + 50 * unit] * 2, [106, 140], color=INK, linewidth=1.6)
-    write(axis, left + 325, 168, "Blocks 2, 3 and 7 have the end of one head and the beginning of the next: two partial results each")
+    write(axis, left + 325, 168,
+          "Blocks 2, 3 and 7 have the end of one head and the beginning of the next: two partial results each")
     heading(axis, 5, 200, "Tickets of head 2: five blocks have a part of it, and end in any order")
     ends = {3: 250, 4: 420, 5: 330, 6: 520, 7: 290}  # pixels: when a block's partial result is written
     for place, (block, end) in enumerate(ends.items()):
@@ -301,7 +326,8 @@ def shares():
         cell(axis, end, top, 80, 22, SOFTMAX, f"ticket {ticket}", 7.5, edge=ALARM if last else INK)
         if last:
             cell(axis, end + 80, top, 150, 22, WARPS[0], "the last: merges all five", 7.5)
-    write(axis, left + 325, 378, "A block writes its O and LSE, then draws. Nobody waits: ticket 4 is the last of five, so all parts are there")
+    write(axis, left + 325, 378,
+          "A block writes its O and LSE, then draws. Nobody waits: ticket 4 is the fifth, so all parts are there")
     save(figure, "shares.svg", FOLDER)
 
 
@@ -313,28 +339,32 @@ def lane(axis, left, top, height, unit, name, steps):
 
 
 def roles():
-    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's clocks, D = 128, in hundreds:
-    a warpgroup's Q K^T and P V 5 each if it has the tensor cores alone, its softmax 8."""
+    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
+    D = 128: a warpgroup's Q K^T and P V 5 each if it has the tensor cores alone, its softmax 8."""
     figure, axis = sheet(810, 440)
     unit, left, end = 12.3, 90, 57
     heading(axis, 0, 10, "wgmma: three blocks, each at another step by chance")
-    one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"), (start + 13, 5, PV, f"P V{i}")]
+    one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"),
+                            (start + 13, 5, PV, f"P V{i}")]
     for block in range(3):
         lane(axis, left, 24 + 34 * block, 28, unit, f"block {block}",
              [s for i in range(3 if block == 0 else 2) for s in one(6 * block + 18 * i, i)])
     heading(axis, 0, 144, "specialised: two consumers in step")
-    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 8, SOFTMAX, f"softmax {i}"), (start + 18, 10, PV, f"P V{i}")]
+    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 8, SOFTMAX, f"softmax {i}"),
+                             (start + 18, 10, PV, f"P V{i}")]
     lane(axis, left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (28, 6, COPY, "K2, V2")])
     for consumer in range(2):
         lane(axis, left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(28, 1))
     heading(axis, 0, 280, "overlapped: turns, and the next S before this P V")
-    lane(axis, left, 294, 28, unit, "producer", [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3")])
+    lane(axis, left, 294, 28, unit, "producer",
+         [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3")])
     for consumer in range(2):
         top = 330 + 50 * consumer
         write(axis, left - 8, top + 20, f"consumer {consumer}", 8, "right")
         for turn in range(3):
             start = 20 * turn + 10 * consumer
-            for at, down, length, colour, text in ((start, 0, 5, QK, f"Q K{turn + 1}"), (start + 5, 0, 5, PV, f"P V{turn}"),
+            for at, down, length, colour, text in ((start, 0, 5, QK, f"Q K{turn + 1}"),
+                                                   (start + 5, 0, 5, PV, f"P V{turn}"),
                                                    (start + 5, 21, 8, SOFTMAX, f"softmax {turn + 1}")):
                 if at + length <= end:
                     cell(axis, left + at * unit, top + down, length * unit, 20, colour, text, 7)
@@ -368,15 +398,17 @@ def memory_hierarchy():
         write(axis, column, 14, text, 8.5, fontweight="bold")
     levels = (
         ("registers", "256 KB a multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),
-        ("shared memory", "up to 227 KB a block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150, WARPS[0]),
+        ("shared memory", "up to 227 KB a block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150,
+         WARPS[0]),
         ("L2", "60 MB\nA100: 40 MB", "9.7 TB/s\nA100: 5.4 TB/s", "260 to 280", 200, WARPS[1]),
-        ("device memory (HBM)", "141 GB\nA100: 80 GB", "4.3 TB/s measured\nA100: 1.7 to 1.9 TB/s", "480 to 690", 260, WARPS[3]))
+        ("device memory (HBM)", "141 GB\nA100: 80 GB", "4.8 TB/s (data sheet)\nA100: 2.04 TB/s", "480 to 690", 260,
+         WARPS[3]))
     for i, (name, size, bandwidth, latency, width, colour) in enumerate(levels):
         top = 35 + 98 * i
         cell(axis, 140 - width / 2, top, width, 50, colour, name, 8.5)
         write(axis, 390, top + 25, size, 8)
         if i:
-            thick = (33, 9.7, 4.3)[i - 1]
+            thick = (33, 9.7, 4.8)[i - 1]
             cell(axis, 140 - thick / 2, top - 47, thick, 46, INK, edge=INK)
             write(axis, 545, top + 25, bandwidth, 8)
             write(axis, 705, top + 25, latency, 8)
@@ -415,7 +447,7 @@ def fragments():
 
 
 def swizzle():
-    """Where the 16-byte chunks of a 128-byte row lie, and so which banks ldmatrix meets that reads one chunk of 8 rows."""
+    """Where the 16-byte chunks of a 128-byte row lie, and so which banks a read of one chunk of 8 rows meets."""
     figure, axis = sheet(770, 385)
     chunk_read, unit, top = 3, 37, 62
     for side, (title, key) in enumerate((("plain", lambda row: 0), ("swizzled: chunk XOR row", lambda row: row % 8))):
@@ -428,11 +460,13 @@ def swizzle():
             write(axis, left - 28, top + (row + 0.5) * unit, f"row {row}")
             for chunk in range(8):
                 is_read = chunk == chunk_read
-                cell(axis, left + (chunk ^ key(row)) * unit, top + row * unit, unit, unit, WARPS[1] if is_read else PANEL, chunk, 8.5,
+                cell(axis, left + (chunk ^ key(row)) * unit, top + row * unit, unit, unit,
+                     WARPS[1] if is_read else PANEL, chunk, 8.5,
                      fontweight="bold" if is_read else "normal")
         places = {chunk_read ^ key(row) for row in range(8)}
         wavefronts = 8 // len(places)
-        write(axis, left + 4 * unit, top + 8 * unit + 16, f"chunk {chunk_read} of eight rows: {len(places)} of 8 bank groups, "
+        write(axis, left + 4 * unit, top + 8 * unit + 16,
+              f"chunk {chunk_read} of eight rows: {len(places)} of 8 bank groups, "
               f"{wavefronts} wavefront{'s' if wavefronts > 1 else ''}", 8)
     save(figure, "swizzle.svg", FOLDER)
 
@@ -448,10 +482,12 @@ def formats():
         top = 10 + 40 * row
         write(axis, left - 10, top + 13, name, 8.5, "right", fontweight="bold")
         for bit in range(1 + exponent + mantissa):
-            cell(axis, left + bit * unit, top, unit, 26, WARPS[3] if bit == 0 else WARPS[1] if bit <= exponent else WARPS[0])
+            cell(axis, left + bit * unit, top, unit, 26,
+                 WARPS[3] if bit == 0 else WARPS[1] if bit <= exponent else WARPS[0])
         write(axis, left + (1 + exponent + mantissa) * unit + 10, top + 13,
               words or "to 3.4 · 10³⁸, 2²³ numbers from 1 to 2", 8, "left")
-    for i, (text, colour) in enumerate((("sign", WARPS[3]), ("exponent: the range", WARPS[1]), ("mantissa: the precision", WARPS[0]))):
+    parts = ("sign", WARPS[3]), ("exponent: the range", WARPS[1]), ("mantissa: the precision", WARPS[0])
+    for i, (text, colour) in enumerate(parts):
         cell(axis, left + 150 * i, 218, 12, 12, colour)
         write(axis, left + 150 * i + 18, 224, text, 8, "left")
     save(figure, "formats.svg", FOLDER)
@@ -465,7 +501,8 @@ def timing():
         write(axis, left - 8, top + 17, name, 8.5, "right")
     for run in range(2):
         start = left + 350 * run
-        for i, (text, colour) in enumerate((("over-\nwrite", COPY), ("mark", WARPS[3]), ("kernel", QK), ("mark", WARPS[3]))):
+        queue = ("over-\nwrite", COPY), ("mark", WARPS[3]), ("kernel", QK), ("mark", WARPS[3])
+        for i, (text, colour) in enumerate(queue):
             cell(axis, start + 44 * i, 35, 42, 34, colour, text, 7)
         cell(axis, start + 30, 105, 170, 34, COPY, "L2 is overwritten", 8)
         cell(axis, start + 204, 105, 140, 34, QK, "the kernel", 8)
@@ -474,7 +511,8 @@ def timing():
         arrow(axis, (start + 204, 152), (start + 344, 152), ALARM, "<|-|>")
         write(axis, start + 274, 166, f"run {run + 1}", 8, color=ALARM)
     write(axis, left + 350, 17, "the host queues and runs ahead: it is done long before the first mark is passed", 8)
-    write(axis, left + 350, 205, "The device notes the time at the marks. What the host does, the launch among it, is not between them.\n"
+    write(axis, left + 350, 205,
+          "The device notes the time at the marks. What the host does, the launch among it, is not between them.\n"
           "The latency is the median of the runs; none finds its inputs in L2", 8)
     save(figure, "timing.svg", FOLDER)
 
@@ -483,18 +521,22 @@ def sectors():
     """How many sectors of 32 bytes a request of 32 lanes touches."""
     figure, axis = sheet(800, 265)
     unit, left = 7.6, 185
-    cases = (("32 neighbours", [i for i in range(32)], 4), ("not at a sector's beginning", [i + 3 for i in range(32)], 5),
+    cases = (("32 neighbours", [i for i in range(32)], 4),
+             ("not at a sector's beginning", [i + 3 for i in range(32)], 5),
              ("every second float", [2 * i for i in range(32)], 8), ("down a column", [8 * i for i in range(9)], 32))
     for row, (name, words, count) in enumerate(cases):
         top = 28 + 54 * row
         write(axis, left - 12, top + 13, name, 8, "right")
         for sector in range(min(count, 8)):
             for word in range(8 * sector, 8 * sector + 8):
-                cell(axis, left + word * unit + 4 * sector, top, unit, 26, WARPS[2] if word in words else PANEL, edge=FAINT)
+                cell(axis, left + word * unit + 4 * sector, top, unit, 26, WARPS[2] if word in words else PANEL,
+                     edge=FAINT)
             cell(axis, left + 8 * sector * unit + 4 * sector, top, 8 * unit, 26, "none")
-        write(axis, left + min(count, 8) * (8 * unit + 4) + 6, top + 13, f"{'… ' if count > 8 else ''}{count} sectors", 8, "left")
+        write(axis, left + min(count, 8) * (8 * unit + 4) + 6, top + 13, f"{'… ' if count > 8 else ''}{count} sectors",
+              8, "left")
     write(axis, left, 14, "a frame: a sector, 32 bytes, 8 floats of 4 bytes.  green: a lane reads it", 8, "left")
-    write(axis, 400, 252, "32 lanes want 128 bytes each time. Device memory moves whole sectors: 128, 160, 256 and 1024 bytes", 8)
+    write(axis, 400, 252,
+          "32 lanes want 128 bytes each time. Device memory moves whole sectors: 128, 160, 256 and 1024 bytes", 8)
     save(figure, "sectors.svg", FOLDER)
 
 
@@ -514,7 +556,9 @@ def fibers():
     write(axis, barrier, 10, "__syncthreads: all four are here", 8, color=ALARM)
     arrow(axis, (left, 192), (left + 8 * unit, 192))
     write(axis, left + 4 * unit, 204, "time of one core", 8)
-    write(axis, left + 4 * unit, 222, "dotted: the fiber waits; its stack and registers are kept. Only barriers and warp-wide instructions switch fibers", 8)
+    write(axis, left + 4 * unit, 222,
+          "dotted: the fiber waits; its stack and registers are kept. "
+          "Only barriers and warp-wide instructions switch fibers", 8)
     save(figure, "fibers.svg", FOLDER)
 
 
@@ -522,8 +566,10 @@ def rooms():
     """Who may call whom: the rooms of common/ and the places of a new stage."""
     figure, axis = sheet(790, 175)
     for i, (name, what, colour) in enumerate((("0N_name/", "kernels, table\nof variants,\nformulas", WARPS[2]),
-                                              ("harness", "options, runs,\ntable", WARPS[0]), ("judge", "right or\nwrong", WARPS[0]),
-                                              ("device", "memory,\nlaunch, time", WARPS[0]), ("host", "files, threads,\nerrors", WARPS[0]))):
+                                              ("harness", "options, runs,\ntable", WARPS[0]),
+                                              ("judge", "right or\nwrong", WARPS[0]),
+                                              ("device", "memory,\nlaunch, time", WARPS[0]),
+                                              ("host", "files, threads,\nerrors", WARPS[0]))):
         left = 5 + 158 * i
         cell(axis, left, 25, 125, 90, colour)
         write(axis, left + 62, 42, name, 8.5, fontweight="bold")
@@ -535,8 +581,8 @@ def rooms():
     save(figure, "rooms.svg", FOLDER)
 
 
-PICTURES = (naive, tiling, online_softmax, merge, loop_orders, steps, warp_ownership, backward_ownership, key_order, shares, roles,
-            ring, memory_hierarchy, fragments, swizzle, formats, timing, sectors, fibers, rooms)
+PICTURES = (naive, tiling, online_softmax, merge, loop_orders, steps, warp_ownership, backward_ownership, key_order,
+            shares, roles, ring, memory_hierarchy, fragments, swizzle, formats, timing, sectors, fibers, rooms)
 
 if __name__ == "__main__":
     for picture in PICTURES:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# plots.py - draws result files.                                            (make plots: yours; make pictures: the notes')
+# plots.py - draws result files.                             (make plots: your own; make pictures: those of the notes)
 #
-#     python3 common/plots/plots.py                     the folder of notes/results/ measured last, into its pictures/
+#     python3 common/plots/plots.py             the folder of notes/results/ measured last, into its pictures/
 #     python3 common/plots/plots.py --results notes/results/my-gpu --out /tmp/pictures
-#     python3 common/plots/plots.py --notes             what the notes show: notes/results/nvidia-h200 into notes/pictures
+#     python3 common/plots/plots.py --notes     what the notes show: notes/results/nvidia-h200 into notes/pictures
 #
 #     ladder.svg        ladder.jsonl, fp8.jsonl      what each variant bought on one problem
 #     latency.svg       sweep.csv                    milliseconds against length
@@ -13,8 +13,8 @@
 #     splits.svg        splits.tsv                   decoding: GB/s over the number of splits
 #     fp8_errors.svg    fp8_errors.tsv               how far 8 bits are from the truth
 #
-# forward_lengths_fp16.txt, or else forward_fp16.txt, adds cuDNN and FlashAttention-2. A picture whose file is not there is
-# left out, and a line says which. Columns are read by name. Needs matplotlib.
+# forward_lengths_fp16.txt, or else forward_fp16.txt, adds cuDNN and FlashAttention-2. A picture whose file is not there
+# is left out, and a line says which. Columns are read by name. Needs matplotlib.
 import argparse
 import csv
 import glob
@@ -36,7 +36,8 @@ def newest():
 
 
 parser = argparse.ArgumentParser(description="draws a folder of result files")
-parser.add_argument("--results", help="a folder of result files; if not given, that of notes/results/ which was written to last")
+parser.add_argument("--results",
+                    help="a folder of result files; if not given, that of notes/results/ which was written to last")
 parser.add_argument("--out", help="where the pictures go; if not given, RESULTS/pictures")
 parser.add_argument("--notes", action="store_true", help=f"the pictures of the notes: {NOTES} into notes/pictures")
 options = parser.parse_args()
@@ -77,7 +78,8 @@ def number(cell):
 
 def machine(what):
     """What machine.tsv says, as a list of one; empty where there is none."""
-    return [row["is"] for row in csv_rows("machine.tsv", "\t") if row["what"] == what] if is_there("machine.tsv") else []
+    return [row["is"] for row in csv_rows("machine.tsv",
+                                          "\t") if row["what"] == what] if is_there("machine.tsv") else []
 
 
 PEERS = {"cudnn": ("cuDNN", "-"), "flash": ("FlashAttention-2, PyTorch's", "--")}
@@ -85,7 +87,7 @@ PEERS_FILE = next((name for name in ("forward_lengths_fp16.txt", "forward_fp16.t
 
 
 def peers():
-    """The other kernels of peers.py's forward file: {(peer, head dim, mask): [(length, milliseconds, TFLOP/s), ...]}."""
+    """What peers.py timed beside ours: {(peer, head dim, mask): [(length, milliseconds, TFLOP/s), ...]}."""
     found = {}
     for line in open(path_of(PEERS_FILE)) if PEERS_FILE else ():
         shape = re.match(r"D(\d+) (full|causal) S(\d+) B(\d+) ", line)
@@ -139,10 +141,14 @@ def finish(figure, axes, rows, file, columns=3, words=()):
                       fontsize=8, columnspacing=1.2, handlelength=2.4)
     days = sorted({row["date"] for row in rows if row.get("date")}) or machine("date")
     device = rows[0].get("device") or "".join(machine("GPU"))
-    source = ", ".join(word for word in (device, " to ".join(sorted({days[0], days[-1]})) if days else "", file) if word)
-    wide = int(18 * figure.get_figwidth())
-    text = "\n".join(line for paragraph in (*words, source) for line in textwrap.wrap(paragraph, wide, subsequent_indent="   "))
-    figure.text(0.01, -(0.15 + 0.2 * -(-len(handles) // columns)) / height, text, fontsize=7.5, ha="left", va="top", linespacing=1.35)
+    source = ", ".join(word for word in (device, " to ".join(sorted({days[0], days[-1]})) if days else "",
+                                         file) if word)
+    wide = int(17 * figure.get_tightbbox().width)
+    text = "\n".join(line for paragraph in (*words, source) for line in textwrap.wrap(paragraph, wide,
+                                                                                      subsequent_indent="   "))
+    left = figure.get_tightbbox().x0 / figure.get_figwidth()
+    figure.text(left, -(0.15 + 0.2 * -(-len(handles) // columns)) / height, text, fontsize=7.5, ha="left", va="top",
+                linespacing=1.35)
 
 
 def is_out_of_memory(row):
@@ -170,13 +176,15 @@ def problem(p):
 # ---- the ladder ----
 
 def bases(variants):
-    """Which kernel each one is compared with: that above it in its stage, or what common/ladder.txt says that the stage builds on."""
+    """What each kernel is compared with: the one above it in its stage, or what the stage builds on."""
     builds_on = dict(line.split()[:2] for line in open("common/ladder.txt") if line.strip() and line[0] != "#")
     found = {}
     for variant, above in zip(variants, [None] + variants):
         stage = variant.split("/")[0]
         if above is None or above.split("/")[0] != stage:
-            above = next((other for other in reversed(variants) if (other + "/").startswith(builds_on.get(stage, "-") + "/")), None)
+            above = next((other for other in reversed(variants) if (other + "/").startswith(builds_on.get(stage,
+                                                                                                          "-") + "/")),
+                         None)
         found[variant] = above
     return found
 
@@ -191,20 +199,21 @@ def ladder():
     steps = sorted(steps.values(), key=lambda row: row["stage"])
     base_of = bases([row["variant"] for row in steps])
     latency_of = {row["variant"]: row["latency_ms"] for row in steps}
-    figure, axis = plt.subplots(figsize=(8, 0.3 * len(steps) + 0.9))
+    figure, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
     for place, row in enumerate(steps):
         latency = row["latency_ms"]
         style = look(row["variant"])
         lowest, highest = row.get("lowest_ms") or latency, row.get("highest_ms") or latency
-        axis.plot([lowest, highest], [place, place], color=style["color"], linewidth=5, alpha=0.5, solid_capstyle="butt")
+        axis.plot([lowest, highest], [place, place], color=style["color"], linewidth=5, alpha=0.5,
+                  solid_capstyle="butt")
         axis.plot([latency], [place], marker="o", markersize=6.5, color=style["color"])
         text = f"{latency:.3g} ms"
         if row.get("rounds"):
-            text += f" ({lowest:.3g} to {highest:.3g})"
+            text += f" ({100 * (highest - lowest) / latency:.1f} %)"
         base = base_of[row["variant"]]
         if base:
             times = latency_of[base] / latency
-            text += ", as fast" if abs(times - 1) < 0.005 else f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
+            text += f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
             text += f" than {base}" if base != steps[place - 1]["variant"] else ""
         axis.text(highest * 1.2, place, text, va="center", fontsize=8)
     axis.set_yticks(range(len(steps)), [label_of(row["variant"]) for row in steps])
@@ -215,10 +224,11 @@ def ladder():
     plain_numbers(axis.xaxis)
     axis.set_xlabel("latency, ms (logarithmic: the same distance is the same factor)")
     axis.set_title("Forward, " + problem(steps[0]), loc="left")
-    spread = ["In brackets: the fastest and the slowest round."] if any(row.get("rounds") for row in steps) else []
+    words = "Faster, slower: than the row above, or than the kernel named."
+    if any(row.get("rounds") for row in steps):
+        words += " In brackets: the spread, the slowest round minus the fastest."
     files = "ladder.jsonl" + (", fp8.jsonl" if any(row["stage"] == "06_fp8" for row in steps) else "")
-    figure.tight_layout()
-    finish(figure, [], steps, files, words=[" ".join(["Faster, slower: than the row above, or than the kernel named."] + spread)])
+    finish(figure, [], steps, files, words=[words])
     save(figure, "ladder.svg", options.out)
 
 
@@ -247,14 +257,16 @@ def against_length(column, label, name, logarithmic):
                 for row in line:
                     if is_out_of_memory(row):  # one beside the other
                         height = 0.97 - 0.055 * lost if logarithmic else 0.03 + 0.055 * lost
-                        axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8, linestyle="",
+                        axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8,
+                                  linestyle="",
                                   color=look(variant)["color"], transform=axis.get_xaxis_transform(), clip_on=False)
                         lost += 1
             for peer, (peer_name, dashes) in PEERS.items():
                 line = others.get((peer, head_dim, mask))
                 if line:
-                    axis.plot([n for n, _, _ in line], [ms if logarithmic else tflops for _, ms, tflops in line], color=INK,
-                              linewidth=0.9, linestyle=dashes, label=peer_name)
+                    axis.plot([n for n, _, _ in line], [ms if logarithmic else tflops for _, ms, tflops in line],
+                              color=INK,
+                              linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
             if alone:
                 axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
             length_axis(axis, lengths)
@@ -267,11 +279,13 @@ def against_length(column, label, name, logarithmic):
             if j == 0:
                 axis.set_ylabel(label)
     if any(is_out_of_memory(row) for row in rows):
-        panels[0][0].plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=1.8, label="out of memory at this length")
+        panels[0][0].plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=1.8,
+                          label="out of memory at this length")
     if not logarithmic:
         panels[0][0].set_ylim(bottom=0)  # of all: they share it
     figure.tight_layout()
-    finish(figure, panels.flat, rows, ", ".join(filter(None, ("sweep.csv", PEERS_FILE if others else None, tokens_of(rows)))), 3,
+    finish(figure, panels.flat, rows,
+           ", ".join(filter(None, ("sweep.csv", PEERS_FILE if others else None, tokens_of(rows)))), 3,
            kinks(rows, alone))
     save(figure, name, options.out)
 
@@ -280,13 +294,15 @@ def kinks(rows, alone):
     """Why the lines bend."""
     words = []
     if alone:
-        words.append(f"Dotted line: from N = {alone} on the batch is 1. To the left batch · N is the same everywhere, so the work grows as N "
-                     "(twice the N, twice the latency, the same TFLOP/s); to the right it grows as N² (four times the latency).")
+        words.append(f"Dotted line: from N = {alone} on the batch is 1. To the left batch · N is the same everywhere, "
+                     "so the work grows as N (twice the N, twice the latency, the same TFLOP/s); to the right it grows "
+                     "as N² (four times the latency).")
     if rows[0]["cuda"]:
-        words.append("Rising from the left: with few keys a block's fixed cost (load Q, start, store O) weighs more; under a causal mask, "
-                     "so do the tiles on the diagonal, which are visited whole.")
-        words.append("03_fa1 and 04_fa2/epilogue have one block for each head of each batch entry. Once the batch is so small that these are "
-                     "fewer than the multiprocessors, half the batch leaves half as many at work: TFLOP/s fall until the batch is 1.")
+        words.append("Rising from the left: with few keys a block's fixed cost (load Q, start, store O) weighs more; "
+                     "under a causal mask, so do the tiles on the diagonal, which are visited whole.")
+        words.append("03_fa1 and 04_fa2/epilogue have one block for each head of each batch entry. Once the batch is "
+                     "so small that these are fewer than the multiprocessors, half the batch leaves half as many at "
+                     "work: TFLOP/s fall until the batch is 1.")
     return words
 
 
@@ -303,8 +319,8 @@ def memory():
     head_dim = max((row["head_dim"] for row in rows), key=int)
     lines = {}
     for variant, line in series(rows, head_dim=head_dim).items():
-        lines[variant] = {int(row["seqlen_k"]): (number(row["tensor_bytes"]) + number(row["workspace_bytes"])) / int(row["batch"]) / 2**30
-                          for row in line}
+        lines[variant] = {int(row["seqlen_k"]): (number(row["tensor_bytes"]) + number(row["workspace_bytes"]))
+                          / int(row["batch"]) / 2**30 for row in line}
     common = max(set.intersection(*(set(line) for line in lines.values())))
     groups = []  # lists of variants
     for variant in sorted(lines, key=lambda variant: -lines[variant][common]):
@@ -318,12 +334,14 @@ def memory():
         axis.plot(*zip(*points), label=", ".join(shorter(sorted(group), lines)), **look(sorted(group)[-1]))
         (before, less), (last, most) = points[-2:]
         if last == 2 * before and group in (groups[0], groups[-1]):
-            axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most), (-8, 6 if group is groups[0] else -52),
+            axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most),
+                          (-8, 6 if group is groups[0] else -52),
                           textcoords="offset points", ha="right", fontsize=8)
     for row in rows:
         if is_out_of_memory(row) and row["head_dim"] == head_dim:
             n = int(row["seqlen_k"])
-            axis.plot([n], [lines[row["variant"]][n]], marker="x", markersize=10, markeredgewidth=2, linestyle="", color=INK)
+            axis.plot([n], [lines[row["variant"]][n]], marker="x", markersize=10, markeredgewidth=2, linestyle="",
+                      color=INK)
     if any(is_out_of_memory(row) for row in rows):
         axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="asked for, and not there")
     length_axis(axis, {n for line in lines.values() for n in line})
@@ -361,13 +379,16 @@ def roofline():
     bandwidth = ceilings["device memory"]
     figure, axis = plt.subplots(figsize=(7.4, 4.3))
     left, right = 0.25, 2000
-    roofs = [(ceilings[what], name) for what, name in (("wgmma, 16 bits", "wgmma"), ("mma.sync", "mma.sync"), ("fp32 FMA", "CUDA cores"))
+    roofs = [(ceilings[what], name) for what,
+             name in (("wgmma, 16 bits", "wgmma"), ("mma.sync", "mma.sync"), ("fp32 FMA", "CUDA cores"))
              if what in ceilings]
     highest = max(peak for peak, _ in roofs)
     for peak, name in roofs:  # the highest is named above its line, the others below
         above = peak == highest
-        axis.plot([peak / bandwidth, right], [peak, peak], color=INK, linewidth=1.4 if above else 1, linestyle="-" if above else ":")
-        axis.text(right, peak * (1.06 if above else 0.94), f"{name}, {peak:g} TFLOP/s", ha="right", va="bottom" if above else "top", fontsize=7.5)
+        axis.plot([peak / bandwidth, right], [peak, peak], color=INK, linewidth=1.4 if above else 1,
+                  linestyle="-" if above else ":")
+        axis.text(right, peak * (1.06 if above else 0.94), f"{name}, {peak:.3g} TFLOP/s", ha="right",
+                  va="bottom" if above else "top", fontsize=7.5)
     axis.plot([left, highest / bandwidth], [left * bandwidth, highest], color=INK, linewidth=1.4)
     axis.text(1.1, 1.1 * bandwidth / 2.2, f"device memory, {bandwidth:g} TB/s", ha="left", va="center", fontsize=7.5)
     for row in steps:
@@ -384,7 +405,7 @@ def roofline():
     axis.set_ylabel("TFLOP/s (logarithmic)")
     axis.set_title(problem(steps[0])[0].upper() + problem(steps[0])[1:], loc="left")
     finish(figure, [axis], steps, "ladder.jsonl, intensity.tsv, ceilings.tsv", 4,
-           ["Above the slope: L2 serves what is asked for again. Far below the roofs: the kernel waits for something else."])
+           ["Above the slope: L2 serves what is asked for again. Far below: the kernel waits for something else."])
     save(figure, "roofline.svg", options.out)
 
 
@@ -397,7 +418,8 @@ def splits():
     figure, axis = plt.subplots(figsize=(5.6, 3.3))
     axis.plot(*zip(*speeds), label="--splits n", **look("07_flash_decoding/split_k"))
     if automatic:
-        axis.axhline(automatic[0], color=INK, linewidth=1, linestyle="--", label=f"--splits auto: {automatic[0]:.4g} GB/s")
+        axis.axhline(automatic[0], color=INK, linewidth=1, linestyle="--",
+                     label=f"--splits auto: {automatic[0]:.4g} GB/s")
     axis.set_xscale("log", base=2)
     axis.set_xticks([n for n, _ in speeds if n & (n - 1) == 0])
     axis.xaxis.set_major_formatter(thousands)
@@ -432,7 +454,8 @@ def fp8_errors():
 
 DRAWINGS = (
     ("ladder.svg", ["ladder.jsonl"], ladder),
-    ("latency.svg", ["sweep.csv"], lambda: against_length("latency_ms", "latency, ms (logarithmic)", "latency.svg", True)),
+    ("latency.svg", ["sweep.csv"],
+     lambda: against_length("latency_ms", "latency, ms (logarithmic)", "latency.svg", True)),
     ("tflops.svg", ["sweep.csv"], lambda: against_length("tflops", "TFLOP/s", "tflops.svg", False)),
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
