@@ -39,6 +39,7 @@ template <typename V> __device__ inline void zero_rows(V &v, int first, int rows
 template <int Bc>
 __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     bool moved = false;
+    float shift[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float row_max = s[2 * h];
@@ -51,22 +52,23 @@ __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2],
         moved |= m_new != m[h];
         l[h] *= alpha[h];
         m[h] = m_new;
-        const float shift = shift_of(m_new);
-        float factor = scale_log2;
-        if (fabsf(shift) > FAR) { /* softmax.cuh: why */
+        shift[h] = shift_of(m_new);
+    }
+    /* softmax.cuh: why. One question for the whole warp: a branch a row kept the compiler from mixing maxima with exponentials. */
+    if (__any_sync(WHOLE_WARP, fmaxf(fabsf(shift[0]), fabsf(shift[1])) > FAR)) {
 #pragma unroll
-            for (int n = 0; n < Bc / 8; n++)
+        for (int i = 0; i < Bc / 2; i++)
+            s[i] = __fmul_rn(s[i], scale_log2);
+        scale_log2 = 1;
+    }
 #pragma unroll
-                for (int j = 4 * n + 2 * h; j < 4 * n + 2 * h + 2; j++)
-                    s[j] = __fmul_rn(s[j], scale_log2);
-            factor = 1;
-        }
+    for (int h = 0; h < 2; h++) {
         float tile_l = 0; /* a tile's sum as one: beside a large l a single P loses its last bits */
 #pragma unroll
         for (int n = 0; n < Bc / 8; n++)
 #pragma unroll
             for (int j = 4 * n + 2 * h; j < 4 * n + 2 * h + 2; j++) {
-                s[j] = exp2_approx(s[j] * factor - shift);
+                s[j] = exp2_approx(s[j] * scale_log2 - shift[h]);
                 tile_l += s[j];
             }
         l[h] += tile_l;

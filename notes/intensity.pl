@@ -29,6 +29,7 @@ for my $program (@ARGV) {
         } qw(attention_flops requested_bytes unique_bytes);
         push @lines, sprintf "%s\t%.4g\t%.0f\t%.0f\n", $variant, $flops / $requested, $requested, $unique;
     }
+    die "$program --trace: exit code ", $? >> 8, "\n" if $?;
 }
 open(my $out, '>', $file) or die "$file: $!\n";
 print $out @lines;

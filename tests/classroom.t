@@ -69,6 +69,13 @@ is("@rows", '00_naive 01_tiled/fma 01_tiled/mma', 'compare: a line a variant, 00
 like($run->{out}, qr/^problem  forward · batch 1 · heads 1\/1 · seqlen 24×24/m, 'compare: the problem');
 like($run->{out}, qr/\nPASS  2 variants agree with 00_naive\n\z/, 'compare: the verdict');
 is($run->{err}, '', 'compare: no progress where stderr is not a terminal');
+{
+    local $ENV{LC_ALL} = 'C';
+    $run = run(@make, 'compare', 'COMPARE_OPTIONS=--seqlen 16 --iters 1', 'DECODE_OPTIONS=--seqlen-k 64 --iters 1');
+    like($run->{out}, qr/^device .* - commit .*^problem  forward - batch 1 .* seqlen 16x16 .*^06_fp8\/quantise\+wgmma .*^PASS  /ms, 'make compare');
+    unlike($run->{out}, qr/[^\n\x20-\x7e]/, 'compare: plain ASCII under LC_ALL=C');
+    is_deeply([grep { length > 120 } split /\n/, $run->{out} . run($checker)->{out}], [], 'compare and exercise: lines of at most 120 characters');
+}
 
 $run = run($compare, $crash, $large, $few[0], '--', qw(--seqlen 1024 --batch 1 --heads 1 --iters 1 --lengths 1));
 is($run->{code}, 1, 'compare: a crash is a failure');

@@ -200,7 +200,7 @@ my @mutations = (
     ['08_fa3', 'wgmma', $fa3, 'tile_l += s[j];', 'l[h] += s[j];', 'a long row loses bits of every P'],
     ['08_fa3', 'wgmma', $fa3, 'l[h] *= alpha[h];', '', 'rescale of the row sum skipped'],
     ['08_fa3', 'wgmma', $warpgroup, '8 * n < visible', '8 * n <= visible', 'mask off by one'],
-    ['08_fa3', 'wgmma', $fa3, 'shift = shift_of(m_new)', 'shift = m_new', 'NaN in rows that see no key of a tile'],
+    ['08_fa3', 'wgmma', $fa3, 'shift_of(m_new)', 'm_new', 'NaN in rows that see no key of a tile'],
     ['08_fa3', 'wgmma', $warpgroup, 'upper ? x[i] : x[i + distance]', 'upper ? x[i + distance] : x[i]', 'the quad swaps the wrong atoms'],
     ['08_fa3', 'wgmma', $fa3, 'store_16(v.chunk(i / chunks, i % chunks), uint4{0, 0, 0, 0});', ';', 'NaN behind a key length'],
     ['08_fa3', 'wgmma', $fa3_wgmma, 'shared.v.offset_mn(step)', 'shared.v.offset(step)', 'V read as if it were transposed'],

@@ -52,8 +52,8 @@ static int same_options(const Options *a, const Options *b) {
     return same_problem(&p, &b->problem) && a->problem_count == 1 && same_text(a->variant, b->variant) &&
            a->iters == b->iters && a->device == (int)(b->device - 1u) && a->seed == b->seed && a->outliers == b->outliers &&
            a->warm == b->warm && a->scale == b->scale && same_text(a->load, b->load) && same_text(a->save, b->save) &&
-           a->format == b->format && a->validate == b->validate && a->trace == b->trace &&
-           same_text(a->roofline, b->roofline) && !a->lengths.count;
+           same_text(a->save_inputs, b->save_inputs) && a->format == b->format && a->validate == b->validate &&
+           a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
 }
 
 static void test_each(void) {
@@ -96,6 +96,7 @@ static void test_each(void) {
         {"--warm", {.warm = 1, .validate = 1}},
         {"--load a/b", {.load = "a/b", .validate = 1}},
         {"--save c --variant first", {.save = "c", .variant = "first", .validate = 1}},
+        {"--save-inputs d", {.save_inputs = "d", .validate = 1}},
         {"--csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--csv --csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--json", {.format = FORMAT_JSON, .validate = 1}},

@@ -91,16 +91,11 @@ static void test_table(void) {
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-           "variant               latency      min  TFLOP/s  of peak  memory: tensors + workspace  vs naive  worst error / "
-           "allowed\n"
-           "00_naive              99.9 ms  9.99 ms   0.0051  0.0001%          1.00 MiB + 1023 KiB     1.00×      1.2e-05 / "
-           "5.0e-01\n"
-           "09_test/short         1.00 ms   999 us     0.51        -                 1019 MiB + 0         -          not "
-           "validated\n"
-           "09_test/a_long_name    123 ms  1.00 us   0.0041        -                 5.00 GiB + 0   0.0999×      7.0e+00 / "
-           "5.0e+00\n"
-           "09_test/edges          100 ms  10.0 ms   0.0051        -                 1.00 GiB + 0     0.10×          not "
-           "validated\n"
+           "variant              latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
+           "00_naive             99.9 ms 9.99 ms   0.0051  0.0001%  1.00 MiB + 1023 KiB    1.00×  1.2e-05 / 5.0e-01\n"
+           "09_test/short        1.00 ms  999 us     0.51        -         1019 MiB + 0        -      not validated\n"
+           "09_test/a_long_name   123 ms 1.00 us   0.0041        -         5.00 GiB + 0  0.0999×  7.0e+00 / 5.0e+00\n"
+           "09_test/edges         100 ms 10.0 ms   0.0051        -         1.00 GiB + 0    0.10×      not validated\n"
            "09_test/none          out of memory: needs 3.00 GiB\n",
            "the table: digits, units, columns; the bad comparison rather than the first");
     job.end = 1;
@@ -122,18 +117,43 @@ static void test_table(void) {
     options.warm = options.outliers = 1;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
-           "key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
+           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 ·\n"
+           "           key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
            "the problem");
     options.load = "folder";
     other.batch = 8;
     options.warm = 0;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
-           "key lengths 1,2,3,4,5,6,7,8 · from folder\n",
+           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 ·\n"
+           "           key lengths 1,2,3,4,5,6,7,8 · from folder\n",
            "the problem, from files");
     options.outliers = 0;
+}
+
+/* A name that takes more than the line has room for: the gaps behind it become smaller, and no line is too long. */
+static void test_narrow(void) {
+    static const Stage of_long_names = {.name = "07_a_long_name_of_a_stage",
+                                        .variants = {{.name = "shares", .prepare_name = "fill the cache"}},
+                                        .bytes = two_bytes};
+    Row rows[] = {
+        {.name = "00_naive", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024},
+        {.name = "07_a_long_name_of_a_stage/fill the cache+shares", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024}};
+    Job job = REPORT(.stage = &of_long_names, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    job.rows = rows, job.count = 2;
+    setenv("LC_ALL", "C", 1);
+    prints(job,
+           "device   A \"chip\", \\ fast - sm_42\n"
+           "problem  forward - batch 1 - heads 4/2 - seqlen 500x1000 - head_dim 64 - fp16 - full\n"
+           "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
+           "variant                          latency     min   GB/s of read of copy  tensors + workspace vs naive    error "
+           "/ allowed\n"
+           "00_naive                         1.00 ms 1.00 ms 0.0020 0.0040% 0.0050%         1.00 KiB + 0        -      not "
+           "validated\n"
+           "07_a_long_name_of_a_stage/fill the cache+shares 1.00 ms 1.00 ms 0.0020 0.0040% 0.0050% 1.00 KiB + 0 -      not "
+           "validated\n",
+           "a long name; no UTF-8");
+    setenv("LC_ALL", "C.UTF-8", 1);
 }
 
 static void test_decoding(void) {
@@ -165,14 +185,10 @@ static void test_decoding(void) {
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · pieces 7 · round on · "
            "kind three\n"
            "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
-           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
-           "error / allowed\n"
-           "00_naive         1.00 us  0.50 us    2.00      4.00%      5.00%                 1.00 KiB + 0         -          "
-           "not validated\n"
-           "09_test/fill     1.00 ms  0.50 us       -          -          -                 1.00 KiB + 0         -          "
-           "            -\n"
-           "09_test/fill+v   0.40 us  0.50 us    5.00      10.0%      12.5%                 1.00 KiB + 0         -          "
-           "            -\n",
+           "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
+           "00_naive        1.00 us 0.50 us   2.00   4.00%   5.00%         1.00 KiB + 0        -      not validated\n"
+           "09_test/fill    1.00 ms 0.50 us      -       -       -         1.00 KiB + 0        -                  -\n"
+           "09_test/fill+v  0.40 us 0.50 us   5.00   10.0%   12.5%         1.00 KiB + 0        -                  -\n",
            "the table of a stage that memory limits");
     static int lengths[] = {10};
     job = (Job)REPORT(.stage = &decoding, .task = &decoding_task);
@@ -182,12 +198,10 @@ static void test_decoding(void) {
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · key lengths 10 · pieces "
-           "auto · "
-           "round off · kind one\n"
-           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
-           "error / allowed\n"
-           "00_naive         1.00 us  0.50 us  0.0200          -          -                 1.00 KiB + 0         -          "
-           "not validated\n",
+           "auto ·\n"
+           "           round off · kind one\n"
+           "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
+           "00_naive        1.00 us 0.50 us 0.0200       -       -         1.00 KiB + 0        -      not validated\n",
            "its bytes follow the key lengths; no share of what is not known");
 }
 
@@ -228,18 +242,15 @@ static void test_backward(void) {
     Job job = REPORT(.stage = &backward, .task = &backward_task);
     job.rows = rows;
     job.count = 3;
-    prints(job,
-           "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward and backward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-           "variant    direction   latency      min  TFLOP/s  of peak  memory: tensors + workspace  vs naive  worst error / "
-           "allowed\n"
-           "08_test/v    forward   1.00 ms  0.50 us     0.51        -                 1.00 KiB + 0         -      1.0e-01 / "
-           "1.0e+00\n"
-           "09_test/v   backward   1.00 ms  0.50 us     1.28        -                 1.00 KiB + 0     12.3×      2.0e-01 / "
-           "1.0e+00\n"
-           "09_test/v       both   2.00 ms  0.50 us     0.90        -                 1.00 KiB + 0         -                "
-           "      -\n",
-           "the table of a backward stage: the worst of three gradients");
+    prints(
+        job,
+        "device   A \"chip\", \\ fast · sm_42\n"
+        "problem  forward and backward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
+        "variant   direction  latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
+        "08_test/v   forward  1.00 ms 0.50 us     0.51        -         1.00 KiB + 0        -  1.0e-01 / 1.0e+00\n"
+        "09_test/v  backward  1.00 ms 0.50 us     1.28        -         1.00 KiB + 0    12.3×  2.0e-01 / 1.0e+00\n"
+        "09_test/v      both  2.00 ms 0.50 us     0.90        -         1.00 KiB + 0        -                  -\n",
+        "the table of a backward stage: the worst of three gradients");
     job.count = 4;
     job.end = 1;
     prints(job,
@@ -353,8 +364,10 @@ static void test_machines(void) {
 }
 
 int main(void) {
+    setenv("LC_ALL", "C.UTF-8", 1);
     test_table();
     options = (Options){0};
+    test_narrow();
     test_decoding();
     options = (Options){0};
     test_backward();

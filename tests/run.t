@@ -21,7 +21,7 @@ is($run->{err}, '', 'no progress where stderr is not a terminal');
 my @lines = split /\n/, $run->{out};
 like($lines[0], qr/^device   \S.* · \S/, 'the device');
 is($lines[1], 'problem  forward · batch 2 · heads 2/2 · seqlen 40×56 · head_dim 64 · fp16 · causal · key lengths 56,17', 'the problem');
-like($lines[2], qr/^variant +latency +min +TFLOP\/s +of peak +memory: tensors \+ workspace +vs naive +worst error \/ allowed$/, 'the titles');
+like($lines[2], qr/^variant +latency +min +TFLOP\/s +of peak +tensors \+ workspace +vs naive +error \/ allowed$/, 'the titles');
 for my $i (0 .. 2) {
     my $number = qr/\d+(\.\d+)?/;
     my $bytes = qr/$number [KMG]iB/;
@@ -38,6 +38,18 @@ like(run('00_naive', @small)->{out}, qr/\nPASS  00_naive agrees with the fp64 or
 like(run('00_naive', @small, '--batch', 1, '--heads', 1)->{out}, qr/on 40 rows\n\z/, 'a small problem is checked whole');
 is(run('01_tiled', @small, '--variant', '00_naive')->{out} =~ s/.*\n(?=PASS)//sr, "PASS  00_naive agrees with the fp64 oracle on 64 rows\n",
     '--variant 00_naive in another stage');
+
+# ---- lines for a terminal: 120 places, plain ASCII where the locale has no more, no escapes where there is no terminal
+for my $stage (grep { -x "$_/$_" } stages()) {
+    for my $options ([], ['--help'], $stage =~ /^07/ ? ['--kv-cache', 'e4m3'] : ['--mask', 'causal,full', '--seqlen', 64, '--lengths', 33]) {
+        local $ENV{LC_ALL} = 'C';
+        my $run = run($stage, '--iters', 1, @$options);
+        my @long = grep { length > 120 } split /\n/, $run->{out};
+        ok($run->{code} =~ /^[02]$/ && !@long, "$stage @$options: lines of at most 120 characters") or diag($run->{err}, join "\n", @long);
+        unlike($run->{out} . $run->{err}, qr/[^\n\x20-\x7e]/, "$stage @$options: plain ASCII under LC_ALL=C");
+        like($run->{out}, qr/\n\z/, "$stage @$options: ends in a newline");
+    }
+}
 
 # ---- unusual problems
 for my $case (

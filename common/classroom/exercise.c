@@ -9,6 +9,7 @@
  * The exercises stand in notes/exercises/, whose README.md says how one is written. MAKE, OUT, TRACE_OUT and DEVICE are make's. */
 #define _POSIX_C_SOURCE 200809L
 #include "../host/errors.h"
+#include "../host/text.h"
 #include "command.h"
 
 #include <glob.h>
@@ -32,11 +33,11 @@ static const char *make, *out, *trace_out, *device;
 
 static void say(int code, const char *text, ...) __attribute__((format(printf, 2, 3), noreturn));
 static void say(int code, const char *text, ...) {
+    char line[4096];
     va_list arguments;
     va_start(arguments, text);
-    printf("%s", code ? "not yet: " : "");
-    vprintf(text, arguments);
-    printf("\n");
+    vsnprintf(line, sizeof line, text, arguments);
+    print_text("%s%s\n", code ? "not yet: " : "", line);
     va_end(arguments);
     exit(code);
 }
@@ -109,12 +110,12 @@ static void list(void) {
         if (!has_key(line, "exercise"))
             continue;
         choose(line);
-        printf("%s  ", number);
+        print_text("%s  ", number);
         if (value("blank"))
-            printf("fill in %s: ", original);
+            print_text("fill in %s: ", original);
         else if (value("change"))
-            printf("change %s; ", value("change"));
-        printf("%s\n", value("ask"));
+            print_text("change %s; ", value("change"));
+        print_text("%s\n", value("ask"));
     }
     printf("make exercise N=04.1: what is asked. With ANSWER=...: is it right?\n");
 }
@@ -130,7 +131,7 @@ static const char *built(const char *folder, const char *name, const char *devic
                         "{ echo \"$log\" | grep -m 1 -w error || echo \"$log\"; exit 1; }",
                         make, device_words, *file ? "EXERCISE=" : "", *file ? number : "", *file ? "EXERCISE_STAGE=" : "",
                         *file ? stage : "", path);
-    show_progress("%s", "");
+    end_progress();
     if (c.code)
         say(1, "it does not compile: %.*s", (int)strcspn(c.out, "\n"), c.out);
     return path;
@@ -174,7 +175,7 @@ static char *computed(const char *answer) {
     }
     show_progress("running ...");
     Command c = command("(%s) | awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s }'", runs, script);
-    show_progress("%s", "");
+    end_progress();
     if (c.code)
         cannot_run("%s", c.reason);
     return c.out;
@@ -218,11 +219,11 @@ static void question(char *answer) {
     int is_new = make_copy();
     const char *change = *file ? value("change") + strlen(original) + 2 : NULL; /* after "04_fa2/split_q.cu: " */
     if (!answer) {
-        printf("%s  %s\n", number, value("ask"));
+        print_text("%s  %s\n", number, value("ask"));
         if (change && is_new)
-            printf("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
+            print_text("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
-            printf("Your copy is %s. In it: %s.\n", file, change);
+            print_text("Your copy is %s. In it: %s.\n", file, change);
         printf("Then: make exercise N=%s ANSWER=...\n", number);
         return;
     }
@@ -268,8 +269,8 @@ static void cut(void) {
     fclose(to);
     if (strstr(file, ".cuh")) /* a header finds its way only into kernels beside it */
         command("cp %s/*.cu exercises/%s/", stage, number);
-    printf("%s  %s is %s with %d lines missing, at line %d: %s.\nWrite them, then: make exercise N=%s\n", number, file,
-           original, missing, first, value("ask"), number);
+    print_text("%s  %s is %s with %d lines missing, at line %d: %s.\nWrite them, then: make exercise N=%s\n", number, file,
+               original, missing, first, value("ask"), number);
 }
 
 /* What the stage's grid finds in the student's file: the first case that fails, and how. */
@@ -279,7 +280,7 @@ static void try_file(void) {
     show_progress("trying shapes and masks ...");
     Command c =
         command("exec timeout 300 '%s' --quick %s %s 2>&1", grid, variant ? "--variant" : "", variant ? variant : "");
-    show_progress("%s", "");
+    end_progress();
     if (c.code == 0 && !c.signal)
         say(0, "right");
     if (c.code == 124)

@@ -43,6 +43,7 @@ for list in LENGTHS TOKENS HIDDEN HEAD_DIMS LIMIT; do
     echo "$value" | grep -Eqx '[1-9][0-9]*(,[1-9][0-9]*)*' || stop "$list=$value: choose whole numbers, with commas between"
 done
 each() { echo "$1" | tr , ' '; }
+progress() { if [ -t 1 ] && [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then printf '\r\033[K%s' "$1" >&2; fi; }
 
 mkdir -p "$RESULTS" && file=$RESULTS/sweep.csv || exit 2
 [ -s "$file" ] || echo "$columns" >"$file"
@@ -62,7 +63,7 @@ series() { # program variant head_dim mask kind
         [ "$2" = "$stage" ] && name=$stage
         key="[^,]*,$stage,$name,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
         if ! grep -q "^$key" "$file"; then
-            [ -t 2 ] && printf '\r\033[K%s %s ...' "$name" "$shape" >&2
+            progress "$name $shape ..."
             new=$("$1" --csv $shape --variant "$2" --no-validate 2>"$file.err")
             code=$?
             if [ $code -gt 2 ] || [ -z "$new" ]; then
@@ -92,7 +93,7 @@ for program in "$@"; do
         done
     done
 done
-[ -t 2 ] && printf '\r\033[K' >&2
+progress
 rm -f "$file.err"
 echo "$file: $(($(wc -l <"$file") - 1)) rows$([ $broken -eq 0 ] || echo ", $broken series broke; the next sweep tries them again")"
 [ $broken -eq 0 ]

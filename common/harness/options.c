@@ -198,9 +198,10 @@ static const Option OPTIONS[] = {
     {{"warm", NULL, 0, "L2 keeps what the run before left there"}, NULL, set_int, OF_OPTIONS(warm), "cold"},
     {{"no-validate", NULL, 0, "time only"}, NULL, set_no_validate, 0, NULL},
     {{"save", NULL, 0, "o.npy and lse.npy of the one --variant"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
+    {{"save-inputs", NULL, 0, "before the run, q.npy, k.npy and v.npy as it computes with them: for --load"}, "DIR", set_folder, OF_OPTIONS(save_inputs), NULL},
     {{"csv", NULL, 0, "the rows for machines, with a line of titles"}, NULL, set_format, 0, NULL},
     {{"json", NULL, 0, "the rows for machines, one object a line"}, NULL, set_format, 0, NULL},
-    {{"trace", NULL, 0, "instead: memory traffic, bank conflicts and races (needs the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
+    {{"trace", NULL, 0, "instead: memory traffic, bank conflicts, races (in the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
     {{"roofline", CHIP_NAMES, 0, "of this chip, with --trace: " CHIP_NAMES "; default h200"}, "C", set_chip, 0, NULL},
     {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
 };
@@ -240,8 +241,8 @@ static void help_option(const Stage *stage, const Option *option) {
         snprintf(absent, sizeof absent, "%d, %d", int_at(&gpu, option->field), int_at(&cpu, option->field));
     else if (option->absent)
         snprintf(absent, sizeof absent, "%s", option->absent);
-    int indent = option->is.name ? 17 : 0;
-    printf("%-*s%-*s%s\n", indent, left, *absent ? 71 - indent : 0, option->is.help, absent);
+    int indent = option->is.name ? 20 : 0;
+    printf("%-*s%-*s%s\n", indent, left, *absent ? 74 - indent : 0, option->is.help, absent);
 }
 
 static void show_help(Options *o, const Option *option, const char *text) {
@@ -263,15 +264,16 @@ static void show_help(Options *o, const Option *option, const char *text) {
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
-            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy. --load reads\n"
-            "do.npy, too: the gradient of the loss with respect to O, in the shape of q.npy.\n",
+            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy. --load reads "
+            "and\n"
+            "--save-inputs writes do.npy, too: the gradient of the loss with respect to O, in the shape of q.npy.\n",
             stage->forward->name);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         const Setting *s = &stage->settings[i];
         char values[160] = "";
         list_choices(s, values, sizeof values);
-        printf("%s  --%s%s%s\n                 %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "", values,
-               s->help);
+        printf("%s  --%s%s%s\n                    %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "",
+               values, s->help);
     }
     printf("\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
@@ -323,8 +325,9 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             cannot_run("these values make more than %d problems: choose fewer", MAX_PROBLEMS);
         o.problem_count *= count;
     }
-    if (o.save && o.problem_count > 1)
-        cannot_run("--save %s: choose one value for each option, these make %d problems", o.save, o.problem_count);
+    if ((o.save || o.save_inputs) && o.problem_count > 1)
+        cannot_run("--save%s %s: choose one value for each option, these make %d problems", o.save ? "" : "-inputs",
+                   o.save ? o.save : o.save_inputs, o.problem_count);
     if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
         cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
     return o;

@@ -89,6 +89,8 @@ static int run_problem(const Options *options) {
     run.report = (Report){.stage = stage, .task = task, .problem = p, .options = options, .device = device_properties()};
     run.inputs = options->load ? tensors_load(options->load, p, task->with_d_o)
                                : tensors_random(p, options->seed, options->outliers, task->with_d_o);
+    if (options->save_inputs)
+        save_inputs(options->save_inputs, p, &run.inputs);
     upload_inputs(&run);
 #ifdef TRACE
     if (options->trace) {
@@ -133,7 +135,9 @@ int harness_main(const Stage *stage, int argc, char **argv) {
     Options options = options_parse(stage, argc, argv);
     int count = options.problem_count, codes[3] = {0};
     if (options.save)
-        save_check(options.save);
+        save_check("save", options.save);
+    if (options.save_inputs)
+        save_inputs_check(options.save_inputs, options.load);
     if (options.device >= 0)
         choose_device(options.device);
     if (options.load)

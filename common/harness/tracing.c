@@ -13,11 +13,11 @@ static int trace_variant(Run *run, const Variant *v) {
     const Options *o = &run->options;
     const char *reason = variant_refuses(v, run->p);
     Traffic predicted[MAX_TRAFFIC];
+    name_row(run, v, row);
     if (reason) {
-        fprintf(stderr, "%s: not traced: %s\n", v->name, reason);
+        fprintf(stderr, "%s: not traced: %s\n", row->name, reason);
         return -1;
     }
-    name_row(run, v, row);
     row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
     if (!alloc_outputs(run, row))
         cannot_run("%s: out of memory", row->name);

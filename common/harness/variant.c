@@ -1,7 +1,6 @@
 /* variant.c - one variant from its allocation to its row: outputs and workspace that hold NaN, one launch, the judge, the
  * clock. See run.h.
  */
-#define _GNU_SOURCE /* isatty */
 #include "../host/allocation.h"
 #include "../host/errors.h"
 #include "../judge/prepared.h"
@@ -10,15 +9,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 void progress(const Run *run, const char *name, const char *text) {
-    if (run->options.format != FORMAT_TABLE || !isatty(STDERR_FILENO))
-        return;
-    fprintf(stderr, "\r\033[K");
-    if (text)
-        fprintf(stderr, "%s: %s ...", name, text);
-    fflush(stderr);
+    if (run->options.format == FORMAT_TABLE && text)
+        show_progress("%s: %s ...", name, text);
+    else
+        end_progress();
 }
 
 /* ---- memory ---- */

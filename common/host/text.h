@@ -6,6 +6,12 @@
 extern "C" {
 #endif
 
+enum { LINE_PLACES = 120 }; /* a line takes at most */
+
+/* printf to stdout, for what people read. A longer line is broken after a comma, a semicolon, a `·` or a gap; where the
+ * locale has no UTF-8 a `·` is a - and a `×` an x. A line comes out as a whole, with its newline. */
+__attribute__((format(printf, 1, 2))) void print_text(const char *format, ...);
+
 typedef char Cell[64]; /* of a table */
 
 /* Three digits or so, never an exponent, and the unit after them: "1.23 ms". */
