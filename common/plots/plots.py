@@ -315,28 +315,28 @@ def tokens_of(rows):
 
 def memory():
     """Bytes of one batch entry, so that N and N² are what one sees. Variants with the same bytes are one line."""
-    rows = [row for row in forward_rows() if row["causal"] == "false" and number(row["tensor_bytes"])]
+    rows = [row for row in forward_rows() if number(row["tensor_bytes"])]
     head_dim = max((row["head_dim"] for row in rows), key=int)
     lines = {}
     for variant, line in series(rows, head_dim=head_dim).items():
         lines[variant] = {int(row["seqlen_k"]): (number(row["tensor_bytes"]) + number(row["workspace_bytes"]))
                           / int(row["batch"]) / 2**30 for row in line}
-    common = max(set.intersection(*(set(line) for line in lines.values())))
-    groups = []  # lists of variants
-    for variant in sorted(lines, key=lambda variant: -lines[variant][common]):
-        if groups and lines[variant][common] > 0.98 * lines[groups[-1][0]][common]:
-            groups[-1].append(variant)
+    same = lambda a, b: any(n in b for n in a) and all(abs(a[n] - b[n]) < 0.02 * b[n] for n in a if n in b)
+    groups = []  # of variants, the most bytes first
+    for variant in sorted(lines, key=lambda variant: -lines[variant][max(lines[variant])] / max(lines[variant])):
+        group = next((group for group in groups if same(lines[variant], lines[group[0]])), None)
+        if group:
+            group.append(variant)
         else:
             groups.append([variant])
     figure, axis = plt.subplots(figsize=(7.6, 3.9))
     for group in groups:
         points = sorted({n: bytes_ for variant in group for n, bytes_ in lines[variant].items()}.items())
         axis.plot(*zip(*points), label=", ".join(shorter(sorted(group), lines)), **look(sorted(group)[-1]))
-        (before, less), (last, most) = points[-2:]
+        (before, less), (last, most) = (points[:1] + points)[-2:]
         if last == 2 * before and group in (groups[0], groups[-1]):
             axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most),
-                          (-8, 6 if group is groups[0] else -52),
-                          textcoords="offset points", ha="right", fontsize=8)
+                          (-8, 6 if group is groups[0] else -52), textcoords="offset points", ha="right", fontsize=8)
     for row in rows:
         if is_out_of_memory(row) and row["head_dim"] == head_dim:
             n = int(row["seqlen_k"])
@@ -463,11 +463,13 @@ DRAWINGS = (
     ("fp8_errors.svg", ["fp8_errors.tsv"], fp8_errors),
 )
 
-print(f"plots of {options.results}{'' if options.notes else ' (choose with --results)'}, into {options.out}"
-      + ("" if options.notes else "; the notes' own are drawn by: make pictures"))
+print(f"plots of {options.results}" + ("" if options.notes else "; of others: --results FOLDER"))
+print(f"into {options.out}" + ("" if options.notes else "; the notes' own pictures are drawn by: make pictures"))
 for picture, files, draw in DRAWINGS:
     missing = [path_of(file) for file in files if not is_there(file)]
     if missing:
         print(f"{picture}: not drawn, {missing[0]} is not there")
+    elif "sweep.csv" in files and not any(number(row["latency_ms"]) for row in forward_rows()):
+        print(f"{picture}: not drawn, {path_of('sweep.csv')} has no forward pass with as many queries as keys")
     else:
         draw()
