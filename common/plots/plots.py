@@ -258,15 +258,14 @@ def against_length(column, label, name, logarithmic):
                     if is_out_of_memory(row):  # one beside the other
                         height = 0.97 - 0.055 * lost if logarithmic else 0.03 + 0.055 * lost
                         axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8,
-                                  linestyle="",
-                                  color=look(variant)["color"], transform=axis.get_xaxis_transform(), clip_on=False)
+                                  linestyle="", color=look(variant)["color"], transform=axis.get_xaxis_transform(),
+                                  clip_on=False)
                         lost += 1
             for peer, (peer_name, dashes) in PEERS.items():
                 line = others.get((peer, head_dim, mask))
                 if line:
                     axis.plot([n for n, _, _ in line], [ms if logarithmic else tflops for _, ms, tflops in line],
-                              color=INK,
-                              linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
+                              color=INK, linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
             if alone:
                 axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
             length_axis(axis, lengths)
@@ -297,7 +296,9 @@ def kinks(rows, alone):
         words.append(f"Dotted line: from N = {alone} on the batch is 1. To the left batch · N is the same everywhere, "
                      "so the work grows as N (twice the N, twice the latency, the same TFLOP/s); to the right it grows "
                      "as N² (four times the latency).")
-    if rows[0]["cuda"]:
+    if not rows[0]["cuda"]:
+        words.append("Times of the CPU device, a simulator. On a GPU the order of the lines is another one.")
+    else:
         words.append("Rising from the left: with few keys a block's fixed cost (load Q, start, store O) weighs more; "
                      "under a causal mask, so do the tiles on the diagonal, which are visited whole.")
         words.append("03_fa1 and 04_fa2/epilogue have one block for each head of each batch entry. Once the batch is "
@@ -320,7 +321,8 @@ def memory():
     lines = {}
     for variant, line in series(rows, head_dim=head_dim).items():
         lines[variant] = {int(row["seqlen_k"]): (number(row["tensor_bytes"]) + number(row["workspace_bytes"]))
-                          / int(row["batch"]) / 2**30 for row in line}
+                          / int(row["batch"]) for row in line}
+    unit, name = (2**30, "GiB") if max(max(line.values()) for line in lines.values()) > 2**30 else (2**20, "MiB")
     same = lambda a, b: any(n in b for n in a) and all(abs(a[n] - b[n]) < 0.02 * b[n] for n in a if n in b)
     groups = []  # of variants, the most bytes first
     for variant in sorted(lines, key=lambda variant: -lines[variant][max(lines[variant])] / max(lines[variant])):
@@ -331,7 +333,7 @@ def memory():
             groups.append([variant])
     figure, axis = plt.subplots(figsize=(7.6, 3.9))
     for group in groups:
-        points = sorted({n: bytes_ for variant in group for n, bytes_ in lines[variant].items()}.items())
+        points = sorted({n: bytes_ / unit for variant in group for n, bytes_ in lines[variant].items()}.items())
         axis.plot(*zip(*points), label=", ".join(shorter(sorted(group), lines)), **look(sorted(group)[-1]))
         (before, less), (last, most) = (points[:1] + points)[-2:]
         if last == 2 * before and group in (groups[0], groups[-1]):
@@ -340,7 +342,8 @@ def memory():
     for row in rows:
         if is_out_of_memory(row) and row["head_dim"] == head_dim:
             n = int(row["seqlen_k"])
-            axis.plot([n], [lines[row["variant"]][n]], marker="x", markersize=10, markeredgewidth=2, linestyle="",
+            axis.plot([n], [lines[row["variant"]][n] / unit], marker="x", markersize=10, markeredgewidth=2,
+                      linestyle="",
                       color=INK)
     if any(is_out_of_memory(row) for row in rows):
         axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="asked for, and not there")
@@ -348,7 +351,7 @@ def memory():
     axis.set_yscale("log")
     plain_numbers(axis.yaxis)
     axis.set_xlabel("sequence length N")
-    axis.set_ylabel("tensors + workspace, GiB (logarithmic)")
+    axis.set_ylabel(f"tensors + workspace, {name} (logarithmic)")
     p = rows[0]
     heads = next(row["heads"] for row in rows if row["head_dim"] == head_dim)
     axis.set_title(f"Batch 1, {heads} heads, D = {head_dim}, {p['dtype']}", loc="left")
