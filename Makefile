@@ -17,7 +17,7 @@ endif
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
-        trace trace-defects intensity compare sweep ceilings fp8-errors plots diff exercise compile_commands.json
+        trace trace-defects intensity compare sweep ceilings fp8-errors plots pictures diff exercise compile_commands.json
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|kind|links.
@@ -267,9 +267,11 @@ ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are
 fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
 	@perl notes/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
 
-plots: ## draw notes/pictures/ from the result files; needs Python with matplotlib (PLOT_OPTIONS)
-	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
-	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py $(PLOT_OPTIONS)
+python3 = command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }; python3 -B common/plots
+plots: ## draw the result files measured last, into pictures/ beside them; needs Python with matplotlib (PLOT_OPTIONS)
+	@$(python3)/plots.py $(PLOT_OPTIONS)
+pictures: ## draw notes/pictures/ anew, as the notes show them
+	@$(python3)/pictures.py && python3 -B common/plots/plots.py --notes
 
 diff-%:
 	@sh common/classroom/diff.sh $*
