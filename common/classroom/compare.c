@@ -100,10 +100,10 @@ enum { TITLES = 9, SMS = 132 }; /* multiprocessors of an H200 */
 /* clang-format off */
 static const char *const ON_GPU[TITLES] = {"variant", "direction", "latency", "TFLOP/s", "of peak", "GB/s",
                                            "tensors + workspace", "vs naive", "error / allowed"};
-static const char *const ON_CPU[TITLES] = {"variant", "direction", "simulated", "GPU: moves", "FLOPs/byte", "blocks/SMs",
+static const char *const ON_CPU[TITLES] = {"variant", "direction", "simulated", "moves", "FLOPs/byte", "blocks/SMs",
                                            "each SM", "workspace", "error / allowed"};
 static const int GPU_WIDTHS[TITLES] = {-30, -9, 8, 7, 7, 6, 19, 8, 17}; /* < 0: names, to the left */
-static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 10, 10, 10, 8, 9, 17};
+static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 8, 10, 11, 8, 9, 17};
 /* clang-format on */
 
 static int is_simulated(const Line *row) { return !is_known(row, "cuda"); }
