@@ -31,8 +31,8 @@ sub run {
 
 # The tools in C.
 my @make = ('make', '--no-print-directory', "DEVICE=cpu");
-my ($compare, $checker) = map { "$build/classroom/$_" } 'compare', 'exercise';
-my $run = run(@make, $compare, $checker);
+my ($compare, $checker, $planter) = map { "$build/classroom/$_" } 'compare', 'exercise', 'bug';
+my $run = run(@make, $compare, $checker, $planter);
 is($run->{code}, 0, 'the tools are built') or BAIL_OUT($run->{err});
 
 # A stage that exists only here: speaks --help and --csv, takes N^2 / 100 ms, and has no memory for more than 512 keys.
@@ -195,18 +195,39 @@ for my $stage (@stages) {
     next if !$file || !($all || $number eq '00');
     $run = run(@exercise, $numbers[-1]);
     is($run->{code}, 1, "$numbers[-1]: with the blank it fails");
-    like($run->{out}, qr/^not yet: it fails for \S+ --variant 00_naive --batch \d/, 'and the first case is named') or diag($run->{out}, $run->{err});
+    like($run->{out}, qr/^not yet: .*wrong for |^not yet: small problems are right|^not yet: it does not compile/, 'and it says for what')
+        or diag($run->{out}, $run->{err});
     write_text($file, read_text($original));
     $run = run(@exercise, $numbers[-1]);
     is("$run->{code} $run->{out}", "0 right\n", "$numbers[-1]: with the original lines it is right") or diag($run->{err});
 }
-for (['02.1', '5.2427,5.9933', 0, 'right'], ['02.1', '5.2427, 5.2427', 1, 'not yet: number 2 is not 5.2427'],
-     ['02.1', '5.2427', 2, ''], ['01.3', '81.3%', 0, 'right'],
-     ['00.2', '0,0,0,1,2,3', 0, 'right'], ['0.2', '0,0,0,1,2,4', 1, 'not yet: number 6 is not 4']) {
+# A wrong row's sum: the simplest problem, which tensor, and where.
+my $naive = read_text('00_naive/naive.cu');
+write_text('exercises/00.4/naive.cu', $naive =~ s/l += \K[^;]*/1 - l/r);
+$run = run(@exercise, '00.4');
+like("$run->{code} $run->{out}", qr/^1 not yet: right for one query and one key, wrong for one query and two keys\.
+    O\[batch 0, head 0, row 0, column \d+\] = .* want .*
+    LSE\[batch 0, head 0, row 0\] = .* want .*
+  See it again: (\S+) --batch 1 --heads 1 .* --seqlen 1 --seqlen-k 2\n\z/, '00.4 with a wrong sum') or diag($run->{err});
+write_text('exercises/00.4/naive.cu', $naive =~ s/(t\.lse\[flat_row\] = )shift \+ /$1/r);
+like(run(@exercise, '00.4')->{out}, qr/^not yet: wrong for one query and one key\.\n    LSE\[.*\n    O is right\.\n/, '00.4: O is right, LSE is not');
+write_text('exercises/00.4/naive.cu', $naive =~ s/column < visible_keys\(/column + 400 < 400 + visible_keys(/r =~ s/p\.scale \* dot/p.seqlen_k > 400 ? 0 : $&/r);
+like(run(@exercise, '00.4')->{out}, qr/^not yet: small problems are right, the grid sees.*See it again: \S+00_naive --variant 00_naive .*--seqlen-k 509/s, '00.4: what only the grid sees');
+write_text('exercises/00.4/naive.cu', "no C\n");
+like(run(@exercise, '00.4')->{out}, qr/^not yet: it does not compile: exercises\/00\.4\/naive\.cu:1:/, '00.4: the error names the student\'s file');
+
+for (['02.1', '5.2427,5.9933', 0, "right\n"], ['02.1', '5.2427, 5.2427', 1, "not yet: number 2, 5.2427, is too low. Up to 0.01 % off would do.\n  Hint: "],
+     ['02.1', '5.2427', 2, ''], ['01.3', '81.3%', 0, 'right'], ['02.1', '5.25, 5.9933', 1, 'not yet: number 1, 5.25, is too high.'],
+     ['00.2', '0,0,0,1,2,3', 0, 'right'], ['0.2', '0,0,0,1,2,4', 1, "not yet: number 6, 4, is too high. The exact number is wanted.\n"]) {
     my ($number, $answer, $code, $says) = @$_;
     $run = run(@exercise, $number, $answer);
     like("$run->{code} $run->{out}", qr/^$code \Q$says\E/, "$number: $answer") or diag($run->{err});
 }
+# make says nothing of its own after a wrong answer; but it fails where nothing could be checked.
+$ENV{HINT} = '';
+$run = run(@make, 'exercise', 'N=00.2', 'ANSWER=0,0,0,1,2,4');
+is("$run->{code} $run->{err}", '0 ', 'make exercise with a wrong answer: no error of make\'s');
+is(run(@make, 'exercise', 'N=00.2', 'ANSWER=none')->{code}, 2, 'make exercise with no answer: an error');
 for (['77.1', qr/^exercise: N=77.1: there is no such exercise, make exercise lists them/],
      ['02.1', qr/^exercise: ANSWER=none: choose numbers/, 'none'], ['03.4', qr/^exercise: N=03.4 needs a GPU/, '1,2']) {
     my ($number, $says, @answer) = @$_;
@@ -228,6 +249,31 @@ if ($all) {    # what the machine finds right stands in the notes' solutions
         ok($run->{code} == 0 && !@missing, "$number: $run->{out} stands in the note") or diag("missing: @missing $run->{err}");
     }
 }
+
+# ---- bugs: those that mutations_kernels.t plants
+my @mutations = read_text('tests/mutations_kernels.txt') =~ /^(\d\d)_\w+ \S+ (\S+: .*)/mg;
+my (@planted, %count);
+while (my ($stage, $mistake) = splice @mutations, 0, 2) {
+    push @planted, "$stage." . ++$count{$stage} . " $mistake";
+}
+$list = run($planter)->{out};
+is_deeply([map { /^(\S+) +(\S+) +(.*)/ && "$1 $2: $3" } grep { /^\d/ } split /\n/, $list], \@planted, 'bug lists every mistake of the tests');
+is(() = run($planter, '04')->{out} =~ /^04\./mg, $count{'04'}, 'bug 04: those of a stage');
+for my $number ('99.1', '00.99', 'x') {
+    $run = run($planter, $number);
+    is("$run->{code} $run->{out}$run->{err}", "2 bug: N=$number: there is no such bug, make bug lists them\n", "bug $number");
+}
+my ($mask) = $list =~ /^(\S+) +00_naive\/naive\.cu +mask off by one$/m;
+$run = run($planter, $mask);
+like("$run->{code} $run->{out}", qr/^0 \Q$mask\E  00_naive\/naive\.cu: mask off by one
+ +(\d+) -     bool visible = column < visible_keys\(.*
+ +\1 \+     bool visible = column <= visible_keys\(.*
+What will one see\? .*PASS .*
+Seen by the stage's program, though not with its usual options: right for .*, wrong for 64 queries and 64 keys, causal\.
+    O\[/s, 'a bug is shown, run, and seen') or diag($run->{out}, $run->{err});
+my ($sum) = $list =~ /^(\S+) +01_tiled\/mma\.cu +last key tile skipped$/m;
+like(run($planter, $sum)->{out}, qr/\nFAIL .*\n\nSeen by the stage's program: wrong for one query and one key\.\n/s, 'a bug that the usual options show');
+is(read_text('00_naive/naive.cu'), $naive, 'and the tree is as it was');
 chdir $root;
 
 # ---- pictures
