@@ -112,7 +112,7 @@ $(OUT)/%.a:
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
-$(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings:
+$(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
@@ -262,6 +262,7 @@ diff-%:
 diff: ## the lesson between two kernels: make diff-04 (from what 04 builds on), diff-03-04, diff-04.1-04.2
 	@sh common/classroom/diff.sh
 
+$(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
 exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=... or HINT=1; without N a list
 	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) HINT='$(HINT)' \
 	    $< $(N) $(if $(ANSWER),'$(ANSWER)') || [ $$? -eq 1 ] # "not yet" is no error of make's

@@ -151,39 +151,52 @@ static const char *answer_in(const char *options) {
     return place ? place : options + strlen(options);
 }
 
+/* Runs programs and hands the rows that they print to awk: their JSON objects, and {"said": ...} for each other line. */
+static Command rows_of(const char *programs, const char *script) {
+    show_progress("running ...");
+    Command c = command("(%s) | sed '/^[^{]/ { s/\"//g; s/.*/{\"said\": \"&\"}/; }' | "
+                        "awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s }'",
+                        programs, script);
+    show_progress("%s", "");
+    return c;
+}
+
 /* What the kernels do: the answers, one a line, then the known parts. The rows of all `trace` and `measure` lines, with a field
- * `run` that counts those lines, are what the `answer` lines are computed from. */
+ * `run` that counts those lines, are what the `answer` lines are computed from. Variables of the environment may stand before
+ * the options. */
 static char *computed(const char *answer) {
-    char *runs = text_of(":"), *script = text_of("%s", ""), *parts = text_of("%s", "");
+    const char *runs = ":", *script = "", *parts = "";
     make_copy();
     for (int line = at, run = 0; in_exercise(line); line++) {
-        const char *text = lines[line].value,
-                   *options = strstr(text, "--"); /* variables of the environment may stand before */
-        int traced = has_key(line, "trace"), fixed = (int)(answer_in(text) - text),
-            before = options ? (int)(options - text) : 0;
+        const char *text = lines[line].value, *options = strstr(text, "--");
         if (has_key(line, "answer"))
             script = text_of("%sprint (%s)\n", script, text);
         if (has_key(line, "part")) /* "the tiles alone: 32 * 1536" */
             parts = text_of("%sprint (%s)\n", parts, strchr(text, ':') + 1);
+        int traced = has_key(line, "trace"), before = options ? (int)(options - text) : 0;
         if (!traced && !has_key(line, "measure"))
             continue;
-        script = text_of("%sif (!count(\"run=%d\")) exit 1\n", script, ++run); /* it did not run */
-        runs = text_of("%s; %.*s '%s' %s --json %.*s %s | sed 's/^{/{\"run\": %d, /'", runs, before, text, built(traced),
-                       traced ? "--trace" : "", fixed - before, text + before, text[fixed] ? answer : "", run);
+        int fixed = (int)(answer_in(text) - text);
+        script =
+            text_of("%sif (!count(\"run=%d\")) { print cell[rows, \"said\"] >\"/dev/stderr\"; exit 1 }\n", script, ++run);
+        runs =
+            text_of("%s; %.*s '%s' %s --json %.*s %s 2>&1 | sed 's/^{/{\"run\": %d, /'", runs, before, text, built(traced),
+                    traced ? "--trace" : "", fixed - before, text + before, text[fixed] ? answer : "", run);
     }
-    show_progress("running ...");
-    Command c =
-        command("(%s) | awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s%s }'", runs, script, parts);
-    show_progress("%s", "");
+    Command c = rows_of(runs, text_of("%s%s", script, parts));
     if (c.code)
         cannot_run("%s", c.reason);
     return c.out;
 }
 
-/* The nth line of a text. */
-static const char *line_of(const char *text, int n) {
+/* A text from its nth line on; that line alone. */
+static const char *from_line(const char *text, int n) {
     for (; n > 1; n--)
-        text += strcspn(text, "\n") + 1;
+        text += strcspn(text, "\n"), text += *text == '\n';
+    return text;
+}
+static const char *line_of(const char *text, int n) {
+    text = from_line(text, n);
     return text_of("%.*s", (int)strcspn(text, "\n"), text);
 }
 
@@ -262,6 +275,13 @@ static void check(char *answer) {
     exit(1);
 }
 
+/* Whether the change has been made: what is new stands in the student's file, what goes does not, behind `after`. */
+static int is_changed(void) {
+    const char *text = read_file(file), *after = value("after") ? strstr(text, value("after")) : text;
+    return (!value("changed") || strstr(text, value("changed"))) &&
+           (!value("gone") || !after || !strstr(after, value("gone")));
+}
+
 static void question(char *answer) {
     int is_new = make_copy();
     const char *change = *file ? value("change") + strlen(original) + 2 : NULL; /* after "04_fa2/split_q.cu: " */
@@ -274,7 +294,7 @@ static void question(char *answer) {
         printf("Then: make exercise N=%s ANSWER=...\n", number);
         return;
     }
-    if (change && !strstr(read_file(file), value("changed")))
+    if (change && !is_changed())
         say(1, "in %s is still to be done: %s", file, change);
     check(answer);
 }
@@ -335,6 +355,47 @@ static void try_file(void) {
     exit(1);
 }
 
+/* ---- kernels to write ---- */
+
+/* The score of the student's kernel under the trace, beside the one that is wanted: lines "words: expression <= expression". */
+static void score(void) {
+    const char *script = "";
+    if (make_copy()) {
+        printf("%s  %s.\n%s is the start: it compiles, and is wrong. Write it, then: make exercise N=%s\n", number,
+               value("ask"), file, number);
+        return;
+    }
+    const char *program = trial_build(&trial, "cpu TRACE=1", trace_out, value("program"));
+    if (!program)
+        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+    for (int n = 1; nth_value(n, "score"); n++) {
+        const char *expression = strchr(nth_value(n, "score"), ':') + 1, *wanted = strstr(expression, "<=");
+        script = text_of("%sprint (%.*s)\nprint (%s)\n", script, (int)(wanted - expression), expression, wanted + 2);
+    }
+    Command c = rows_of(text_of("timeout 120 '%s' 2>&1", program),
+                        text_of("if (!count(\"wrong=.*\")) { for (i = 1; i <= rows; i++) print \"    \" cell[i, \"said\"]; exit 1 }\n"
+                                "%sfor (i = rows; i > 0; i--) if ((i, \"said\") in cell) print \"    \" cell[i, \"said\"]\n",
+                                script));
+    if (c.code)
+        say(1, "the device stopped it:\n%s", c.out);
+    const char *failed = NULL;
+    printf("%-36s %12s %17s\n", "", "yours", "wanted at most");
+    int n = 1;
+    for (; nth_value(n, "score"); n++) {
+        double yours = atof(line_of(c.out, 2 * n - 1)), wanted = atof(line_of(c.out, 2 * n));
+        int length = (int)strcspn(nth_value(n, "score"), ":"), bytes = strncmp(nth_value(n, "score"), "bytes", 5) == 0;
+        printf("%-36.*s %*.*f%s %*.*f%s\n", length, nth_value(n, "score"), bytes ? 9 : 12, bytes ? 3 : 0,
+               bytes ? yours / 1e6 : yours, bytes ? " MB" : "", bytes ? 14 : 17, bytes ? 3 : 0,
+               bytes ? wanted / 1e6 : wanted, bytes ? " MB" : "");
+        failed = !failed && !(yours <= wanted) ? text_of("%.*s", length, nth_value(n, "score")) : failed;
+    }
+    if (!failed)
+        say(0, "right");
+    printf("not yet: %s.\n%s", failed, from_line(c.out, 2 * n - 1));
+    give_hint(1);
+    exit(1);
+}
+
 int main(int argc, char **argv) {
     program_is("exercise");
     make = from_environment("MAKE", "make");
@@ -374,6 +435,8 @@ int main(int argc, char **argv) {
     } else if (hint && *hint)
         for (int i = 1; i <= atoi(hint); i++)
             printf("%s\n", nth_value(i, "hint") ? nth_value(i, "hint") : "There is no other hint.");
+    else if (value("write"))
+        score();
     else if (!value("blank"))
         question(argc > 2 ? argv[2] : NULL);
     else if (access(file, F_OK) != 0)
