@@ -91,11 +91,12 @@ static int run(const Bug *bug) {
         while (getchar() != '\n' && !feof(stdin))
             ;
     }
-    const char *program = trial_build(&t, "cpu", out, text_of("%s/%s", bug->stage, bug->stage));
-    if (!program)
+    const char *folder = trial_build(&t, "cpu", out, text_of("%s/%s tests/grid_%s", bug->stage, bug->stage, bug->stage));
+    if (!folder)
         cannot_run("%s does not compile: %s", bug->number, t.error);
     show_progress("running ...");
-    Command c = command("timeout 120 %s %s %s 2>&1", program, *variant ? "--variant" : "", variant);
+    Command c =
+        command("timeout 120 %s/%s/%s %s %s 2>&1", folder, bug->stage, bug->stage, *variant ? "--variant" : "", variant);
     show_progress("%s", "");
     printf("\n%s/%s %s %s\n%s\n", bug->stage, bug->stage, *variant ? "--variant" : "", variant, c.out);
     Failure f = trial_failure(&t, "cpu", out, 1);

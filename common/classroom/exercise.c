@@ -121,10 +121,10 @@ static void list(void) {
 static const char *built(int trace) {
     const char *words = trace ? "cpu TRACE=1" : device, *folder = trace ? trace_out : out;
     const char *program = text_of("%s/%s", stage, stage);
-    if (*file && !(program = trial_build(&trial, words, folder, program)))
+    if (*file && !(folder = trial_build(&trial, words, folder, program)))
         say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
     if (*file)
-        return program;
+        return text_of("%s/%s", folder, program);
     program = text_of("%s/%s", folder, program);
     show_progress("building ...");
     Command c = command("'%s' --no-print-directory DEVICE=%s OUT='%s' '%s' 2>&1", make, words, folder, program);
@@ -291,7 +291,7 @@ static void question(char *answer) {
             printf("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
             printf("Your copy is %s. In it: %s.\n", file, change);
-        printf("Then: make exercise N=%s ANSWER=...\n", number);
+        printf("Then: make exercise N=%s ANSWER=..., or HINT=1.\n", number);
         return;
     }
     if (change && !is_changed())
@@ -365,17 +365,18 @@ static void score(void) {
                value("ask"), file, number);
         return;
     }
-    const char *program = trial_build(&trial, "cpu TRACE=1", trace_out, value("program"));
-    if (!program)
+    const char *folder = trial_build(&trial, "cpu TRACE=1", trace_out, value("program"));
+    if (!folder)
         say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
     for (int n = 1; nth_value(n, "score"); n++) {
         const char *expression = strchr(nth_value(n, "score"), ':') + 1, *wanted = strstr(expression, "<=");
         script = text_of("%sprint (%.*s)\nprint (%s)\n", script, (int)(wanted - expression), expression, wanted + 2);
     }
-    Command c = rows_of(text_of("timeout 120 '%s' 2>&1", program),
-                        text_of("if (!count(\"wrong=.*\")) { for (i = 1; i <= rows; i++) print \"    \" cell[i, \"said\"]; exit 1 }\n"
-                                "%sfor (i = rows; i > 0; i--) if ((i, \"said\") in cell) print \"    \" cell[i, \"said\"]\n",
-                                script));
+    Command c = rows_of(
+        text_of("timeout 120 '%s/%s' 2>&1", folder, value("program")),
+        text_of("if (!count(\"wrong=.*\")) { for (i = 1; i <= rows; i++) print \"    \" cell[i, \"said\"]; exit 1 }\n"
+                "%sfor (i = rows; i > 0; i--) if ((i, \"said\") in cell) print \"    \" cell[i, \"said\"]\n",
+                script));
     if (c.code)
         say(1, "the device stopped it:\n%s", c.out);
     const char *failed = NULL;

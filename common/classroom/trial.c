@@ -12,36 +12,41 @@
 /* The copy, made again if anything that it was made from has changed since. */
 static const char *tree_of(const Trial *t, const char *out) {
     const char *tree = text_of("%s-scratch/%s", out, t->name);
-    Command c = command(
-        "tree='%s' out='%s' by='%s'\n"
-        "[ -e $tree/made ] && [ ! \"$(find Makefile common/ tests/ notes/exercises/ %s/ 00_naive/ $by -newer $tree/made |"
-        " head -n 1)\" ] && exit\n"
-        "rm -rf $tree && mkdir -p $tree/notes $tree/$out/tests && cp -pRH Makefile common tests [0-9]*_* $tree/ &&"
-        " cp -pRH notes/exercises $tree/notes/ || exit\n"
-        "cp -pR $out/common $out/00_naive $out/%s $out/*.a $out/flags-* $tree/$out/ 2>/dev/null\n"
-        "cp -p $out/tests/grid*.[od] $tree/$out/tests/ 2>/dev/null\n"
-        "if [ $by ]; then cp $by $tree/%s; fi && touch $tree/made",
-        tree, out, t->by ? t->by : "", t->stage, t->stage, t->file ? t->file : "");
+    Command c = command("tree='%s' out='%s' stage='%s' file='%s' by='%s'\n"
+                        "[ -e \"$tree/made\" ] && [ ! \"$(find Makefile common/ tests/*.[ch] notes/exercises/*.[ch]* "
+                        "$stage/ 00_naive/ $by -newer "
+                        "\"$tree/made\" | head -n 1)\" ] && exit\n"
+                        "rm -rf \"$tree\" && mkdir -p \"$tree/notes/exercises\" \"$tree/$out/tests\" \"$tree/tests\" &&"
+                        " cp -pRH Makefile common [0-9]*_* \"$tree/\" && cp -p tests/*.[ch] \"$tree/tests/\" &&"
+                        " cp -p notes/exercises/*.[ch]* \"$tree/notes/exercises/\" || exit\n"
+                        "case $out in\n"
+                        "/*) ;;\n" /* the dependencies beside the objects name another folder: all is compiled */
+                        "*) cp -pR $out/common $out/00_naive $out/$stage $out/*.a $out/flags-* \"$tree/$out/\" 2>/dev/null\n"
+                        "   cp -p $out/tests/grid*.[od] \"$tree/$out/tests/\" 2>/dev/null ;;\n"
+                        "esac\n"
+                        "if [ $by ]; then cp $by \"$tree/$file\"; fi && touch \"$tree/made\"",
+                        tree, out, t->stage, t->file ? t->file : "", t->by ? t->by : "");
     if (c.code)
         cannot_run("%s: no copy of the tree can be made: %s", tree, c.reason);
     return tree;
 }
 
 /* What is built has other flags than the file that is new: -O1 compiles in half the time. IS_FLAGS: make shall not mind. */
-const char *trial_build(Trial *t, const char *device_words, const char *out, const char *program) {
+const char *trial_build(Trial *t, const char *device_words, const char *out, const char *programs) {
     const char *make = getenv("MAKE"), *replaced = t->by ? t->file : "/";
-    out = *out == '/' ? text_of("build/%s", name_of(out)) : out; /* the copy stays inside its folder */
     show_progress("building ...");
     const char *tree = tree_of(t, out);
+    out = *out == '/' ? text_of("build/%s", name_of(out)) : out; /* the copy stays inside its folder */
     Command c =
-        command("cd '%s' && flags=$(ls '%s'/flags-* 2>/dev/null | head -n 1)\n"
+        command("cd '%s' && flags=$(ls '%s'/flags-* 2>/dev/null | head -n 1) targets=\n"
+                "for p in %s; do targets=\"$targets %s/$p\"; done\n"
                 "log=$('%s' --no-print-directory DEVICE=%s OUT='%s' WARN=-w KERNEL_OPTIMISE=-O1 COMMIT=scratch "
-                "${flags:+IS_FLAGS=$flags} '%s/%s' 2>&1) || "
+                "${flags:+IS_FLAGS=$flags} $targets 2>&1) || "
                 "{ (echo \"$log\" | grep -m 1 -w error || echo \"$log\") | sed 's|^%s|%s|'; exit 1; }",
-                tree, out, make && *make ? make : "make", device_words, out, out, program, replaced, t->by ? t->by : "");
+                tree, out, programs, out, make && *make ? make : "make", device_words, out, replaced, t->by ? t->by : "");
     show_progress("%s", "");
     t->error = c.code ? c.out : NULL;
-    return c.code ? NULL : text_of("%s/%s/%s", tree, out, program);
+    return c.code ? NULL : text_of("%s/%s", tree, out);
 }
 
 /* ---- what is wrong ---- */
@@ -131,12 +136,13 @@ static Failure try_grid(const char *grid, const char *program, const char *varia
 }
 
 Failure trial_failure(Trial *t, const char *device, const char *out, int whole) {
-    const char *program = trial_build(t, device, out, text_of("%s/%s", t->stage, t->stage));
-    const char *grid = program ? trial_build(t, device, out, text_of("tests/grid_%s", t->stage)) : NULL;
-    if (!grid)
+    const char *folder = trial_build(t, device, out, text_of("%s/%s tests/grid_%s", t->stage, t->stage, t->stage));
+    if (!folder)
         return (Failure){0};
+    const char *program = text_of("%s/%s/%s", folder, t->stage, t->stage);
     Failure f = try_problems(program, t->variant);
     for (int turn = 0; !f.seen_by && turn < 2 + !!whole; turn++)
-        f = try_grid(grid, program, t->variant, turn == 1 ? "shuffle" : "forward", turn == 2);
+        f = try_grid(text_of("%s/tests/grid_%s", folder, t->stage), program, t->variant, turn == 1 ? "shuffle" : "forward",
+                     turn == 2);
     return f;
 }

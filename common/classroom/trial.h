@@ -1,8 +1,8 @@
 /* trial.h - a stage with one of its files replaced, built in a copy of the tree; and the simplest problem on which it is wrong.
  *
  *     Trial t = {.name = "04.4", .stage = "04_fa2", .variant = "tuned", .file = "04_fa2/tuned.cu", .by = "exercises/04.4/tuned.cu"};
- *     const char *program = trial_build(&t, "cpu", out, "04_fa2/04_fa2");
- *     Failure f = trial_failure(&t, "cpu", out);
+ *     const char *folder = trial_build(&t, "cpu", out, "04_fa2/04_fa2 tests/grid_04_fa2");
+ *     Failure f = trial_failure(&t, "cpu", out, 0);
  *
  * The copy is the folder <out>-scratch/<name>. What is built of the rest of the tree comes along, so that make compiles only what
  * the file touches. The tree itself is never changed. */
@@ -16,9 +16,9 @@ typedef struct {
     const char *error;     /* by trial_build: the compiler's first error, or NULL */
 } Trial;
 
-/* Builds a program, named as under the build's folder ("tests/grid_04_fa2"), for device_words, make's DEVICE and more ("cpu
- * TRACE=1"). `out`: where make builds for these. Returns the program's path; NULL if it does not compile. */
-const char *trial_build(Trial *t, const char *device_words, const char *out, const char *program);
+/* Builds programs, named as under the build's folder and with a space between, for device_words, make's DEVICE and more ("cpu
+ * TRACE=1"). `out`: where make builds for these. Returns the folder that they are in; NULL if they do not compile. */
+const char *trial_build(Trial *t, const char *device_words, const char *out, const char *programs);
 
 /* How a stage is wrong. All NULL: no check sees anything. */
 typedef struct {
