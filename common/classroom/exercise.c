@@ -206,8 +206,9 @@ static int is_number(const char *word, double *x) {
     return end > word && (!*end || strcmp(end, "%") == 0) && isfinite(*x);
 }
 
-/* What helps with number i, which is not x but y: in which direction it is wrong, and what it may be instead. */
-static void help(int i, int count, int answers, const char *given, double x, double y, double within, const char *all) {
+/* What helps with number i of count, which is not x but y: in which direction it is wrong, and what it is instead, if it is one of
+ * the known parts. These stand behind the answers in `all`. */
+static void help(int i, int count, const char *given, double x, double y, double within, const char *all) {
     char *what = count > 1 ? text_of("number %d, %.100s,", i, given) : text_of("%.100s", given);
     printf("%s is too %s.", what, x < y ? "low" : "high");
     if (within)
@@ -216,7 +217,7 @@ static void help(int i, int count, int answers, const char *given, double x, dou
         printf(" The exact number is wanted.\n");
     for (int n = 1; nth_value(n, "part"); n++) {
         const char *part = nth_value(n, "part");
-        double known = atof(line_of(all, answers + n));
+        double known = atof(line_of(all, count + n));
         if (fabs(x - known) <= (within ? within : 1e-9) * fabs(known))
             printf("  %.100s is %.*s.\n", given, (int)strcspn(part, ":"), part);
     }
@@ -265,7 +266,7 @@ static void check(char *answer) {
             continue;
         printf("%s", wrong++ ? "         " : "not yet: ");
         if (numbers)
-            help(i, count, count, got, x, y, within, right);
+            help(i, count, got, x, y, within, right);
         else
             printf("number %d is not %.100s.\n", i, got);
     }
