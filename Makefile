@@ -137,17 +137,17 @@ $(STAGES):
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
 # <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
-NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% $(if $(on_gpu),tests/simt%)
+NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/notebook% $(if $(on_gpu),tests/simt%)
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.
 PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) \
            $(foreach v,DEVICE CC CXX NVCC ARCH WARN KERNEL_OPTIMISE COMMIT,$v='$($v)') \
-           prove --exec '' --jobs $(if $(on_gpu),1,$(JOBS))
+           prove $(if $(filter dumb,$(or $(TERM),dumb)),--nocolor) --exec '' --jobs $(if $(on_gpu),1,$(JOBS))
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
-# What of the device tests/figures.c has of its own: the clock, above all.
-$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc
+# What of the device tests/figures.c has of its own: the clock, above all. And it says when stdout is a terminal.
+$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc isatty
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
@@ -168,39 +168,41 @@ test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the grid
 	$(PROVE) $(filter-out %/simt_errors,$(UNITS))
 	$(PROVE) $(GRIDS) :: --quick
 
-fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1000 SEED=1 SECONDS=0: as long as it takes)
+fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1000 SEED=1 SECONDS=0: no limit)
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
-mutations: ## plant mistakes in the kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
+mutations: ## plant mistakes in kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
 	@$(MAKE) mutations-kernels DEVICE=cpu && $(MAKE) mutations-host DEVICE=cpu
 mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 	$(PROVE) tests/mutations_$*.t
 
 # ---- what the memory sees ----------------------------------------------------------------------------------------------
-# Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100"
-TRACE_OPTIONS ?= --heads 1 --seqlen 256
+# Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100". Decoding has few queries and so a shape of
+# its own, one group of heads that is split; in `make trace` DECODE_OPTIONS says another.
+traced = $(if $(filter decoding,$(call kind,$1)),$(or $2,--heads 4 --kv-heads 1 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 1 --seqlen 256))
 ifndef TRACE
 trace intensity test-trace trace-defects $(STAGES:%=trace-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
-trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side; trace-<stage>: one stage in detail
-	@echo 'options: $(TRACE_OPTIONS)'
-	@for program in $^; do $$program --trace --json $(TRACE_OPTIONS); done | awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
+trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
+	@echo 'options: $(call traced,$(NAIVE))$(foreach p,$(notdir $(DECODING)),; $p: $(call traced,$p,$(DECODE_OPTIONS)))'
+	@{ $(foreach s,$(STAGES),$(OUT)/$s/$s --trace --json $(call traced,$s,$(DECODE_OPTIONS)) || echo "{\"stage\": \"$s\", \"exit_code\": $$?}";) } | \
+	  awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
 
-$(STAGES:%=trace-%):
-	@$< --trace $(TRACE_OPTIONS)
+$(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
+	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
 
 intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
 	@perl notes/intensity.pl $^
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
-	$(PROVE) $< tests/trace.t
+	$(PROVE) $< tests/trace.t tests/notebook.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see where it says it is
 	$(PROVE) tests/trace_defects.t
 endif
 
-$(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) # profile-<stage>: hardware counters of its kernels, by ncu
+$(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) ## hardware counters of its kernels, by ncu (VARIANT, PROFILE_OPTIONS)
 	@VARIANT='$(VARIANT)' sh common/classroom/profile.sh $(DEVICE) $(OUT)/$*/$* $(PROFILE_OPTIONS)
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
@@ -226,10 +228,11 @@ clean: ## remove what was built
 	rm -rf build compile_commands.json $(foreach s,$(STAGES),$s/$s)
 
 help: ## this list
-	@echo "make <stage>     build one stage; then run it: ./<stage>/<stage> --help"
-	@echo "                 stages: $(STAGES)"
-	@echo "make all         build every stage"
-	@sed -n 's/^\([a-z0-9_.-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | while IFS='|' read t d; do printf 'make %-11s %s\n' "$$t" "$$d"; done
+	@echo "make <stage>         build one stage; then run it: ./<stage>/<stage> --help"
+	@echo "    stages: $(STAGES)"
+	@echo "make all             build every stage"
+	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done
 	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
@@ -243,7 +246,7 @@ $(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classro
 compare: $(OUT)/classroom/compare $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
 	@$< $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
 
-sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (LENGTHS=512,1024 ...: see sweep.sh)
+sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (see sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)
 
 $(OUT)/notes/ceilings: $(call objects,notes/ceilings.cu) $(LIBRARIES)

@@ -9,7 +9,8 @@
  *
  * What it costs, for each (batch, head) with N queries and N keys: 4 N^2 D FLOPs in the two products; N^2 scores of 4 bytes
  * and N^2 probabilities of 2 bytes live in device memory, where a kernel that never stored them would keep 4 N D elements.
- * Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP a load. Caches hide some of it; nothing here helps them.
+ * Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP a load. Caches answer most of these loads, and nothing here makes
+ * them fewer.
  *
  * Why it matters all the same: it is short enough to be checked by eye, it fixes what the others must compute (masks, grouped
  * heads, rows without keys, rounding), and every later stage is validated against it.
@@ -21,8 +22,8 @@
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
-/* P is stored so many times as large. Among N keys it is about 1 / N, and below 2^-14 an fp16 number has fewer digits:
- * from 16,384 keys on. A power of two changes no digit of the others. */
+/* P is stored 1024 times as large, and O divided by 1024. Among N keys an element of P is about 1 / N, and below 2^-14, so
+ * from 16,384 keys on, an fp16 number has fewer digits. Multiplying by a power of two changes no digit. */
 constexpr float P_SCALE = 1024;
 
 /* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */
@@ -75,7 +76,7 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     RowIndex i = row_index(&p, flat_row);
     int d = element % p.head_dim;
 
-    /* The loop ends where the row's keys end, not where P does: 0 * V would still be NaN if V held NaN past a key length. */
+    /* The loop ends where the row's visible keys end. Behind them P is 0, but V may hold NaN there, and 0 * NaN is NaN. */
     const T *v = (const T *)t.v + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
     int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
     float sum = 0;

@@ -27,7 +27,7 @@ constexpr int THREADS = 256;
 constexpr int SLICE = 32;        /* of the inner dimension: one element a lane, so that loads are whole 64-byte pieces */
 constexpr int PITCH = SLICE + 1; /* see the picture */
 constexpr int OWN = 4;           /* a thread owns OWN x OWN elements */
-constexpr int STRIDE = 16;       /* apart */
+constexpr int STRIDE = 16;       /* which lie STRIDE rows and STRIDE columns apart */
 static_assert(Br == OWN * STRIDE && Bc == OWN * STRIDE && THREADS == STRIDE * STRIDE, "the threads cover the tile");
 
 struct Shared {

@@ -1,19 +1,20 @@
 /* 01_tiled/mma - the same tiles, multiplied by the tensor cores.
  *
  * The idea. One mma.m16n8k16 instruction multiplies a 16 x 16 by a 16 x 8 matrix, 4096 FLOPs for a warp, where 32 lanes of
- * fused multiply-adds do 64. The tiles, what is stored and the softmax are those of fma.cu. Every later stage ends with
- * kernels of this product, so that what a later idea buys is not confused with what tensor cores buy.
+ * fused multiply-adds do 64. The tiles, what is stored and the softmax are those of fma.cu. Every later stage has kernels that use
+ * tensor cores. This one shows what they buy apart from the later ideas.
  *
  * What else must change against fma.cu, and why:
  *
  *     fp16 and bf16           the operands of mma are 16 bits wide
  *     D = 64 or 128           fragments are registers, so the loops over them are unrolled
- *     swizzled tiles          ldmatrix reads 16 bytes of eight rows at once: padding by one word would not keep them aligned
+ *     swizzled tiles          ldmatrix wants each row's 16 bytes aligned: rows padded by one word would not be
  *     cp.async                nothing is converted on the way, so nothing has to pass through registers
  *     no slices of D          in 16 bits all of D fits: one copy, one barrier, then only products
  *     128 threads, not 256    a warp owns the 16 rows of an mma, and the tile has 64
  *
- * And one that need not: a block of the output owns all D columns, not 64, so that P is read once and not D / 64 times.
+ * One more change has nothing to do with mma: a block of the output owns all D columns, not 64 of them, so that P is read once
+ * and not D / 64 times.
  *
  * Who owns what: a block of 4 warps owns 64 rows; warp w owns rows 16 w .. 16 w + 15 of the tile, in fragments (see
  * gpu/instructions.cuh) of 16 x 8. In each, lane T = 4 g + j holds columns 2j, 2j+1 of rows g and g + 8:
@@ -23,7 +24,7 @@
  *     row g + 8    c[0][2..3]     c[1][2..3]  ...
  *
  * Shared memory: two tiles of 16-bit elements, 16 KB (D = 64) or 32 KB (D = 128) for the scores, 16 or 24 KB for the output, in the
- * swizzled layout of gpu/tile.cuh, without which every ldmatrix would meet the same bank eight times.
+ * swizzled layout of gpu/tile.cuh. Without it the eight rows that ldmatrix reads together would lie in the same four banks.
  *
  *     make 01_tiled && ./01_tiled/01_tiled --variant mma
  */

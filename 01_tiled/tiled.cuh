@@ -1,7 +1,7 @@
 /* tiled.cuh - what both variants of 01_tiled share: the stored S and P, and the softmax between the two products.
  *
  * Rows of S and P are padded to whole tiles (`pitch` elements apart): the tile product then writes and reads whole tiles,
- * 16 bytes at a time, whatever the number of keys. Padded columns are columns no query sees: S = -inf, P = 0. */
+ * 16 bytes at a time, whatever the number of keys. The columns that this adds are seen by no query: S = -inf, P = 0. */
 #ifndef FA_TILED_CUH
 #define FA_TILED_CUH
 
@@ -20,13 +20,15 @@ inline int tiled_workspace(const Problem *p, Buffer *workspace) {
     return 2;
 }
 
-/* P is stored so many times as large, as in 00_naive: among N keys it is about 1 / N, too small for fp16 when N is large. */
+/* P is stored 1024 times as large, and O divided by 1024, as in 00_naive: among N keys P is about 1 / N, where fp16 has fewer
+ * digits when N is large. */
 constexpr float P_SCALE = 1024;
 
 constexpr int SOFTMAX_WARPS = 8; /* rows a block; they do not cooperate */
 
 /* The same softmax as 00_naive, a warp a row instead of a thread a row: the 32 lanes read 32 neighbouring columns, and find
- * the row's max and sum by exchanging registers. Still three walks over a stored row: the next stage is about that. */
+ * the row's max and sum by exchanging registers. It still walks over a stored row three times; the next stage
+ * stores none. */
 template <typename T> __global__ void tiled_softmax(Problem p, Tensors t, const float *S, T *P) {
     size_t flat_row = (size_t)blockIdx.x * SOFTMAX_WARPS + threadIdx.x / 32;
     int lane = threadIdx.x % 32;

@@ -10,8 +10,8 @@
  *
  *     m' = max(m, m~)          l' = e^(m - m') l + e^(m~ - m') l~               (Milakov and Gimelshein 2018, section 3.1)
  *
- * So two numbers a row stand for all columns seen so far. The empty set is (-inf, 0). The rule does not care what it merges:
- * here first a lane's tiles, one after the other, then the four lanes that share a row.
+ * So two numbers a row stand for all columns seen so far. The empty set is (-inf, 0). The rule merges any two sets of
+ * columns: here first a lane's tiles, one after the other, then the four lanes that share a row.
  *
  *     online_statistics    walks over the key tiles with (m, l) and writes LSE = m + ln l: the whole softmax in one number
  *     online_output        computes the same tiles of S again, P = e^(S - LSE), and O += P V: nothing is ever rescaled
@@ -54,8 +54,8 @@ constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
 
-/* P = e^(S - LSE) meets V so many times as large, as in 00_naive: among N keys it is about 1 / N, too small for fp16 when N
- * is large. */
+/* P = e^(S - LSE) is 1024 times as large when it is multiplied by V, and O is divided by 1024, as in 00_naive: among N keys P
+ * is about 1 / N, where fp16 has fewer digits when N is large. */
 constexpr float P_SCALE = 1024, LN_P_SCALE = 6.9314718f;
 
 /* Maximum and sum of e^(S - m) over a set of columns, and the merge rule. */
@@ -67,7 +67,8 @@ __device__ inline Statistics merge(Statistics a, Statistics b) {
     return Statistics{m, __expf(a.m - shift) * a.l + __expf(b.m - shift) * b.l};
 }
 
-/* S = scale Q K^T, masked: this warp's 16 rows of the tile that begins at first_column. visible: of rows g and g + 8. */
+/* S = scale Q K^T, masked: this warp's 16 rows of the tile that begins at first_column. visible: how many
+ * keys the lane's two rows, g and g + 8, see. */
 template <typename T, int D>
 __device__ inline void tile_scores(float (&s)[Bc / 8][4], Tile<T, Br, D> &q, Tile<T, Bc, D> &k, float scale,
                                    int first_column, const int (&visible)[2]) {

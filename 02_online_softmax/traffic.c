@@ -1,4 +1,4 @@
-/* traffic.c - the bytes that 02_online_softmax moves: no S, no P; K twice. */
+/* traffic.c - the bytes that 02_online_softmax moves: neither S nor P; K is read twice. */
 #include "../common/traffic.h"
 
 int online_fma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {

@@ -15,17 +15,17 @@
  * memory. Each key tile is a pass over them, so Bc is what shared memory can hold: 256 keys at D = 64, 128 at D = 128.
  *
  *                          keys ->                    Who owns what: a block of 4 warps owns a head. The keys of the tile
- *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because it is K and V that
- *     queries  0     step 1   step 5   ...            stay while queries go by:
+ *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because K and V are what
+ *     queries  0     step 1   step 5   ...            stays while queries go by:
  *        |     1     step 2   step 6                       D = 64:  keys 0-63   64-127   128-191  192-255
  *        v     2     step 3   step 7                     32 queries   warp 0   warp 1   warp 2   warp 3
  *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
  *                                                     shared memory, and so is its O, as a sum of four products.
  *
  * What this takes back. In 02_online_softmax/online queries are outer, a block a query tile, and a warp owns rows: nothing is
- * exchanged, and there are blocks for the whole chip. Both are given up because the algorithm was published so: with keys
- * outer each key is loaded once, and with K and V at rest while queries go by, it is keys that each warp keeps. 04_fa2 takes
- * the two steps again, one a kernel, and so shows what each of them is worth: loop_swap, split_q.
+ * exchanged, and there are blocks for the whole chip. Both are given up here, because the algorithm was published so: keys
+ * are outer, so that each key is loaded once; and as K and V stay while queries go by, each warp keeps a share of the keys.
+ * 04_fa2 puts both back, one a kernel, and so shows what each of them is worth: loop_swap, split_q.
  *
  * Registers a lane: the warp's S, 32 x Bc / 4, takes Bc / 4; its product with V, 32 x D, takes D. Shared memory: 64 KB for K
  * and V, 64 D bytes for Q, 22 KB for what the warps exchange: 90 KB (D = 64) or 94 KB (D = 128); on sm_75, with half of Bc,
@@ -33,7 +33,7 @@
  *
  * What it costs. Workspace O(N): O in fp32, l and m. But they are read and written at every step, and the partial products
  * go through shared memory at every step too: 4 warps x 32 x D x 4 bytes, written and read, for a 32 x Bc tile of S. And the
- * grid is batch x heads: with fewer of them than multiprocessors, the rest of the chip idles.
+ * grid is batch x heads: with fewer heads than multiprocessors, the rest of the chip idles.
  *
  * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / Bc:
  *
@@ -41,8 +41,9 @@
  *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
  *     O        Sq D e written                      LSE              Sq 4 written
  *
- * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded up),
- * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
+ * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded
+ * up), where columns is the number of keys the last row of the tile sees. The last step of a tile writes O and LSE, the
+ * steps before it write the O accumulator, l and m.
  *
  *     make 03_fa1 && ./03_fa1/03_fa1 --head-dim 128 --causal
  */
@@ -55,8 +56,9 @@ constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 constexpr int m_tiles = Br / 16; /* 16-row tiles of mma: a warp has all rows */
 
-/* Bc, the columns of a tile of S: keys. Each tile is one more pass over O, l and m, so K and V get what is left of shared
- * memory: 64 KB of the 99 KB that a block can have on every chip from sm_80 on, 32 KB of the 64 KB of sm_75. */
+/* Bc, the columns of a tile of S: keys. Each key tile is one more pass over O, l and m, so tiles are large: K and V get
+ * 64 KB of the 99 KB of shared memory that a block can have on every chip from sm_80 on, and 32 KB of the 64 KB of
+ * sm_75. */
 HOST_DEVICE constexpr int key_tile(int D, int capability) {
     return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes a key */
 }
@@ -70,7 +72,7 @@ template <typename T, int D, int capability> struct Fa1Shared {
     float partial[WARPS][Br][PITCH];                /* each warp's P~ V, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of m~ and l~ */
     float m[Br], l[Br];                             /* over the earlier key tiles */
-    float alpha[Br], beta[Br];                      /* O' = alpha O + beta P~ V */
+    float old_factor[Br], tile_factor[Br];          /* O' = old_factor O + tile_factor P~ V */
 };
 
 /* O_accumulator, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head.
@@ -89,10 +91,11 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int keys = key_length(&p, t.key_lengths, batch);
 
-    /* The first key tile is visited even if there are no keys: its step is what writes O = 0 and LSE = -inf. */
+    /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
     for (int first_column = 0; first_column == 0 || first_column < keys; first_column += Bc) {
         bool first = first_column == 0;
-        /* K and V before are done with: every warp has passed a barrier since its P~ V, the one of a slice of O */
+        /* Nobody reads the K and V before any more: since its last P~ V every warp has passed a barrier, that of a slice
+         * of O */
         load_tile_async<THREADS>(shared.k, k, first_column, keys);
         load_tile_async<THREADS>(shared.v, v, first_column, keys);
 
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                     if (lane % 4 == 0)
                         shared.warp_max[warp][row] = row_max;
                 }
-            __syncthreads(); /* every warp's maximum is there, and Q is done with: the next one may come */
+            __syncthreads(); /* every warp's maximum is there, and every warp has read Q: the next Q may come */
             if (first_row + Br < p.seqlen_q)
                 load_tile_async<THREADS>(shared.q, q, first_row + Br, p.seqlen_q);
 
@@ -183,7 +186,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 }
             __syncthreads(); /* every warp's sum is there */
 
-            /* m', l', and by how much the two terms of O' are scaled. Thread r has row r. */
+            /* m', l', and the factors of the two terms of O'. Thread r has row r. */
             if (has_row) {
                 float m_tile = -INFINITY, l_tile = 0;
                 for (int w = 0; w < WARPS; w++) {
@@ -191,12 +194,11 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                     l_tile += shared.warp_sum[w][threadIdx.x];
                 }
                 float m_new = fmaxf(shared.m[threadIdx.x], m_tile);
-                float alpha = __expf(shared.m[threadIdx.x] - shift_of(m_new)) * shared.l[threadIdx.x];
-                float beta = __expf(m_tile - shift_of(m_new));
-                float l_new = alpha + beta * l_tile;
+                float alpha = __expf(shared.m[threadIdx.x] - shift_of(m_new)), beta = __expf(m_tile - shift_of(m_new));
+                float l_new = alpha * shared.l[threadIdx.x] + beta * l_tile;
                 float inverse = l_new > 0 ? 1 / l_new : 0;
-                shared.alpha[threadIdx.x] = alpha * inverse;
-                shared.beta[threadIdx.x] = beta * inverse;
+                shared.old_factor[threadIdx.x] = alpha * shared.l[threadIdx.x] * inverse;
+                shared.tile_factor[threadIdx.x] = beta * inverse;
                 if (last) {
                     t.lse[thread_row] = shift_of(m_new) + logf(l_new);
                 } else {
@@ -227,11 +229,11 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 }
             }
 
-            /* O' = alpha O + beta (sum of the warps' P~ V), a slice of the columns at a time */
+            /* O' = old_factor O + tile_factor (sum of the warps' P~ V), a slice of the columns at a time */
 #pragma unroll
             for (int slice = 0; slice < D / SLICE; slice++) {
                 if (slice > 0)
-                    __syncthreads(); /* the slice before is done with */
+                    __syncthreads(); /* the slice before has been added up */
 #pragma unroll
                 for (int i = 0; i < m_tiles; i++)
 #pragma unroll
@@ -242,7 +244,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                             float *to = &shared.partial[warp][16 * i + 8 * h + lane / 4][8 * n + 2 * (lane % 4)];
                             *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
                         }
-                __syncthreads(); /* every warp's slice is there, and alpha and beta are */
+                __syncthreads(); /* every warp's slice is there, and both factors are */
 
                 for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
                     int row = quadruple / (SLICE / 4), column = 4 * (quadruple % (SLICE / 4));
@@ -255,9 +257,9 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                     }
                     size_t element = (head_row + first_row + row) * D + SLICE * slice + column;
                     float4 old = first ? make_float4(0, 0, 0, 0) : *reinterpret_cast<float4 *>(&O_accumulator[element]);
-                    float alpha = shared.alpha[row], beta = shared.beta[row];
-                    sum = make_float4(alpha * old.x + beta * sum.x, alpha * old.y + beta * sum.y,
-                                      alpha * old.z + beta * sum.z, alpha * old.w + beta * sum.w);
+                    float a = shared.old_factor[row], b = shared.tile_factor[row];
+                    sum = make_float4(a * old.x + b * sum.x, a * old.y + b * sum.y, a * old.z + b * sum.z,
+                                      a * old.w + b * sum.w);
                     if (last)
                         *reinterpret_cast<uint2 *>((T *)t.o + element) =
                             make_uint2(pack_pair<T>(sum.x, sum.y), pack_pair<T>(sum.z, sum.w));

@@ -15,11 +15,11 @@
  *
  *                          keys ->                    Each step, by its lines in Algorithm 1:
  *                   tile 0   tile 1   tile 2
- *     queries  0     step 1   step 5   ...             8        Q, O, l and m of the query tile come
+ *     queries  0     step 1   step 5   ...             8        Q, O, l and m of the query tile are loaded
  *        |     1     step 2   step 6                   9        S = scale Q K^T
  *        v     2     step 3   step 7                   10       m~, P~, l~
  *              3     step 4   step 8                   11       m', l'
- *                                                      12-13    O', l' and m' go
+ *                                                      12-13    O', l' and m' are stored
  *
  * Who owns what in a step, as in 02_online_softmax/fma: 128 threads, thread (r, c) of 8 x 16 owns rows r, r+8, r+16 and
  * r+24 of S and O, the columns c and c+16 of S, the columns c, c+16, c+32, ... of O. The 16 threads of equal r are half
@@ -27,7 +27,7 @@
  * 30.4 KB at D = 64, 54.4 KB at D = 128.
  *
  * What it costs. Workspace O(N): O in fp32, l and m. They are read and written at every step, and the grid is batch x
- * heads: with fewer of them than multiprocessors, the rest of the chip idles.
+ * heads: with fewer heads than multiprocessors, the rest of the chip idles.
  *
  * Device memory, bytes a (batch, head), e bytes an element. Full attention, whole tiles, steps = Sk / 32:
  *
@@ -59,8 +59,8 @@ template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][
         tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
 }
 
-/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. More than 4
- * of them have no room on a multiprocessor, so registers need not be saved for more. */
+/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. Shared
+ * memory has room for 4 blocks on a multiprocessor at most, so there is no use in saving registers for more. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, float *O, float *l, float *m) {
     SHARED_MEMORY(Shared<D>, shared);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
     const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
     size_t head_row = (size_t)blockIdx.x * p.seqlen_q; /* the head's first row in O, l, m and LSE */
 
-    /* The first key tile is visited even if there are no keys: its step is what writes O = 0 and LSE = -inf. */
+    /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
     for (int first_column = 0; first_column == 0 || first_column < keys; first_column += Bc) {
         load_tile<D>(shared.k, k + (size_t)first_column * D, keys - first_column);
         load_tile<D>(shared.v, v + (size_t)first_column * D, keys - first_column);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
             if (!first && first_column >= columns)
                 continue; /* no row of the tile sees any of these keys */
 
-            /* line 8: all that belongs to the query tile. Nothing of its rows is there yet: m = -inf, l = 0, O = 0 */
+            /* line 8: all that belongs to the query tile. In its first step nothing is stored yet: m = -inf, l = 0, O = 0 */
             load_tile<D>(shared.q, q + (size_t)first_row * D, p.seqlen_q - first_row);
             float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS], s[ROWS][COLUMNS] = {};
             for (int i = 0; i < ROWS; i++) {

@@ -1,4 +1,4 @@
-/* 03_fa1 - FlashAttention-1 as published: one pass, O rescaled in device memory whenever a row's maximum grows. */
+/* 03_fa1 - FlashAttention-1 as published: one pass; O lives in device memory and is corrected at every key tile. */
 #include "../common/stage.h"
 
 extern Launcher fa1_fma_forward, fa1_forward;

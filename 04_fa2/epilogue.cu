@@ -1,17 +1,18 @@
 /* 04_fa2/epilogue - FlashAttention-2, first change: O is divided by l once, in the last step.
  *
- * The idea. 03_fa1 keeps O a proper average after every step, which nobody looks at before the last one. Keep the numerator
- * and the denominator apart instead, and measure both against the maximum that is already the new one:
+ * The idea. After every step 03_fa1 divides O by l, and at the next step multiplies it by that l again. Only the O of the
+ * last step is wanted. So this kernel keeps O undivided, measures O and l against the new maximum m' in each step,
  *
  *     m' = max(m, m~)      P = e^(S - m')      l' = e^(m - m') l + rowsum(P)      O' = e^(m - m') O + P V
  *
- * and O / l after the last key tile (Dao 2023, section 3.1.1). The loops, the grid, who owns what and the bytes moved are
- * those of 03_fa1, picture included: `diff 03_fa1/fa1.cu 04_fa2/epilogue.cu` is these formulas and the division.
+ * where m~ is the maximum of the step's tile, and writes O / l after the last key tile (Dao 2023, section 3.1.1). The
+ * loops, the grid, who owns what and the bytes moved are those of 03_fa1; its header has the picture. `make diff-03-04`
+ * is these formulas and the division.
  *
  * What it saves, for a tile of S: one division and one exponential a row, and one multiplication for each of the Br D
- * elements of O, whose two terms had a factor each. Tensor cores do a multiply-add some 16 times faster than the other
- * units, so FLOPs outside the products are the dear ones. But here they hide behind device memory and the exchange between
- * warps, which are as they were: expect little before the next variant.
+ * elements of O, since in 03_fa1 both terms of O' have a factor. An A100 does 16 times as many FLOPs a second on its
+ * tensor cores as elsewhere, so FLOPs outside the products are dear. Here they cost little, because this kernel waits for
+ * device memory and for the exchange between warps, as 03_fa1 does: expect little before the next variant.
  *
  * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / Bc:
  *
@@ -19,8 +20,9 @@
  *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
  *     O        Sq D e written                      LSE              Sq 4 written
  *
- * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded up),
- * where columns is the number of keys the last row of the tile sees. The last step writes O and LSE instead of O, l and m.
+ * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded
+ * up), where columns is the number of keys the last row of the tile sees. The last step of a tile writes O and LSE, the
+ * steps before it write the O accumulator, l and m.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant epilogue --head-dim 128 --causal
  */
@@ -33,8 +35,9 @@ constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 constexpr int m_tiles = Br / 16; /* 16-row tiles of mma: a warp has all rows */
 
-/* Bc, the columns of a tile of S: keys. Each tile is one more pass over O, l and m, so K and V get what is left of shared
- * memory: 64 KB of the 99 KB that a block can have on every chip from sm_80 on, 32 KB of the 64 KB of sm_75. */
+/* Bc, the columns of a tile of S: keys. Each key tile is one more pass over O, l and m, so tiles are large: K and V get
+ * 64 KB of the 99 KB of shared memory that a block can have on every chip from sm_80 on, and 32 KB of the 64 KB of
+ * sm_75. */
 HOST_DEVICE constexpr int key_tile(int D, int capability) {
     return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes a key */
 }
@@ -68,10 +71,11 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int keys = key_length(&p, t.key_lengths, batch);
 
-    /* The first key tile is visited even if there are no keys: its step is what writes O = 0 and LSE = -inf. */
+    /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
     for (int first_column = 0; first_column == 0 || first_column < keys; first_column += Bc) {
         bool first = first_column == 0;
-        /* K and V before are done with: every warp has passed a barrier since its P V, the one of a slice of O */
+        /* Nobody reads the K and V before any more: since its last P V every warp has passed a barrier, that of a slice
+         * of O */
         load_tile_async<THREADS>(shared.k, k, first_column, keys);
         load_tile_async<THREADS>(shared.v, v, first_column, keys);
 
@@ -135,7 +139,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
                     if (lane % 4 == 0)
                         shared.warp_max[warp][row] = row_max;
                 }
-            __syncthreads(); /* every warp's maximum is there, and Q is done with: the next one may come */
+            __syncthreads(); /* every warp's maximum is there, and every warp has read Q: the next Q may come */
             if (first_row + Br < p.seqlen_q)
                 load_tile_async<THREADS>(shared.q, q, first_row + Br, p.seqlen_q);
 
@@ -207,7 +211,7 @@ epilogue_kernel(Problem p, Tensors t, float *O_accumulator, float *l, float *m) 
 #pragma unroll
             for (int slice = 0; slice < D / SLICE; slice++) {
                 if (slice > 0)
-                    __syncthreads(); /* the slice before is done with */
+                    __syncthreads(); /* the slice before has been added up */
 #pragma unroll
                 for (int i = 0; i < m_tiles; i++)
 #pragma unroll

@@ -1,23 +1,24 @@
 /* 04_fa2/loop_swap - FlashAttention-2, second change: queries outer, keys inner, so that O stays in registers.
  *
- * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Turn the loops
- * round: a block takes one tile of queries and lets all keys go by. O, l and m are born, corrected and finished in its
- * registers. And query tiles have nothing to tell each other, so the grid is query tiles x batch x heads instead of
- * batch x heads: one head alone can fill the chip (Dao 2023, section 3.2).
+ * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Swap the loops:
+ * a block owns one tile of queries and walks over all keys, and O, l and m stay in its registers from the first key to
+ * the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of batch x heads: one
+ * head alone can fill the chip (Dao 2023, section 3.2).
  *
- *                          keys ->                    Who owns what: a block of 4 warps owns 32 rows of queries. As before,
- *                   tile 0   tile 1   tile 2          the keys of a tile are split over its warps:
+ *                          keys ->                    Who owns what: a block of 4 warps owns 32 rows of queries. As in
+ *                   tile 0   tile 1   tile 2          03_fa1, the keys of a tile are split over its warps:
  *     queries  0     step 1   step 2   ...  block 0                 keys 0-15   16-31    32-47    48-63
  *        |     1     step 1   step 2   ...  block 1      32 queries   warp 0   warp 1   warp 2   warp 3
- *        v     2     step 1   step 2   ...  block 2   A warp keeps its own O, 32 x D, over its keys, for the whole walk;
- *                                                     at the end, once, the four are added through shared memory.
+ *        v     2     step 1   step 2   ...  block 2   A warp keeps an O of its own, 32 x D, summed over its own keys. At
+ *                                                     the end, once, the four O are added through shared memory.
  *
- * They can be added because all four are measured against the same maximum: that is still exchanged, at every step.
+ * They can be added because all four are measured against the same maximum of the row: in every step the warps exchange
+ * the maxima of their keys through shared memory.
  *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *
- * Registers a lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times: that is what limits Br to 32,
- * and makes each warp rescale 32 x D numbers for 32 x 16 scores. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
+ * Registers a lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32, and
+ * each warp rescales 32 x D numbers for 32 x 16 scores. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
  *
  * Device memory, bytes a (batch, head), e = 2 bytes an element, sums over query tiles of 32 rows:
  *
@@ -25,8 +26,9 @@
  *     Q        Sq D e                the same           O      Sq D e written
  *     K, V     Sq/32 Sk D e each     sum columns D e    LSE    Sq 4 written
  *
- * No workspace. 03_fa1 read K and V once and Q, O again and again; this is the other way round, and K and V come mostly from
- * L2. They bring 4 Br Bc D FLOPs for 2 Bc D e bytes: Br = 32 FLOPs a byte, and the next variant is about that number.
+ * No workspace. 03_fa1 reads K and V once, and Q, O, l and m once for each key tile. Here Q is read once, and K and V
+ * once for each query tile, mostly from L2. K and V of a tile, 2 Bc D e bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs a
+ * byte. The next variant raises Br.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
@@ -35,7 +37,7 @@
 #include "../common/stage.h"
 
 constexpr int Br = 32; /* rows of a tile of S: queries */
-constexpr int Bc = 64; /* columns of a tile of S: keys. No pass over O any more that larger tiles would save */
+constexpr int Bc = 64; /* columns of a tile of S: keys. Larger tiles would save no passes over O: O stays in registers */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
 constexpr int m_tiles = Br / 16;      /* 16-row tiles of mma: a warp has all rows, */
@@ -69,8 +71,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
     load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
     load_tile_async<THREADS>(shared.k, k, 0, columns);
 
-    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4. m is that of the whole row, O is the sum
-     * over this warp's keys alone, l over this lane's. */
+    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4. m is that of the whole row. O is the
+     * sum over this warp's keys alone, and l over this lane's keys alone. */
     float o[m_tiles][D / 8][4] = {};
     float m[m_tiles][2], l[m_tiles][2];
     for (int i = 0; i < m_tiles; i++)
@@ -81,7 +83,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
 
     for (int first_column = 0; first_column < columns; first_column += Bc) {
         cp_async_wait<0>();
-        __syncthreads(); /* K is there, and V is done with: this tile's may come */
+        __syncthreads(); /* K is there, and every warp has read the V before: this tile's V may come */
         load_tile_async<THREADS>(shared.v, v, first_column, columns);
 
         /* S = scale Q K^T: all rows of the tile, this warp's keys */
@@ -126,7 +128,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
                     shared.warp_max[warp][row] = row_max;
             }
         cp_async_wait<0>();
-        __syncthreads(); /* every warp's maximum and V are there, and K is done with: the next one may come */
+        __syncthreads(); /* V and every warp's maximum are there, and every warp has read K: the next K may come */
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);
 
@@ -178,7 +180,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
             }
         }
     }
-    cp_async_wait<0>(); /* Q and K were not waited for if there was no key tile */
+    cp_async_wait<0>(); /* without a key tile nothing has waited for Q and K yet */
 
     /* l = the sum over the quad's lanes and the warps */
 #pragma unroll
@@ -194,7 +196,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
 #pragma unroll
     for (int slice = 0; slice < D / SLICE; slice++) {
         if (slice > 0)
-            __syncthreads(); /* the slice before is done with */
+            __syncthreads(); /* the slice before has been added up */
 #pragma unroll
         for (int i = 0; i < m_tiles; i++)
 #pragma unroll
@@ -226,7 +228,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
         }
     }
 
-    /* LSE = m + ln l; every warp knows m, so the first one does it */
+    /* LSE = m + ln l. Every warp knows m; the first one writes */
 #pragma unroll
     for (int i = 0; i < m_tiles; i++)
 #pragma unroll

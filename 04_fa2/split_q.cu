@@ -1,27 +1,28 @@
 /* 04_fa2/split_q - FlashAttention-2, third change: warps own query rows, and exchange nothing.
  *
- * The idea. S = Q K^T can be cut between warps along the keys or along the queries. Along the keys, as up to here, every warp
- * has a share of every row: the maximum must be exchanged at each tile, and at the end four partial O be added. Along the
- * queries a warp owns its rows from the first score to the final O: maximum, sum and output never leave its registers
- * (Dao 2023, section 3.3).
+ * The idea. S = Q K^T can be split between warps along the keys or along the queries. loop_swap splits the keys: every
+ * warp has a share of every row, so the maximum is exchanged at each tile, and at the end four partial O are added. Here
+ * the queries are split: a warp owns its rows from the first score to the final O, and their maximum, sum and O never
+ * leave its registers (Dao 2023, section 3.3).
  *
- *            keys 0-63                                Who owns what: a block of 4 warps owns 64 rows of queries, each warp 16
- *            +--------+                               of them, which mma takes at once, and all keys of a tile. The tile had
- *     warp 0 | 16 x 64|  tile 1   tile 2   ...        to grow: with 32 rows two of the four warps would have none.
- *     warp 1 | 16 x 64|
- *     warp 2 | 16 x 64|                               In a warp's 16 x 8 piece of S or O lane 4r + c holds columns 2c and
- *     warp 3 | 16 x 64|                               2c + 1 of row r and of row r + 8. So four lanes share a row, and two
- *            +--------+                               shuffles find its maximum.
+ *            keys 0-63                                Who owns what: a block of 4 warps owns 64 rows of queries, and each
+ *            +--------+                               warp 16 of them, with all keys of a tile. mma takes 16 rows at once,
+ *     warp 0 | 16 x 64|  tile 1   tile 2   ...        so the tile had to grow: with 32 rows two of the four warps would
+ *     warp 1 | 16 x 64|                               have none.
+ *     warp 2 | 16 x 64|
+ *     warp 3 | 16 x 64|                               An accumulator of mma is a 16 x 8 piece of S or O. Lane 4r + c holds
+ *            +--------+                               its columns 2c and 2c + 1 in row r and in row r + 8. So the four
+ *                                                     lanes 4r .. 4r + 3 share a row, and two shuffles find its maximum.
  *
- * Everything else is loop_swap's: the grid, the loads ahead, the order of the tiles, e^x, the mask at every tile. Its two
- * barriers a step were for the tiles, too, and remain; what is gone is the shared memory of the exchange.
+ * The rest is as in loop_swap: the grid, the loads ahead, the order of the tiles, e^x, the mask at every tile, and both
+ * barriers of a step, which the loads of K and V need. The shared memory of the exchange is gone.
  *
- * Registers a lane: D / 2 for O, 32 for S. For 16 x 64 scores a warp rescales 16 x D numbers, where it was 32 x D for 32 x 16. But
- * each warp now reads the whole tile of K and V from shared memory, and not its quarter. Shared memory: 24 KB (D = 64) or 48 KB
- * (D = 128).
+ * Registers a lane: D / 2 for O, 32 for S. For 16 x 64 scores a warp rescales 16 x D numbers; in loop_swap it is 32 x D
+ * numbers for 32 x 16 scores. But each warp reads the whole tile of K and V from shared memory, in loop_swap a quarter of
+ * it. Shared memory: 24 KB (D = 64) or 48 KB (D = 128).
  *
- * Device memory: as for loop_swap, with query tiles of 64 rows and not 32, so half as many bytes of K and V. They bring 4 Br Bc D
- * FLOPs for 2 Bc D e bytes: Br = 64 FLOPs a byte. No workspace.
+ * Device memory: as for loop_swap, with query tiles of 64 rows and not 32, so half as many bytes of K and V. They bring 4
+ * Br Bc D FLOPs for 2 Bc D e bytes: Br = 64 FLOPs a byte. No workspace.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant split_q --head-dim 128 --causal
  */
@@ -33,7 +34,7 @@ constexpr int Br = 64; /* rows of a tile of S: queries */
 constexpr int Bc = 64; /* columns of a tile of S: keys */
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-constexpr int m_tiles = Br / 16 / WARPS; /* 16-row tiles of mma that a warp owns, with all keys of a tile: one */
+constexpr int m_tiles = Br / 16 / WARPS; /* 16-row pieces, as mma takes them, that a warp owns: one */
 
 template <typename T, int D> struct SplitQShared {
     Tile<T, Br, D> q;
@@ -59,8 +60,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
     load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
     load_tile_async<THREADS>(shared.k, k, 0, columns);
 
-    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4 of the warp. m is that of the whole row, O is
-     * the sum over all keys, l over this lane's. */
+    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4 of the warp. m is that of the whole
+     * row. O is the sum over all keys, and l over this lane's keys alone. */
     float o[m_tiles][D / 8][4] = {};
     float m[m_tiles][2], l[m_tiles][2];
     for (int i = 0; i < m_tiles; i++)
@@ -71,7 +72,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
 
     for (int first_column = 0; first_column < columns; first_column += Bc) {
         cp_async_wait<0>();
-        __syncthreads(); /* K is there, and V is done with: this tile's may come */
+        __syncthreads(); /* K is there, and every warp has read the V before: this tile's V may come */
         load_tile_async<THREADS>(shared.v, v, first_column, columns);
 
         /* S = scale Q K^T: this warp's rows, all keys of the tile */
@@ -115,7 +116,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
                 m_new[i][h] = fmaxf(m[i][h], quad_max(row_max));
             }
         cp_async_wait<0>();
-        __syncthreads(); /* V is there, and K is done with: the next one may come */
+        __syncthreads(); /* V is there, and every warp has read K: the next K may come */
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);
 
@@ -163,7 +164,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
             }
         }
     }
-    cp_async_wait<0>(); /* Q and K were not waited for if there was no key tile */
+    cp_async_wait<0>(); /* without a key tile nothing has waited for Q and K yet */
 
     /* l = the sum over the quad's lanes; O divided by l; LSE = m + ln l */
 #pragma unroll

@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that 04_fa2's variants move. `epilogue` moves what 03_fa1 does. With the loops swapped everything
- * that belongs to queries moves once, and K and V again for every query tile. */
+/* traffic.c - the bytes that 04_fa2's variants move. `epilogue` moves what 03_fa1 moves. In the others queries are the outer
+ * loop: Q, O and LSE move once, K and V once for each tile of queries. */
 #include "../common/traffic.h"
 
 int fa2_epilogue_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {

@@ -1,21 +1,21 @@
-/* 04_fa2/tuned - split_q, and what else makes it fast: nine tricks, none of which changes who owns what.
+/* 04_fa2/tuned - split_q made fast by nine tricks. The algorithm stays as it is, and warps own query rows.
  *
- * The idea. The algorithm is FlashAttention-2's, and warps own query rows, as in split_q. Each trick below saves instructions or
- * waiting. notes/04_fa2.md explains each, and what the kernel loses without it.
+ * The idea. Each trick below saves instructions or waiting. notes/04_fa2.md explains them, and says what the kernel loses
+ * without each.
  *
  *     tile of 128 rows       a warp owns 32 rows, so that each fragment of K and V read from shared memory feeds two mma
  *     double buffering       the next K and V arrive while this tile is used: one barrier a tile
- *     last key tile first    the only tile that reaches past the keys, or needs the most masking, comes first
+ *     last key tile first    the only tile that can reach past the keys is loaded before the loop
  *     base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one FFMA and one ex2
  *     finite start           m starts at a finite number, so that a row without keys needs no case of its own
  *     mask where it matters  tiles that every row sees whole are not masked
  *     lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
- *     block order            under a causal mask the longest blocks start first, those of all heads together
+ *     block order            the blocks at work share the K and V of few heads; causal: the blocks with the most keys start first
  *     O by whole rows        O goes out through shared memory, 16 bytes a lane
  *
- * Who owns what. One block: Br queries of one head. It walks over the keys in tiles of Bc, the last one first.
+ * Who owns what. A block owns Br queries of one head. It walks over the keys in tiles of Bc, the last tile first.
  *
- *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
+ *                 keys ->                            In a warp's 16 x 8 piece of S or O (an accumulator of mma)
  *            +--------+--------+--------+            lane 4r + c, c = 0..3, holds columns 2c, 2c + 1 of row r
  *     warp 0 | 32 x Bc|        |        |            and of row r + 8: the four lanes of a quad share two
  *     warp 1 | 32 x Bc|        |        |  queries   rows, and a row's maximum takes two shuffles.
@@ -23,9 +23,9 @@
  *     warp 3 | 32 x Bc|        |        |     v
  *            +--------+--------+--------+
  *
- * What it costs. A block and key tile: 4 Br Bc D FLOPs on the tensor cores, Br Bc exponentials on the special-function
- * units, and each warp reads all of the K and V tile and its part of Q from shared memory: 2 bytes x D x (8 Bc + Br).
- * Device memory, a block: 2 bytes x D x (2 Br + 2 Sk), the K and V part mostly from L2. No workspace.
+ * What it costs. A block, for each key tile: 4 Br Bc D FLOPs on the tensor cores, Br Bc exponentials on the
+ * special-function units, and each warp reads all of the K and V tile and its part of Q from shared memory: 2 bytes x D x
+ * (8 Bc + Br). Device memory, a block: 2 bytes x D x (2 Br + 2 Sk), the K and V part mostly from L2. No workspace.
  * Registers a lane: O takes Br D / 128, S takes Br Bc / 128; with Br = 128 together D + Bc. That decides the tile.
  * Shared memory: 2 bytes x D x (Br + 4 Bc).
  *
@@ -40,7 +40,8 @@
 constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
 constexpr int THREADS = 32 * WARPS;
 
-/* How far, in powers of two, the maximum may pass m before O is rescaled: P is then at most 2^8, far from fp16's 65504. */
+/* How far, in powers of two, the maximum may pass m before O is rescaled: P is then at most 2^8, far from fp16's
+ * 65504. */
 constexpr float SLACK = 8;
 
 /* A warp owns 32 rows, two m16 tiles, so that each fragment of K and V read from shared memory feeds two mma. At D = 256
@@ -54,9 +55,10 @@ template <int D, int capability> struct Shape {
     static constexpr int Bc = (D <= 64 ? 128 : D <= 128 ? 64 : 32) / (capability < 80 ? 2 : 1);
 };
 
-/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is enough. */
+/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is
+ * enough. */
 template <typename T, int D, int capability> struct TunedShared {
-    Tile<T, Shape<D, capability>::Br, D> q; /* O on its way out */
+    Tile<T, Shape<D, capability>::Br, D> q; /* and later O, on its way out */
     Tile<T, Shape<D, capability>::Bc, D> k[2], v[2];
 };
 
@@ -65,9 +67,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     using Shared = TunedShared<T, D, CAPABILITY>;
     SHARED_MEMORY(Shared, shared);
 
-    /* Which query tile of which head. Blocks start in the order of their index. Full attention: the query tiles of a head one
-     * after the other, so that few heads are read at a time, and their K and V stay in L2. Causal: the last tile of every head
-     * first, because it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
+    /* Which query tile of which head. Blocks start in the order of their index. Full attention: the query tiles of a head
+     * one after the other, so that few heads are read at a time, and their K and V stay in L2. Causal: the last tile of
+     * every head first, because it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
     int query_tiles = ceil_div(p.seqlen_q, Br), together = p.causal ? p.batch * p.heads : 1; /* heads that start together */
     int turn = blockIdx.x / together, batch_head = blockIdx.x % together + turn / query_tiles;
     int batch = batch_head / p.heads, head = batch_head % p.heads;
@@ -91,8 +93,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
         load_tile_async<THREADS>(shared.v[last % 2], v, last * Bc, keys);
     }
 
-    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4 of the warp. m is that of the whole row, times
-     * log2 e as the exponents are; O is the sum over all keys, l over this lane's. */
+    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4 of the warp. m is that of the whole
+     * row, times log2 e, as the exponents are. O is the sum over all keys, and l over this lane's keys alone. */
     float o[m_tiles][D / 8][4] = {};
     float m[m_tiles][2], l[m_tiles][2];
 #pragma unroll
@@ -106,7 +108,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     for (int tile = key_tiles - 1; tile >= 0; tile--) {
         auto &k_tile = shared.k[tile % 2], &v_tile = shared.v[tile % 2];
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
+        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
         if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
             load_tile_async<THREADS>(shared.k[(tile - 1) % 2], k, (tile - 1) * Bc, INT_MAX);
             load_tile_async<THREADS>(shared.v[(tile - 1) % 2], v, (tile - 1) * Bc, INT_MAX);
@@ -150,8 +152,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
                 }
         }
 
-        /* m. Any number near the maximum will do, since the division by l takes it out again: while a row's maximum is at most
-         * SLACK above m, m stays. Mostly no row of the warp moves, and the rescaling of O and l is left out. */
+        /* m. Any number near the maximum will do, since the division by l takes it out again: while a row's maximum is at
+         * most SLACK above m, m stays. Mostly no row of the warp moves, and the rescaling of O and l is left out. */
         float shift[m_tiles][2]; /* old m - new m, at most 0 */
         bool rescale = false, far = false;
 #pragma unroll
@@ -185,7 +187,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
         }
 
         float factor = scale_log2;
-        if (far) { /* m's rounding error has a whole part by now, and only a product rounded alike cancels it (softmax.cuh: FAR) */
+        if (far) { /* m is rounded, and its error would show in P: round the products alike (softmax.cuh: FAR) */
 #pragma unroll
             for (int i = 0; i < m_tiles; i++)
 #pragma unroll
@@ -197,7 +199,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
         }
 
         /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. 16 keys at a time, so that the special-
-         * function units can work on the next 16 while the tensor cores multiply these. l stays the lane's own sum. */
+         * function units can work on the next 16 while the tensor cores multiply these. l stays the sum over the lane's
+         * own keys. */
 #pragma unroll
         for (int n = 0; n < Bc / 16; n++) {
             uint32_t a[m_tiles][4];

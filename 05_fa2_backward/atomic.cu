@@ -1,19 +1,21 @@
 /* 05_fa2_backward/atomic - all three gradients in one pass over the tiles of S; dQ by atomic additions.
  *
- * The idea. two_pass computes S and dP twice, because dK and dV are sums over queries and dQ is one over keys. But dQ can be
- * summed in device memory: each block, which owns some keys, adds its share dS K to a dQ in fp32 that all blocks of the head
- * have in common. 5 products instead of 7. It costs 4 D bytes of atomic additions for each query and key tile; an
- * accumulator of 4 D bytes a query, zeroed before and converted after; and the order of the additions, another one in each
- * run, on which sums of floats depend in the last bits.
+ * The idea. two_pass computes S and dP twice, because dK and dV are sums over queries and dQ is a sum over keys. But dQ
+ * can be summed in device memory: each block, which owns some keys, adds its share dS K to an fp32 array that all blocks
+ * of the head have in common, the accumulator. That makes 5 products instead of 7. It costs
  *
- * Who owns what. As in key_half.cuh, and then a fifth product: dQ needs the dS of all keys of the block, so dS^T goes through
- * shared memory in any case, and each warp computes a piece of 32 rows of the tile of dQ.
+ *     4 Br D bytes of atomic additions for each tile of Br queries and Bc keys;
+ *     an accumulator of 4 D bytes a query, zeroed before and converted to the dtype after;
+ *     bits that repeat: the order of the additions differs from run to run, and with it the last bits of dQ.
+ *
+ * Who owns what. As in key_half.cuh. The fifth product, dQ += dS K, is a sum over all keys of the block, so the warps put
+ * their dS^T into shared memory, and each warp computes a piece of 32 rows of the tile of dQ.
  *
  *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 a warp      81 KB of shared memory, two blocks a multiprocessor
  *     D = 128   8 warps    dQ's tile 128 x 128, 32 x 64 a warp      226 KB, one block
  *
- * The accumulator is laid out as the fragments lie in the registers: [tile][warp][fragment][lane][4 floats]. A lane then
- * adds 16 neighbouring bytes with one instruction, and a warp 512; convert_dq puts the elements into their places.
+ * The accumulator has the order in which the lanes hold dQ: [tile][warp][fragment][lane][4 floats]. So a lane adds 16
+ * neighbouring bytes with one instruction, and a warp 512. convert_dq puts the elements into rows.
  *
  * Costs, for each tile of Br queries and Bc keys: 10 Br Bc D FLOPs, Br Bc exponentials, 4 Br D bytes of atomics, 4 Br D
  * bytes of Q and dO, mostly from L2. Chips with less shared memory get smaller tiles.
@@ -34,7 +36,7 @@ __global__ void __launch_bounds__(S::THREADS, S::blocks)
         if (!S::paired)
             __syncthreads(); /* the dS of all warps is there */
 
-        /* dQ += dS K: a piece of 32 rows of the tile a warp, added as it lies in the registers */
+        /* dQ += dS K: each warp a piece of 32 rows of the tile of dQ, added in the order in which its lanes hold it */
         constexpr int down = S::Br / 32, columns = dq_columns<D, S>;
         const int warp = threadIdx.x / 32, address = address_lane<D>();
         const int dq_row = warp % down * 32, dq_column = warp / down * columns;
@@ -60,8 +62,8 @@ __global__ void __launch_bounds__(S::THREADS, S::blocks)
 
 constexpr int CONVERT_THREADS = 256;
 
-/* dQ = scale x accumulator, in the problem's dtype and order. A thread takes one row of the upper and of the lower half of a
- * fragment: 4 lanes' registers, 64 bytes in, 2 x 16 bytes out. */
+/* dQ = scale x accumulator, in the problem's dtype and order. A thread takes what the four lanes of a quad held of a
+ * fragment, 64 bytes: 8 columns of row r and of row r + 8. It writes 2 x 16 bytes. */
 template <typename T, int D, int Br, int columns>
 __global__ void __launch_bounds__(CONVERT_THREADS)
     convert_dq(Problem p, Tensors t, const float *dq_accumulator, size_t count) {

@@ -1,12 +1,14 @@
-/* backward.cuh - what every kernel of 05_fa2_backward uses: the pre-pass that turns each query row into two numbers, the
- * products of tiles, and the way a finished gradient leaves. What two_pass and atomic have in common is in key_half.cuh.
+/* backward.cuh - what both two_pass and atomic use: the pre-pass, which makes the two numbers LSE and delta of each query
+ * row, the products of tiles, and the store of a finished gradient. Their common kernel, for dK and dV, is in
+ * key_half.cuh.
  *
  * The gradients (Dao et al. 2022, appendix B.2; Dao 2023, algorithm 2). With dP = dO V^T,
  *
  *     P_ij = e^(scale S_ij - LSE_i)      dS_ij = P_ij (dP_ij - delta_i)      delta_i = sum_j P_ij dP_ij = dO_i . O_i
  *     dV = P^T dO                        dK = scale dS^T Q                   dQ = scale dS K
  *
- * so that of a whole row of P only LSE and delta must be known beforehand; P itself is computed again, tile by tile. */
+ * where S_ij = q_i . k_j here. Of a whole row of P only LSE and delta must be known beforehand. P itself is computed
+ * again, tile by tile. */
 #ifndef FA_BACKWARD_CUH
 #define FA_BACKWARD_CUH
 
@@ -17,8 +19,9 @@
 #include "../common/host/errors.h"
 #include "../common/stage.h"
 
-/* The two numbers of a query row, in arrays of their own: [batch x heads][rows padded to whole tiles]. A row that does not
- * exist, or sees no key, has lse = +inf: then P = 2^(s - inf) = 0, and everything made of it is 0 without a branch. */
+/* The two numbers of a query row, each in an array [batch x heads][rows padded to a multiple of ROW_PADDING]. A row that
+ * does not exist, or sees no key, has lse = +inf. Then P = 2^(s - inf) = 0, and with P its dS and its gradients, without
+ * a branch. */
 struct RowStatistics {
     float *lse; /* LSE log2(e), so that P = 2^(scale log2(e) S - lse) */
     float *delta;
@@ -40,8 +43,8 @@ inline RowStatistics statistics_in(const Buffer *workspace) {
 
 constexpr int PREPARE_THREADS = 256;
 
-/* Fills in the statistics of all_rows padded rows, and zeros as many rows of D floats at dq_accumulator (unless NULL). D/8
- * neighbouring threads take a row, 8 elements each: 16-byte loads, and a few shuffled additions. */
+/* Fills in the statistics of all_rows padded rows, and zeros as many rows of D floats at dq_accumulator (unless NULL).
+ * D/8 neighbouring threads take a row, 8 elements each: 16-byte loads, and a few shuffled additions. */
 template <typename T, int D>
 __global__ void __launch_bounds__(PREPARE_THREADS)
     prepare_rows(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator, size_t all_rows) {
@@ -98,17 +101,18 @@ __device__ inline void load_statistics_async(StatisticsTile<Rows> &tile, const R
         cp_async_16(&tile.delta[i - Rows], statistics.delta + first + i - Rows);
 }
 
-/* This thread's lane, for addresses in shared memory. At D = 128 no register is free to keep them in: see fresh_lane. */
+/* This thread's lane, for addresses in shared memory. At D = 128 no registers are free to keep such addresses in, and
+ * they are computed again each time: see fresh_lane. */
 template <int D> __device__ inline int address_lane() { return D > 64 ? fresh_lane() : (int)(threadIdx.x % 32); }
 
 /* Two neighbouring numbers of a StatisticsTile. */
 __device__ inline float2 load_pair(const float *from) { return *reinterpret_cast<const float2 *>(from); }
 
-/* The two products every kernel here is made of, for one warp that owns 16 m_tiles rows of the result.
+/* The two kinds of products that the kernels here are made of, for a warp that owns 16 m_tiles rows of the result.
  *
- * c = A B^T: rows `row` ... of tile A against the 8 n_tiles rows of tile B from `column` on. Both rows are D long. The
- * compiler takes `unroll` steps of 16 at once: the more, the earlier it loads operands, and the more registers these need.
- */
+ * c = A B^T: 16 m_tiles rows of tile A from `row` on, times 8 n_tiles rows of tile B from `column` on; rows of both are D
+ * long. `unroll` steps of 16 columns are unrolled: the more, the earlier the compiler loads operands, and the more
+ * registers it needs for them. */
 template <int unroll, typename T, int Rows, int Columns, int D, int m_tiles, int n_tiles>
 __device__ inline void multiply_transposed(float (&c)[m_tiles][n_tiles][4], Tile<T, Rows, D> &a_tile, int row,
                                            Tile<T, Columns, D> &b_tile, int column) {
@@ -132,7 +136,8 @@ __device__ inline void multiply_transposed(float (&c)[m_tiles][n_tiles][4], Tile
     }
 }
 
-/* c += A B for 16 columns of A, given as operands, and rows 16 inner ... of tile B, 8 n_tiles of its columns. */
+/* c += A B for 16 columns of A, given as left operands, the 16 rows of tile B from 16 inner on, and 8 n_tiles columns of
+ * B from `column` on. */
 template <typename T, int Rows, int D, int m_tiles, int n_tiles>
 __device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint32_t (&a)[m_tiles][4],
                                      Tile<T, Rows, D> &b_tile, int inner, int column, int lane) {
@@ -153,16 +158,16 @@ __device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint
 /* Whether a block can have that much shared memory. */
 inline bool fits(size_t bytes) { return bytes <= device_properties()->shared_bytes; }
 
-/* The end of a list of tile sizes of which none fits. Does not return; `bool`, so that || can stand before it. */
+/* Called when no tile size fits: says so and ends the program. It is `bool` so that it can be the last operand of ||. */
 inline bool nothing_fits(const char *gradients, int head_dim) {
     cannot_run("%s, head dim %d: the smallest tiles need more than the %zu bytes of shared memory that a block can have here",
                gradients, head_dim, device_properties()->shared_bytes);
 }
 
-/* ---- the way out ---- */
+/* ---- storing a gradient ---- */
 
-/* A warp writes 16 m_tiles rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row ... of
- * `matrix` (D columns). The four lanes of a quad hold 16 neighbouring bytes of a row. */
+/* A warp writes 16 m_tiles rows of a gradient, 8 n_tiles columns held as accumulators, times `factor`, to rows first_row
+ * ... of `matrix` (D columns). The four lanes of a quad hold 16 neighbouring bytes of a row. */
 template <typename T, int D, int m_tiles, int n_tiles>
 __device__ inline void store_gradient(T *matrix, int first_row, int row_end, int column,
                                       const float (&c)[m_tiles][n_tiles][4], float factor) {

@@ -1,13 +1,14 @@
 /* key_half.cuh - the half of the backward pass that two_pass and atomic have in common: dK and dV of a tile of keys.
  *
- * Who owns what. A block owns Bc keys of one key/value head and walks over the queries that see any of them, Br at a time. It
- * computes S and dP transposed, [key][query], so that a warp owns keys as the warps of 04_fa2 own queries: P^T and dS^T go
- * from accumulators to left operands in registers, and dK and dV never leave a warp's registers.
+ * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br at
+ * a time. It computes S and dP transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys:
+ * P^T and dS^T turn from accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its
+ * registers, and dK and dV stay there until the end.
  *
- *     D = 64   4 warps, 32 keys each                  D = 128   8 warps; two share 32 keys, since dK and dV of 32 keys x 128
- *              S^T of a chunk of 32 queries                     columns would fill 256 registers a lane. Each takes half of
- *              dK, dV: 32 x 64, 128 registers                   the queries for S and dP and half of the columns of dK, dV;
- *                                                               the other's P and dS come through shared memory
+ *     D = 64   4 warps, each owns 32 keys             D = 128   8 warps. dK and dV of 32 keys x 128 columns would fill 256
+ *              S^T of 32 queries at a time                      registers a lane, so two warps share 32 keys. For S and dP
+ *              dK, dV: 32 x 64, 128 registers                   each takes half of the queries; for dK and dV half of the
+ *                                                               columns, and the other's P and dS through shared memory
  */
 #ifndef FA_KEY_HALF_CUH
 #define FA_KEY_HALF_CUH
@@ -16,9 +17,10 @@
 
 /* ---- the shape of a block ---- */
 
-/* A warp's S^T is 32 keys x 8 n_tiles queries. At D = 128 (paired) it is 64 queries wide, so that each fragment of K serves
- * eight of Q: reading shared memory, more than multiplying, is what such a kernel waits for. At D = 64 a warp takes its
- * queries in chunks of 32. Registers a lane: dK and dV 128, S or dP at most 64, P and dS as operands 4 n_tiles each. */
+/* A warp computes S^T of 32 keys x 8 n_tiles queries. At D = 128 (paired) these are 64 queries, so that each fragment of
+ * K, once read, is multiplied by eight fragments of Q: such a kernel waits for reads of shared memory more than for
+ * products. At D = 64 a warp takes 32 queries at a time. Registers a lane: dK and dV 128, S or dP at most 64, P and dS as
+ * operands 4 n_tiles each. */
 template <int D, int Br_, int Bc_> struct KeyShape {
     static constexpr int Br = Br_, Bc = Bc_;
     static constexpr bool paired = D == 128;
@@ -34,13 +36,14 @@ template <int D> using LargeTiles = KeyShape<D, D == 64 ? 64 : 128, 128>;       
 template <int D> using MediumTiles = KeyShape<D, 64, 64>;                             /* 58 KB, 97 KB */
 template <int D> using SmallTiles = KeyShape<D, D == 64 ? 64 : 32, D == 64 ? 64 : 32>; /* 58 KB, 45 KB */
 
-/* keeps_ds: dS^T is left in `ds` by all warps, not only by pairs. */
+/* keeps_ds: dS^T of all keys is stored in `ds` at every D, since atomic needs it there. Without it only pairs of warps
+ * use `ds`. */
 template <typename T, int D, typename S, bool keeps_ds_> struct KeyShared {
     static constexpr bool keeps_ds = keeps_ds_;
     Tile<T, S::Bc, D> k, v;
     Tile<T, S::Br, D> q[2], d_o[S::paired ? 1 : 2];
     Tile<T, S::paired || keeps_ds ? S::Bc : 8, S::Br> ds; /* dS^T: [key][query] */
-    Tile<T, S::paired ? S::Bc : 8, S::Br> p;              /* P^T, of pairs only */
+    Tile<T, S::paired ? S::Bc : 8, S::Br> p;              /* P^T, used by pairs of warps only */
     StatisticsTile<S::Br> statistics[2];
 };
 
@@ -48,9 +51,9 @@ template <typename S> int key_blocks(const Problem &p) { return ceil_div(p.seqle
 
 /* ---- P and dS of a warp ---- */
 
-/* P^T and dS^T of 32 keys x 8 n_tiles queries, as left operands: [16 queries][m16 tile of keys]. The keys lie in tiles k and
- * v from warp_key on, the queries in tiles q and d_o from first_query on; first_column and first_row are the first key and the
- * first query of these tiles. */
+/* P^T and dS^T of 32 keys x 8 n_tiles queries, as left operands: [16 queries][m16 tile of keys]. The keys lie in tiles k
+ * and v from warp_key on, the queries in tiles q and d_o from first_query on; first_column and first_row are the first
+ * key and the first query of these tiles. */
 template <typename S, typename T, int Bc, int Br, int D, int n_steps>
 __device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t (&ds_a)[n_steps][2][4], const Problem &p,
                                         int keys, Tile<T, Bc, D> &k, Tile<T, Bc, D> &v, int first_column, int warp_key,
@@ -92,7 +95,8 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t
             }
     }
 
-    /* Piece n is half of operand n / 2: quarters as drawn in instructions.cuh */
+    /* P^T as left operands: the accumulators of 8 queries, n, are two quarters of operand n / 2, which has 16 queries
+     * (the quarters are drawn in instructions.cuh) */
 #pragma unroll
     for (int n = 0; n < n_tiles; n++)
 #pragma unroll
@@ -126,7 +130,7 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[n_steps][2][4], uint32_t
     }
 }
 
-/* Puts such operands into a tile [key][query] in shared memory, for other warps. */
+/* Stores P^T or dS^T, held as left operands, into a tile [key][query] in shared memory, for other warps. */
 template <typename T, int Bc, int Br, int n_steps>
 __device__ inline void store_operands(Tile<T, Bc, Br> &tile, const uint32_t (&a)[n_steps][2][4], int warp_key,
                                       int first_query) {
@@ -143,8 +147,8 @@ __device__ inline void store_operands(Tile<T, Bc, Br> &tile, const uint32_t (&a)
             }
 }
 
-/* c += A B over the queries of a chunk, 16 at a time; A is P^T or dS^T and B is dO or Q. First the warp's own queries, whose
- * operands it holds in `own`; then, in a pair, the other warp's, from `tile`. */
+/* c += A B over the queries of a chunk, 16 at a time; A is P^T or dS^T and B is dO or Q. First the queries of which the
+ * warp has computed A itself, in `own`; then, in a pair, those of the other warp, whose A is in `tile`. */
 template <typename S, typename T, int Bc, int Br, int D, int n_steps, int d_tiles>
 __device__ inline void accumulate(float (&c)[2][d_tiles][4], const uint32_t (&own)[n_steps][2][4], Tile<T, Bc, Br> &tile,
                                   int warp_key, Tile<T, Br, D> &b_tile, int chunk, int warp_query, int warp_d) {
@@ -166,14 +170,14 @@ __device__ inline void accumulate(float (&c)[2][d_tiles][4], const uint32_t (&ow
 
 /* ---- the walk ---- */
 
-/* Computes and writes dK and dV of the block's keys. After each query tile calls finish_tile(head, first_row): Shared::keeps_ds
- * says whether dS^T of the warp's own keys is in shared.ds then. `shared` is a KeyShared. */
+/* Computes and writes dK and dV of the block's keys. `shared` is a KeyShared. After each query tile it calls
+ * finish_tile(batch x head, first_row); with Shared::keeps_ds each warp has then stored dS^T of its keys in shared.ds. */
 template <typename T, int D, typename S, typename Shared, typename FinishTile>
 __device__ inline void key_half(const Problem &p, const Tensors &t, const RowStatistics &statistics, Shared &shared,
                                 FinishTile finish_tile) {
     constexpr int Br = S::Br, Bc = S::Bc, THREADS = S::THREADS;
     const int warp = threadIdx.x / 32;
-    const int warp_key = warp / S::sharing * 32;                 /* its first key in the tile */
+    const int warp_key = warp / S::sharing * 32;                 /* the warp's first key in the tile */
     const int warp_query = warp % S::sharing * (8 * S::n_tiles); /* its first query in a chunk, for S and dP */
     const int warp_d = warp % S::sharing * 64;                   /* its first column, of 64, of dK and dV */
 
@@ -183,8 +187,8 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
     const int keys = key_length(&p, t.key_lengths, batch);
     const size_t kv_offset = key_head_offset(&p, batch, kv_head);
 
-    /* A step is one query tile of one head. Under a causal mask, row first_column - (keys - seqlen_q) is the first to see any
-     * of these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
+    /* A step is one query tile of one head. Under a causal mask, row first_column - (keys - seqlen_q) is the first to see
+     * any of these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
     const int query_tiles = ceil_div(p.seqlen_q, Br), group = p.heads / p.kv_heads;
     const int first_seeing = p.causal ? max(first_column - (keys - p.seqlen_q), 0) : 0;
     const int first_tile = min(first_seeing / Br, query_tiles);

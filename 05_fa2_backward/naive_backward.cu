@@ -1,14 +1,15 @@
-/* 05_fa2_backward/naive_backward - the gradients as their definition says, one thread an output element, everything stored.
+/* 05_fa2_backward/naive_backward - the gradients as their definition says, one thread an output element, everything
+ * stored.
  *
  *     probabilities   P_ij = e^(scale q_i . k_j - LSE_i), 0 where query i does not see key j;   dP_ij = dO_i . v_j
  *     softmax         dS_ij = P_ij (dP_ij - delta_i),   delta_i = sum_j P_ij dP_ij = dO_i . O_i
  *     products        dQ = scale dS K       dK = scale dS^T Q       dV = P^T dO       dK and dV summed over a head's group
  *
- * O and LSE come from the forward pass. Who owns what: one thread one element of P and dP, one thread one row of dS, one
- * thread one element of a gradient.
+ * O and LSE come from the forward pass. Who owns what: one thread owns one element of P and dP, one row of dS, or one
+ * element of a gradient, a kernel each.
  *
- * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes for
- * P, dP and dS. It is what the two real variants are validated against; 00_naive is its forward half.
+ * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes
+ * for P, dP and dS. two_pass and atomic are validated against it. 00_naive is its forward half.
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
@@ -74,8 +75,8 @@ template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS
     ((T *)t.dq)[element] = from_float<T>(p.scale * sum);
 }
 
-/* dK and dV [key][d]. A thread is one element of each; it walks over the queries of every head of its group. A key that does
- * not exist has P = dS = 0 in every row, so its gradients come out as 0. */
+/* dK and dV [key][d]. A thread is one element of each; it walks over the queries of every head of its group. A key that
+ * does not exist has P = dS = 0 in every row, so its gradients come out as 0. */
 template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T *P, const T *dS) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= key_elements(&p))

@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that 05_fa2_backward moves. Keys outer: K, V, dK, dV once, Q and dO again for every key tile.
- * Queries outer, as the second pass of two_pass does: the other way round. */
+/* traffic.c - the bytes that 05_fa2_backward moves. Where keys are the outer loop, K, V, dK and dV move once, Q and dO once for
+ * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile. */
 #include "../common/traffic.h"
 
 static double padded_rows(const Problem *p) { return round_up(p->seqlen_q, 128) * p->batch * p->heads; }
@@ -15,8 +15,8 @@ static int prepare(const Problem *p, Traffic *traffic) {
     return i;
 }
 
-/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of them. Adds up the rows of
- * these tiles in *tile_rows, those that do not exist included. */
+/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *tile_rows becomes
+ * the number of rows of all tiles walked over, rows that do not exist included. */
 static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, double *tile_rows,
                       Traffic *traffic) {
     double rows = 0, e = (double)dtype_bytes(p->dtype), D = p->head_dim;

@@ -1,8 +1,9 @@
 /* 05_fa2_backward/two_pass - dK and dV by one kernel, dQ by another: blocks share nothing, and every sum has one order.
  *
- * The idea. The forward pass keeps LSE, one number a row, and from it any tile of P can be computed again: P = e^(S - LSE),
- * with no maximum and no sum to carry along. But dK and dV are sums over queries and dQ is a sum over keys, and a block that
- * keeps one of them in registers walks past the other. So there are two kernels, which both compute S and dP:
+ * The idea. The forward pass keeps LSE, one number a row, and from it any tile of P can be computed again: P = e^(S -
+ * LSE), with no maximum and no sum to carry along. But dK and dV are sums over queries, and dQ is a sum over keys. A
+ * block that keeps dK and dV in registers has all queries but only some keys, so it cannot have the whole sum of dQ. So
+ * there are two kernels, and both compute S and dP:
  *
  *     key_gradients      a block owns keys and walks over queries:    S, dP, dV += P^T dO, dK += dS^T Q     4 products
  *     query_gradients    a block owns queries and walks over keys:    S, dP, dQ += dS K                     3 products
@@ -10,9 +11,9 @@
  * 7 products where 5 would do, 14 N^2 D FLOPs instead of 10; in return no atomics, no accumulator of dQ in device memory,
  * and the same bits in every run. The workspace is two floats a query row (backward.cuh).
  *
- * Who owns what. key_gradients is key_half.cuh and nothing else. query_gradients is the forward pass with dQ in O's place:
- * 4 warps, 16 m_tiles queries each, 32 keys at a time. Registers a lane: dQ D, S and dP 32 each. Chips with less shared memory
- * get smaller tiles.
+ * Who owns what. key_gradients is key_half.cuh and nothing else. query_gradients is like the forward pass with dQ instead
+ * of O: 4 warps own 16 m_tiles queries each, and take 32 keys at a time. Registers a lane: dQ D, S and dP 32 each. Chips
+ * with less shared memory get smaller tiles.
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --variant two_pass --head-dim 128 --causal
  */
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors
     const size_t query_offset = query_head_offset(&p, batch, head);
     const size_t key_offset = key_head_offset(&p, batch, kv_head_of(&p, head));
 
-    /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles are seen whole by its first row */
+    /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles are seen whole by its first
+     * row */
     const int keys = key_length(&p, t.key_lengths, batch);
     const int key_tiles = ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc);
     const int whole_tiles = visible_keys(&p, keys, first_row) / Bc;
@@ -65,7 +67,7 @@ __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors
     if (key_tiles > 0)
         load_keys(0);
 
-    /* The lane's rows are indexed [i][h]: row + 16 i + 8 h */
+    /* LSE and delta of the lane's rows. Index [i][h]: row + 16 i + 8 h */
     const size_t padded_row = (size_t)batch_head * padded_rows(&p) + row;
     float lse[m_tiles][2], delta[m_tiles][2];
 #pragma unroll
@@ -77,7 +79,7 @@ __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors
 #pragma unroll 1
     for (int tile = 0; tile < key_tiles; tile++) {
         cp_async_wait<0>();
-        __syncthreads(); /* K and V are there, and every warp is done with the other stage */
+        __syncthreads(); /* K and V are there; every warp has read the K and V before, whose place the next ones take */
         if (tile + 1 < key_tiles)
             load_keys(tile + 1);
 

@@ -1,14 +1,15 @@
-/* fp8.h - the seam inside 06_fp8: what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu,
- * wgmma.cu).
+/* fp8.h - what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu, wgmma.cu).
  *
  * A number x is stored as x / scale, rounded to an 8-bit format. One scale serves a whole tile, or a whole head:
  *
  *     scale = amax / largest        amax: the largest |x| that shares the scale; largest: 448 for e4m3, 57344 for e5m2
  *     x ~ scale * stored            amax lands on the largest number that the format has; where amax is 0, scale is 1
  *
- * No scale is below LEAST_SCALE, whose inverse is finite: bf16 has smaller numbers, and those lose bits, or all of them.
+ * No scale is below LEAST_SCALE, whose inverse is finite. bf16 has numbers that would need a smaller scale; they lose
+ * bits, or become 0.
  *
- * Before that Q and K may be rotated and K smoothed (quantise.cu says how and why); the kernels do not notice.
+ * Before rounding, Q and K may be rotated and K smoothed (quantise.cu says how and why). The attention kernels do the
+ * same in all cases; for smoothing they add LSE_SHIFT to LSE.
  *
  * Read by C and by both C++ compilers.
  */
@@ -30,15 +31,15 @@ enum {
     Q_SCALES,  /* fp32 [batch, heads, q_scale_count] */
     K_SCALES,  /* fp32 [batch, kv_heads, k_scale_count] */
     V_SCALES,  /* the same shape */
-    LSE_SHIFT, /* fp32 [batch, heads, seqlen_q]: what is to be added to LSE, see --smooth-k; else 0 */
+    LSE_SHIFT, /* fp32 [batch, heads, seqlen_q]: what the kernels add to LSE (smooth.cuh); 0 without --smooth-k */
     K_MEAN,    /* fp32 [batch, kv_heads, D]: what was subtracted from every key; only written with --smooth-k */
     FP8_BUFFERS
 };
 
 #define LEAST_SCALE 0x1p-100f
 
-/* Rows that share a scale. 64 queries are the least that a kernel's warp or warpgroup works on together. 128 keys are a key
- * tile: S of one tile has one scale, and so has its product with V. */
+/* Rows that share a scale with --scaling block. 64 queries are the query tile of both kernels. 128 keys are wgmma's key
+ * tile and two of mma's: so S of one tile has one scale, and so has its product with V. */
 enum { BLOCK_Q = 64, BLOCK_K = 128 };
 
 HOST_DEVICE static inline int q_scale_count(const Problem *p) { return (p->seqlen_q + BLOCK_Q - 1) / BLOCK_Q; }
@@ -79,8 +80,10 @@ HOST_DEVICE static inline float rotation_sign(int d) {
     return (pairs ^ pairs >> 1) & 1 ? -1.0f : 1.0f;
 }
 
-/* Where Q and K are huge, m is, too, and has lost bits that s scale_log2 - m, rounded once, would have: P of the maximum would
- * not be 2^0 but anything. So above this scale_log2, where scores may pass 2^24, S is multiplied and rounded first. */
+/* The largest scale_log2 with which no score, times scale_log2, passes 2^24. The exponent of P, s scale_log2 - m, is
+ * one fma: its product is not rounded, but m is such a product, rounded. Beyond 2^24 m's rounding error may be 1 and
+ * more, and P of the maximum would not be 2^0. So with a larger scale_log2 the kernels multiply S first, which rounds
+ * it as m was. */
 HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
 
 #ifdef __cplusplus
@@ -90,7 +93,8 @@ extern "C" {
 /* The workspace above; both variants have the same. */
 int fp8_plan(const Problem *p, Buffer *workspace);
 
-/* The pre-pass: Q, K, V to the workspace. What it left there; the variants differ in how exactly they compute with it. */
+/* The pre-pass: Q, K, V to the workspace. And, for the check of the results: what numbers it left there, on the host,
+ * and how exactly each variant computes with them. */
 void fp8_quantise(const Problem *p, const Tensors *t, const Buffer *workspace);
 PreparedRounding fp8_mma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
 PreparedRounding fp8_wgmma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);

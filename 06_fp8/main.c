@@ -14,12 +14,12 @@ const Stage stage = {
         [SMOOTH_K] = {.name = "smooth-k", .help = "subtract the mean of the keys from each key"},
     },
     .variants = {
-        {.name = "mma", .idea = "tuned in 8 bits, on every chip", .launch = fp8_mma, .plan = fp8_plan,
+        {.name = "mma", .idea = "04_fa2/tuned with 8-bit operands, on every chip", .launch = fp8_mma, .plan = fp8_plan,
          .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
-         .prepare_name = "quantise", .prepare = fp8_quantise, .prepared_values = fp8_mma_prepared_values},
+         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .prepared_values = fp8_mma_prepared_values},
         {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
          .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1,
-         .prepare_name = "quantise", .prepare = fp8_quantise, .prepared_values = fp8_wgmma_prepared_values},
+         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .prepared_values = fp8_wgmma_prepared_values},
     },
 };
 

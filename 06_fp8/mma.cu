@@ -1,20 +1,21 @@
 /* 06_fp8/mma - 04_fa2/tuned with both products in 8 bits, on every chip.
  *
- * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of 8
- * bits where m16n8k16 takes 16 of 16. The pre-pass (quantise.cu) has brought the inputs into 8 bits; here S and O get their
- * scales back, P is rounded to 8 bits as well, and V arrives transposed. The rest is tuned: compare the two.
+ * The idea. Halve the bytes of Q, K and V, and double what one instruction multiplies: mma m16n8k32 takes 32 numbers of
+ * 8 bits where m16n8k16 takes 16 of 16 bits. The pre-pass (quantise.cu) has made 8-bit copies of the inputs, with V
+ * transposed. This kernel multiplies S and O by the scales, and rounds P to 8 bits as well. The rest is as in
+ * 04_fa2/tuned.
  *
  * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax
  *             scale.
- * P.          A probability is at most 1 and mostly far below. e4m3 ends at 2^-9, but upwards it has room to 448. So P = 1
- *             becomes 2^8 in e4m3 and 2^15 in e5m2: the exponent is added for free, where the maximum is subtracted. l is
- *             summed of the same P, unrounded, so that O / l needs no correction; LSE does. There is no room above: m must
- *             follow every new maximum.
- * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So a key tile's product is summed
- *             apart, and joins O in fp32, once a tile, with V's scale: O = alpha O + v_scale (P V8).
- * V.          mma's B operand wants neighbours in k, here keys, in one register. ldmatrix moves pairs of bytes and cannot
- *             transpose single ones, so the pre-pass has; in the order of keys in which P lies in the accumulators (fp8.h:
- *             key_at_place).
+ * P.          A probability is at most 1 and mostly far below. The smallest number of e4m3 is 2^-9, the largest 448. So
+ *             P = 1 becomes 2^8 in e4m3 and 2^15 in e5m2. That costs nothing: the power is added to the exponent, where
+ *             the maximum is subtracted. l is summed from the same P before rounding, so that O / l needs no correction;
+ *             LSE needs one. No P may be larger, so m must follow every new maximum.
+ * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So the product P V8 of a key
+ *             tile starts from 0, and is then added to O in fp32, with V's scale: O = alpha O + v_scale (P V8).
+ * V.          In P V the sum runs over keys, and mma wants neighbouring keys in one register. ldmatrix moves pairs of
+ *             bytes and cannot transpose single ones, so the pre-pass has transposed V; and it has put V's keys into
+ *             the order in which P lies in the accumulators (fp8.h: key_at_place).
  *
  * Who owns what. As in tuned: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
  * first.
@@ -27,11 +28,11 @@
  *     warp 3 | 16 x Bc|        |        |     v
  *            +--------+--------+--------+
  *
- * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V, half of
- * tuned's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB: less than
- * sm_75 has, so one shape for all chips.
- * On sm_89 the tensor cores take 8 bits as they are. On sm_90 mma.sync does not: the compiler unpacks the operands to fp16,
- * and this kernel is slower than tuned. There it is a lesson in accuracy; for speed see wgmma.cu.
+ * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V,
+ * half of tuned's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB:
+ * less than sm_75 has, so one shape for all chips. On sm_89 the tensor cores multiply 8-bit numbers. On sm_90 mma.sync
+ * has no 8-bit form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
+ * what 8 bits lose; for speed see wgmma.cu.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
@@ -45,11 +46,11 @@
 constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
 constexpr int THREADS = 32 * WARPS;
 
-/* Two neighbours of 8 bits. Tiles and ldmatrix handle 16-bit elements, and do not look inside. */
+/* Two neighbouring 8-bit numbers, as one element. Tile and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
 
-/* A warp owns 16 rows, half of tuned's: beside O and S its registers hold unpacked operands where the tensor cores do not
- * take 8 bits themselves. Together its block is a tile of queries that share a scale, and Bc keys share one, too. */
+/* A warp owns 16 rows, half of tuned's, because on sm_90 its registers also hold operands that were unpacked to 16
+ * bits. The block's Br queries share a scale, and so do the Bc keys of a tile. */
 constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
 
@@ -65,7 +66,7 @@ template <typename T, int D> struct Fp8Shared {
     };
 };
 
-/* What the pre-pass left, as the kernel takes it. */
+/* The workspace of fp8.h; codes in pairs. */
 struct Quantised {
     const Pair *q8, *k8, *vt8;
     const float *q_scales, *k_scales, *v_scales, *lse_shift;
@@ -159,8 +160,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             scale_log2 = 1;
         }
 
-        /* The maximum. It must be the true one: e4m3 has no room for a P above it. */
-        float alpha[2]; /* of what was summed with the old one */
+        /* The maximum. m follows each new one: e4m3 has no room for a P above 2^8. */
+        float alpha[2]; /* factor of what was summed with the old maximum */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float row_max = s[0][2 * h];

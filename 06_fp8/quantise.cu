@@ -1,23 +1,25 @@
 /* 06_fp8/quantise - the pre-pass: Q, K and V to 8 bits, with scales, and V transposed.
  *
- * The idea. An 8-bit float has a few bits of mantissa and a small range. The scale maps the largest |x| of a group, amax, to
- * the largest number of the format: what is 2^14 times smaller (e4m3) still has all its bits of mantissa. So the error is
- * relative to x itself, and the largest products of a score make its error. Three remedies, each for inputs of its kind:
+ * The idea. A number x is stored as x / scale, rounded to 8 bits. The scale of a group of numbers maps their largest
+ * |x|, amax, to the largest number of the format. In e4m3 all numbers down to amax / 28672 are rounded with the same
+ * relative error, at most 2^-4; smaller ones are subnormal and lose bits. So the error of a score q . k = sum of q_d
+ * k_d comes from its largest terms. Three options make it smaller, each for inputs of one kind:
  *
- *     smaller groups    --scaling block: a scale for 64 queries or 128 keys, not for all of a head. For heads in which some
- *                       tiles are far larger than others.
- *     rotation          --hadamard: q and k are both multiplied by an orthogonal matrix R. Nothing changes, as (q R).(k R)
- *                       = q R R^T k = q . k. But one large component becomes D components 1/sqrt(D) as large, and D errors
- *                       of random sign in the place of one add up to less. For outliers.
- *     smoothing         --smooth-k: the mean of all keys is subtracted from every key. q . (k - mean) = q . k - q . mean:
- *                       every score of a row falls by the same number, and softmax does not see it. LSE does: it gets it
- *                       back. For keys that have much in common.
+ *     --scaling block   a scale for 64 queries or 128 keys, not for all of a head. For heads in which some tiles are
+ *                       thousands of times larger than others.
+ *     --hadamard        q and k are both multiplied by an orthogonal matrix R. Scores do not change: (q R).(k R) =
+ *                       q R R^T k = q . k. But one large component becomes D components 1/sqrt(D) as large, and their
+ *                       D errors of random sign add up to less than one large error. For outliers.
+ *     --smooth-k        the mean of all keys is subtracted from every key. q . (k - mean) = q . k - q . mean: every
+ *                       score of a row falls by the same number, which softmax does not see. LSE falls by that number,
+ *                       too, and the attention kernel adds it again. For keys that have much in common.
  *
- * The last two are in files of their own, rotate.cuh and smooth.cuh, and so is V, transpose.cuh. row_tile.cuh is what they share:
- * a block has a tile of 64 queries or 128 keys, which is what may share a scale, in registers. Here is rounding itself.
+ * Where what is. row_tile.cuh: a block's tile of 64 queries or 128 keys in registers, and its scale. rotate.cuh,
+ * smooth.cuh: the last two options. transpose.cuh: V, which is stored transposed. This file: scales of heads, rounding,
+ * and the launches.
  *
- * What it costs. Read once 2 (Nq + 2 Nk) D bytes a head, written half of it; --scaling tensor reads all of it once more
- * before, for the maxima; --smooth-k reads K once more. No FLOPs to speak of: device memory is the limit.
+ * What it costs. 2 (Nq + 2 Nk) D bytes a head are read, half as many are written. --scaling tensor reads all inputs
+ * once more before, for the maxima; --smooth-k reads K once more. FLOPs do not count: device memory is the limit.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --scaling block --hadamard
  */
@@ -26,7 +28,7 @@
 
 /* ---- scales ---- */
 
-/* --scaling tensor, first step: the maximum of each tile, to where its scale will be. */
+/* --scaling tensor, first step: each tile's maximum, written to the place where the tile's scale will be. */
 template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, const float *k_mean, int rotated) {
     SHARED_MEMORY(Warps, shared);
     const TileIndex index = tile_index(x);
@@ -38,7 +40,7 @@ template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, cons
         x.scales[index.flat] = amax;
 }
 
-/* Second step: the maximum of each head, as a scale, to all of its tiles. One block a head. */
+/* Second step, one block a head: the head's maximum becomes a scale, which is written for all of its tiles. */
 template <typename F> __global__ void head_scale(float *scales, int tiles) {
     SHARED_MEMORY(Warps, shared);
     float *mine = scales + (size_t)blockIdx.x * tiles, amax = 0;
@@ -51,7 +53,8 @@ template <typename F> __global__ void head_scale(float *scales, int tiles) {
 
 /* ---- rounding ---- */
 
-/* Q and K. lse_shift is NULL for K. `k_mean` is of the key heads; for Q it is not subtracted but gives LSE's shift. */
+/* Rounds Q or K. For K, lse_shift is NULL, and k_mean, if it is given, is subtracted. For Q nothing is subtracted:
+ * scale q . k_mean is written to lse_shift. k_mean: [batch, kv_heads, D] or NULL. */
 template <typename T, typename F, int D, int Rows>
 __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *lse_shift) {
     SHARED_MEMORY(Warps, shared);
@@ -67,7 +70,7 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
         x.scales[index.flat] = scale;
     const float inverse = 1 / scale;
 
-    float turned_mean[8] = {}; /* as it looks from rows that were rotated */
+    float turned_mean[8] = {}; /* this thread's components of the mean, rotated if the rows of Q are */
     if (lse_shift && mean) {
         load_8(turned_mean, mean + 8 * tile.chunk());
         if (p.settings[HADAMARD])

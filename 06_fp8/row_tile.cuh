@@ -12,7 +12,7 @@
 
 constexpr int THREADS = 256;
 
-/* One of Q, K and V on its way. */
+/* One of Q, K and V: where it comes from and where its 8-bit copy goes. */
 struct Operand {
     const void *from;
     void *to;      /* Q8, K8 or VT8 */

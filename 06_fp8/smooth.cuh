@@ -1,7 +1,8 @@
 /* smooth.cuh - --smooth-k: the mean of the keys, and what subtracting it takes from LSE.
  *
- * q . (k - mean) = q . k - q . mean: every score of a row falls by the same number, scale q . mean, and softmax does not see it.
- * LSE does: it gets it back. RowTile subtracts the mean as it loads; here it is computed, in two steps.
+ * q . (k - mean) = q . k - q . mean: every score of a row falls by the same number, scale q . mean. Softmax does not
+ * see that. LSE falls by the number, too, and the attention kernel adds it again (LSE_SHIFT). RowTile subtracts the
+ * mean as it loads; this file computes it, in two steps.
  */
 #ifndef FA_SMOOTH_CUH
 #define FA_SMOOTH_CUH
@@ -49,8 +50,8 @@ template <int D> __global__ void key_mean(Problem p, const float *sums, const in
     k_mean[(size_t)blockIdx.x * D + threadIdx.x] = sum / max(keys, 1);
 }
 
-/* q . mean of the row that these D/8 lanes have, in units of q's scale: of q as it was rounded, since that is the q that the
- * scores are made of, and of the mean as it looks from the rows that were rotated. */
+/* q . mean for the row that these D/8 lanes hold, divided by q's scale. q is taken as it was rounded, because the
+ * scores are made of the rounded q; the mean is rotated where Q is. */
 template <typename F, int D> __device__ static float dot_with_mean(uint2 packed_q, const float (&turned_mean)[8]) {
     float q[8], sum = 0;
     unpack_8<F>(q, packed_q);

@@ -1,15 +1,16 @@
-/* transpose.cuh - V to 8 bits, and transposed: mma and wgmma want neighbours in k, here keys, side by side, and neither they nor
- * ldmatrix can transpose single bytes. It goes through shared memory: a thread brings 8 components of four keys and stores 8
- * times four keys of one component, in the order of keys that fp8.h explains.
+/* transpose.cuh - V to 8 bits, and transposed. In P V the sum runs over keys, so mma and wgmma want neighbouring keys
+ * side by side; V has neighbouring components side by side. In 8 bits neither ldmatrix nor wgmma can transpose on the
+ * way. So the pre-pass does, through shared memory: a thread loads 8 components of each of four keys, and stores, for
+ * each of the 8 components, four keys together, in the order of keys that fp8.h explains (key_at_place).
  */
 #ifndef FA_TRANSPOSE_CUH
 #define FA_TRANSPOSE_CUH
 
 #include "row_tile.cuh"
 
-/* A key tile of V on its way: row d holds that component of 128 keys. Four keys are stored together. A warp's lanes store
- * eight chunks of components (d / 8) of four neighbouring groups; rows start at the same bank, so the 16-byte chunks of a
- * row are permuted by d / 8, and the eight do not meet. */
+/* A key tile of V in shared memory, transposed: row d holds component d of 128 keys, 128 bytes, so all rows start at
+ * the same bank. In one store the lanes of a warp write to eight rows, d = 8 chunk + j for chunk = 0 .. 7, and to the
+ * same 16 bytes of each row. Those would be the same banks; so a row's 16-byte chunks are permuted by d / 8. */
 template <int D> struct TransposedTile {
     Warps warps;
     alignas(128) unsigned char byte[D * BLOCK_K];

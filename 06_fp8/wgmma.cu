@@ -1,8 +1,8 @@
 /* 06_fp8/wgmma - attention in 8 bits on Hopper's own instructions: wgmma multiplies, TMA loads.
  *
- * The idea. mma.sync takes both operands from registers, a warp at a time, and on Hopper has no 8-bit form. wgmma lets four
- * warps multiply straight from shared memory, twice as fast in 8 bits as in 16. It runs by itself, and so does TMA, which
- * brings whole tiles at the word of one thread. What is left to the threads is softmax.
+ * The idea. mma.sync takes both operands from registers, a warp at a time, and on Hopper has no 8-bit form. wgmma lets
+ * four warps together multiply straight from shared memory, twice as fast in 8 bits as in 16. TMA copies a whole tile
+ * when one thread asks for it. What is left to the threads is softmax.
  *
  * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
  * the last one first.
@@ -15,16 +15,18 @@
  *     warp 3 | 16 x Bc|        |        |   v       40 KB at D = 128                     168: three blocks a multiprocessor
  *            +--------+--------+--------+
  *
- * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other, and K and V have one place each:
- * the next K is asked for when Q K^T is done, the next V when P V is. Nothing overlaps within a block. Other blocks do that:
- * while one is at its softmax, two others can multiply. No pipeline, no warps with special duties.
+ * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other. Shared memory has room for
+ * one tile of K and one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block
+ * nothing overlaps. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
- * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc exponentials
- * on the special-function units (512 clocks), some 500 instructions a warp (500 clocks of its scheduler). 2 Bc D bytes come
- * from L2: at 900 TFLOP/s some 7 TB/s, which is why heads take turns (HEADS_TOGETHER). What was tried is in notes/06_fp8.md.
+ * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc
+ * exponentials on the special-function units (512 clocks), some 550 instructions a warp (550 clocks of its scheduler).
+ * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why few heads are worked on at a time
+ * (HEADS_TOGETHER). What was tried is in notes/06_fp8_hopper.md.
  *
- * The workspace is what quantise.cu left: fp8.h. 08_fa3/wgmma does the same in 16 bits, which tells what the instruction
- * brings from what the 8 bits bring.
+ * The workspace is what quantise.cu left there: fp8.h. 08_fa3/wgmma does the same in 16 bits: the difference between
+ * the two is what the 8 bits bring, and the difference between 08_fa3/wgmma and 04_fa2/tuned is what the instruction
+ * brings.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
@@ -35,11 +37,12 @@ constexpr int THREADS = 128; /* one warpgroup */
 constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
 constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row of a panel of V^T's tile, 128 bytes */
 
-/* What registers leave room for: 65536 / 128 / 3 = 170 a thread; with half of O, 128. */
+/* Blocks a multiprocessor, by its 65536 registers: three leave each of 128 threads 170. At D = 64, O and P V take half
+ * as many, and 128 a thread are enough: four blocks. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
-/* The some 400 blocks that an H200 runs at once then share the K and V of 8 heads, 50 to a head, and all but the first find a
- * tile in L2. */
+/* Heads whose blocks run at the same time. An H200 runs some 400 blocks at once, 50 for each of 8 heads. The first of
+ * the 50 that asks for a tile of K or V brings it from device memory; the others find it in L2. */
 constexpr int HEADS_TOGETHER = 8;
 
 template <typename E, int D> struct WgmmaShared {
@@ -87,7 +90,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
                 *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
 
-    /* m is kept times scale_log2, as the exponents are. O is in units of V's scale, o_scale. */
+    /* m is the maximum times scale_log2, like the exponents. O is kept divided by o_scale, V's last scale. */
     float o[D / 2] = {}, o_scale = 1;
     float m[2] = {LOWEST, LOWEST}, l[2] = {};
 
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             scale_log2 = 1;
         }
 
-        /* The maximum. `alpha` brings O to the new one, and from the last tile's V scale to this one's. */
+        /* The maximum. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
         float alpha[2], exponent[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -139,10 +142,11 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         }
         o_scale = v_scale;
 
-        /* P = 2^(scale_log2 S - m), scaled up to E's largest power of two: it then has numbers down to 2^-17 (e4m3) or 2^-31
-         * (e5m2), not 2^-9 and 2^-16. l is summed of the same P before it is rounded, so that O / l is as ever; a tile's on its
-         * own first, because beside a large l a single P loses its last bits. Rounded, P is the A operand: a quarter has rows
-         * lane / 4 + 8 (quarter % 2) and four of a step's 32 keys, of the left 16 or the right. */
+        /* P = 2^(scale_log2 S - m), times E's largest power of two: so probabilities down to 2^-17 (e4m3) or 2^-31
+         * (e5m2) can be told from 0, not only down to 2^-9 and 2^-16. l is summed from the same P before rounding, so
+         * that O / l needs no correction. A tile's P are summed first, because a single P added to a large l would lose
+         * its last bits. Rounded, P is the A operand: a quarter has rows lane / 4 + 8 (quarter % 2), and four of a
+         * step's 32 keys: of the first 16 keys if quarter < 2, else of the last 16. */
         float tile_l[2] = {};
 #pragma unroll
         for (int i = 0; i < Bc / 2; i++) {
@@ -159,7 +163,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
                 a[step][quarter] = pack_4<E>(four[0], four[1], four[4], four[5]); /* of two atoms: V's keys have this order */
             }
 
-        /* P V, into registers of its own: wgmma adds 8-bit products with fewer bits than fp32 has. O is summed in fp32. */
+        /* P V, into registers of its own: wgmma adds 8-bit products with only some 13 bits. O is summed in fp32. */
         mbarrier_wait(&shared.v_full, parity);
         float product[D / 2];
         wgmma_fence(product, a);
@@ -181,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     }
 
     /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
-    float to_o[2]; /* from units of o_scale and l */
+    float to_o[2]; /* what O is multiplied by: V's scale, divided by l */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float l_row = quad_sum(l[h]);

@@ -1,9 +1,9 @@
 /* 07_flash_decoding/cache - fills the 8-bit K/V cache. Two kernels, each over K and V of all heads in slices.
  *
- *     cache_largest     the largest |x| of each slice of a head's keys
- *     cache_fill        from those the head's scale, largest / 448, so that the largest x becomes e4m3's largest number;
- *                       then each x / scale, rounded to e4m3. (Not x times 1 / scale: that is infinite where the keys are
- *                       1e-38, and 0 times infinity is NaN.)
+ *     cache_largest     finds the largest |x| of each slice of a head's keys
+ *     cache_fill        computes from those the head's scale, largest / 448, so that the largest x becomes e4m3's largest
+ *                       number; then stores x / scale, rounded to e4m3. (Not x times 1 / scale: 1 / scale is infinite where
+ *                       the keys are 1e-38, and 0 times infinity is NaN.)
  *
  * Device memory: K and V twice, 2 bytes each, and once, 1 byte. Keys that do not exist become 0.
  */
@@ -18,7 +18,8 @@ enum {
 };
 constexpr float E4M3_LARGEST = 448;
 
-/* The keys of this block: blocks are numbered tensor (K, V) x head x slice. */
+/* Which keys a block works on. Blocks are numbered tensor by tensor (K, then V), in there head by head, in there slice
+ * by slice. */
 struct Slice {
     int tensor, head, slice; /* head: batch * kv_heads + K/V head */
     int first_key, end, keys; /* of the slice as stored; keys that exist in the whole head */

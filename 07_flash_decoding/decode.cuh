@@ -1,9 +1,9 @@
 /* decode.cuh - what all variants share: how a warp gets its keys, and how (m, l, O) of several warps become one.
  *
- * One block computes a tile of rows against keys, tile by tile. The *keys* of a tile are divided between its warps, since with
- * so few rows there is nothing else to divide. (04_fa2 divides the rows, and pays nothing for merging; here merging comes once
- * at the end of a long walk.) A warp shares nothing with the others on the way: it copies its own keys into its own part of
- * shared memory, waits for its own copies only, and keeps m, l and O of *all* rows for the keys it has seen.
+ * A block walks over key tiles with a tile of rows. There are too few rows to divide among the warps (as 04_fa2 does),
+ * so the warps divide the *keys* of each key tile, and merge once, at the end of the walk. Until then a warp shares
+ * nothing with the others: it copies its own keys into its own part of shared memory, waits for its own copies only,
+ * and keeps m, l and O of *all* rows over the keys that it has seen.
  *
  *                 key tile 0              key tile 1                    a warp's shared memory
  *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+-------+
@@ -23,7 +23,8 @@
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
 
-/* K and V as they are read: the tensors, or the 8-bit cache, whose numbers are to be multiplied by a scale a head. */
+/* Where K and V are read: in the tensors, or in the 8-bit cache, whose numbers are to be multiplied by a scale for each
+ * K/V head. */
 struct Cache {
     const void *k, *v;
     const float *k_scale, *v_scale; /* [batch * kv_heads], or NULL: 1 */
@@ -35,11 +36,11 @@ inline Cache cache_of(const Problem &p, const Tensors &t, const Buffer *workspac
     return {workspace[CACHE_K].pointer, workspace[CACHE_V].pointer, scales, scales + p.batch * p.kv_heads};
 }
 
-/* A head of the problem, see decode.h. */
+/* A head in decode.h's sense: some rows of a group, and the K/V head that they read. */
 struct Head {
-    int kv;        /* batch * kv_heads + K/V head */
-    int row, rows; /* its rows: the first, and how many, of the K/V head's */
-    int keys, tiles;
+    int kv;          /* batch * kv_heads + K/V head */
+    int row, rows;   /* the first of its rows among the group's, and how many there are */
+    int keys, tiles; /* that exist, and the key tiles that they make */
 };
 __device__ inline Head head_at(const Problem &p, const int *key_lengths, const Work &work, int index) {
     Head head;
@@ -51,9 +52,9 @@ __device__ inline Head head_at(const Problem &p, const int *key_lengths, const W
         head.keys = key_lengths[head.kv / p.kv_heads], head.tiles = tiles_of(head.keys, work.tile_keys);
     return head;
 }
-/* Its first row, counted through the whole problem: places in Q and O (times D) and in LSE. */
+/* The number of a head's first row, counted through the whole problem: its place in LSE and, times D, in Q and O. */
 __device__ inline size_t head_row_of(const Work &work, const Head &head) { return (size_t)head.kv * work.rows + head.row; }
-/* What K or V of the cache is to be multiplied by. */
+/* What K or V of this head is to be multiplied by. */
 __device__ inline float scale_of(const float *scales, const Head &head) { return scales ? scales[head.kv] : 1; }
 
 /* ---- a warp's shared memory. Rows is MmaRows (mma_rows.cuh) or FmaRows (fma_rows.cuh): the arithmetic. ---- */
@@ -102,8 +103,9 @@ template <typename T> __device__ inline void store_4(T *to, float4 x) {
     *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
 }
 
-/* Merges one slab of what the warps of the block have laid into stage `slot` and into m and l. Writes O, times o_scale, and LSE of
- * those of the `rows` rows that are in the slab. Each thread takes four neighbouring columns. */
+/* Merges what the warps of the block have stored: their O of the rows of one slab, in stage `slot`, and their m and l.
+ * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` in all slabs). Each thread
+ * takes four neighbouring columns. */
 template <typename Rows, typename Out>
 __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, int rows, float o_scale, Out *o, float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;
@@ -135,8 +137,8 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, i
     }
 }
 
-/* The end of a walk over keys: the warps' states become O and LSE of `rows` rows, at `o` and `lse`, by way of stage `slot`, which
- * nothing is on its way to. */
+/* The end of a walk over keys: the states of the warps become O and LSE of `rows` rows, written to `o` and `lse`. They
+ * pass through stage `slot` of shared memory, which no copy may be on its way to. */
 template <typename State, typename Rows, typename Out>
 __device__ inline void finish(State &state, WarpShared<Rows> *warp, int slot, int rows, float o_scale, Out *o, float *lse) {
     WarpShared<Rows> &own = warp[threadIdx.x / 32];

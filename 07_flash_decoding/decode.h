@@ -1,12 +1,15 @@
 /* decode.h - how a decoding problem is cut into work, and where its 8-bit cache lies: what the launchers, the kernels and the
  * traffic formulas agree on.
  *
- * Decoding has few queries and many keys. The query heads of a group share their K/V head, so their rows form one matrix:
- * row r of a K/V head is query r % seqlen_q of the group's member r / seqlen_q. In memory these rows of Q, O and LSE are
- * neighbours already. Taken together they need each byte of K and V once.
+ * Decoding has few queries and many keys. With grouped heads, heads / kv_heads query heads, a *group*, read the same
+ * K/V head. The queries of all heads of a group are taken as the rows of one matrix: row r is query r % seqlen_q of the
+ * group's head number r / seqlen_q. In memory these rows of Q, O and LSE are neighbours already. A block that works on
+ * all rows of a group reads each byte of K and V once for all of them.
  *
- * A *head* here is a tile of such rows and the K/V head they read: batch entries x K/V heads x row tiles of them, in this order.
- * A head's keys are cut into *key tiles*, which a block takes one after the other, each of its warps a part of the tile.
+ * A block takes at most tile_rows rows. So in this folder *head* means a unit of work: a tile of the rows of one group,
+ * and the K/V head that they read. Heads are numbered batch entry by batch entry, in there K/V head by K/V head, in
+ * there row tile by row tile. The keys of a head are cut into *key tiles*, which a block takes one after the other;
+ * each warp takes a part of the tile.
  */
 #ifndef FA_DECODE_H
 #define FA_DECODE_H
@@ -14,12 +17,12 @@
 #include "../common/device/device.h"
 #include "../common/stage.h"
 
-enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings: 0 is auto, none, same */
+enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings; 0 means: auto, none, same */
 
 enum {
-    /* A warp copies TILE_BYTES of K and as many of V at a time, and the next such pair is on its way while it computes. Memory
-     * answers after about 1 us: at 4.1 TB/s and 132 multiprocessors that is 31 KB each that have to be under way at any time;
-     * 8 warps x 8 KB are twice that. A third stage was measured, and brought nothing. */
+    /* A warp copies TILE_BYTES of K and as many of V at a time, a *stage*; while it computes with one stage, the next
+     * one is on its way. By Little's law, bytes under way = bandwidth x latency: 4.3 TB/s x 0.7 us are 23 KB for
+     * each of 132 multiprocessors. 8 warps x 8 KB are more than twice that. A third stage brought nothing. */
     TILE_BYTES = 4096,
     STAGES = 2,
     MAX_WARPS = 8,
@@ -45,10 +48,8 @@ constexpr
     return STAGES * 2 * TILE_BYTES + (2 * 4 * tile_rows + 127) / 128 * 128;
 }
 
-HOST_DEVICE static inline int tiles_of(int keys,
-                                       int tile_keys) { /* one at least, so that somebody writes O = 0 and LSE = -inf */
-    return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1;
-}
+/* Key tiles of a head with so many keys. At least one: also without keys a block must write O = 0 and LSE = -inf. */
+HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) { return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1; }
 
 static inline Work work_of(const Problem *p) {
     Work w;
@@ -76,15 +77,13 @@ extern "C" {
 Split decode_split(const Problem *p);             /* split_k.cu */
 int decode_equal_shares_blocks(const Problem *p); /* equal_shares.cu: how many it launches */
 
-/* The 8-bit cache of --kv-cache e4m3: K and V as e4m3, times one scale for each of their heads. Decoding reads K and V once for
- * each new token, and writes them once for ever. A model keeps them in 8 bits, and fills the cache token by token as it goes;
- * here the whole cache is filled before the timed part starts. It is the first part of every variant's workspace. */
+/* The 8-bit cache of --kv-cache e4m3: each K/V head of K and of V in e4m3, with one scale. A model adds a token's K and
+ * V to its cache once, and reads the whole cache for each new token. Here the cache is filled as a whole, before the
+ * timed part starts. It is the first part of every variant's workspace; the variant's own buffers follow. */
 enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS };
 
 static inline int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
-static inline int cache_buffers(const Problem *p) {
-    return cache_wanted(p) ? CACHE_BUFFERS : 0;
-} /* a variant's own follow */
+static inline int cache_buffers(const Problem *p) { return cache_wanted(p) ? CACHE_BUFFERS : 0; }
 
 /* Variant.plan, .prepare and .prepared_values of the cache: cache.cu, prepared_values.c. */
 Planner cache_plan;

@@ -1,41 +1,45 @@
 /* 07_flash_decoding/equal_shares - Flash-Decoding, the line of all keys in equal shares, merged in the same launch.
  *
- * The idea. Pieces of a head are too few or too many as soon as heads are not equally long, or not a divisor of what the chip
- * holds. So all keys of all heads are laid end to end on one line, and the line is cut into as many equal shares as blocks are
- * resident on the chip at once. Nobody is idle and nobody comes a second time, whatever the number of heads and however unequal
- * their lengths:
+ * The idea. With a fixed number of pieces a head, as in split_k, multiprocessors are idle if heads are not equally
+ * long, or if the number of blocks is not a multiple of what the chip holds at once. So the key tiles of all heads are
+ * laid end to end on one line, and the line is cut into as many equal shares as the chip holds blocks at once. All
+ * blocks start together and end together, whatever the number of heads and their lengths. (Stream-K does the same for
+ * matrix products: Osama et al. 2023.)
  *
  *     head       0            1       2                    3
  *            |------------|-------|--------------------|-----------|        tiles of keys ->
  *     block  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  |10 |        equal shares
  *
- *     block 2 has the end of head 0 and the beginning of head 1: two partial results.
- *     Block g's part of head h goes to place g + h; no two such pairs have the same sum, since the line is walked one way.
+ *     Block 2 has the end of head 0 and the beginning of head 1: two partial results.
+ *     Block g's part of head h goes to place g + h of the workspace. From one part to the next on the line, g or h or
+ *     both grow by one, so no two parts have the same place.
  *
- * The merge takes place in the same launch. Whoever has written a partial result draws a ticket of its head; who draws
- * the last one knows that all others are written, and merges them, in the order of the keys: the same bits every time.
+ * The merge takes place in the same launch. A block that has written a partial result adds 1 to a counter of the head;
+ * the number before is its *ticket*. The block that draws the last ticket knows that all partial results of the head
+ * are written. It merges them, in the order of the keys and not of arrival: the same bits every time.
  *
- * What it costs. Device memory: as split_k. Time: bytes / bandwidth, and the launch, the first answer of memory and the merge,
- * some microseconds. The bits of a head's result depend on what else is in the batch, as the cuts do.
+ * What it costs. Device memory: as split_k. Time: bytes / bandwidth; and some microseconds for the launch, the first
+ * answer of memory and the merge. Where the line is cut depends on all heads of the batch, and so do the last bits of a
+ * head's result.
  *
  *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant equal_shares
  */
 #include "fma_rows.cuh"
 #include "mma_rows.cuh"
 
-/* Partial results, [blocks + heads] places of `rows` rows each. */
+/* Partial results: o [places, rows, D], lse [places, rows], with blocks + heads places. */
 struct Partials {
     float *o, *lse;
-    int rows;
-    int *tickets; /* [heads], drawn so far; 0 before and after a launch */
+    int rows;     /* of a place: those of one head */
+    int *tickets; /* [heads]: how many tickets of the head have been drawn; 0 before and after a launch */
 };
 
 /* A place on the line. */
 struct Cursor {
-    int left;  /* tiles of the block's share from here on */
-    int index; /* of the head */
-    int tile;  /* of the head */
-    int start; /* where the head starts on the line */
+    int left;  /* key tiles of the block's share from here on */
+    int index; /* the head's number */
+    int tile;  /* which key tile of the head */
+    int start; /* which tile of the line is the head's first */
     Head head;
 };
 
@@ -50,7 +54,7 @@ __device__ inline void advance(Cursor &c, const Problem &p, const int *key_lengt
     }
 }
 
-/* The sum over a warp's lanes up to this one. */
+/* The sum of x over the warp's lanes from 0 to this one. */
 __device__ inline int sum_to_here(int x) {
     for (int offset = 1; offset < 32; offset *= 2) {
         const int before = __shfl_up_sync(WHOLE_WARP, x, offset);
@@ -59,8 +63,10 @@ __device__ inline int sum_to_here(int x) {
     return x;
 }
 
-/* Heads of unequal length, end to end: fills in `share`, and returns the batch entry with tile `block * share` of the line
- * (batch: behind the last) and where on the line it starts. Lanes count the tiles of 32 entries at a time; all warps do so. */
+/* For heads of unequal length: fills in `share`, the key tiles of a block's share. Returns the batch entry in which
+ * this block's share begins, that is, which has tile blockIdx.x * share of the line (p.batch if the line is shorter),
+ * and in `start` the tile of the line at which the entry begins. Each warp does so for itself; its lanes count the
+ * tiles of 32 entries at a time. */
 __device__ inline int find_entry(const Problem &p, const int *key_lengths, const Work &work, int &share, int &start) {
     const int lane = threadIdx.x % 32, heads_an_entry = work.heads / p.batch;
     const auto tiles = [&](int b) { return b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0; };
@@ -81,7 +87,8 @@ __device__ inline int find_entry(const Problem &p, const int *key_lengths, const
     return p.batch;
 }
 
-/* Where this block's share begins; left = 0: it is empty. With key lengths, which only the device knows, fills in `share`. */
+/* Where this block's share begins; left = 0 if it is empty. With key lengths, which only the device knows, fills in
+ * `share`, too. */
 __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, const Work &work, int &share) {
     Cursor c = {};
     int tiles = work.tiles; /* of each head from c.index on, as far as they are counted here */
@@ -100,16 +107,18 @@ __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, co
     return c;
 }
 
-/* The partial results of one slab of a head's rows, merged into one (m, l, O) a warp, as if the warp had seen their keys: each
- * warp takes every warps-th of `count` places, the first of which is `place`. finish() then merges the warps. */
+/* The merge of a head's partial results, in two steps. First each warp merges some of them into one (m, l, O), as if it
+ * had walked over their keys itself: of the `count` places from `place` on, warp w takes number w, w + warps, w + 2
+ * warps, ... That is store(), for one slab of rows. Then finish() merges the warps, as at the end of a walk. */
 template <typename Rows> struct PartialRows {
     static constexpr int slab_rows = Rows::slab_rows;
     const Partials &partials;
     int place, count, rows;
 
     __device__ void store(int slab, float *to, float *to_m, float *to_l) {
-        /* A lane takes four neighbouring columns, of so many items (32 lanes further on each) and so many places at a time.
-         * Their loads are all under way together: with up to 32 places there is one wait. */
+        /* An item is four neighbouring columns of a row. At a time a lane takes `items` items, 32 apart, of `places`
+         * places, and all their loads are under way together. With 8 warps and up to 32 places there is one wait for
+         * memory. */
         constexpr int D = Rows::head_dim, fours = D / 4, items = 4, places = 4;
         const int slab_row = slab * slab_rows, end = min(slab_rows, rows - slab_row) * fours, warps = blockDim.x / 32;
         for (int first = threadIdx.x % 32; first < end; first += 32 * items) {
@@ -175,7 +184,8 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
     int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
 
-    /* `load` runs ahead of `use`, across the boundaries of heads */
+    /* Two places on the line: `use`, the keys that are computed with, and ahead of it `load`, the keys that are copied.
+     * `load` may have reached the next head already. */
     Cursor use = find_share(p, t.key_lengths, work, share);
     Cursor load = use;
     const auto load_next = [&](int slot) {
@@ -187,7 +197,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     for (int slot = 0; slot < STAGES - 1; slot++)
         load_next(slot);
 
-    int next = 0, slot = 0; /* the stage to be used next, and last */
+    int next = 0, slot = 0; /* the stage that is used next, and the one that was used last */
     while (use.left > 0) {
         const Cursor part = use; /* of a head, up to its end or the share's */
         const Head &head = part.head;
@@ -196,7 +206,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
         state.begin(p, head, (const T *)t.q + head_row * D, p.scale * scale_of(cache.k_scale, head));
         while (use.left > 0 && use.index == part.index) {
             slot = next, next = slot + 1 < STAGES ? slot + 1 : 0;
-            load_next(slot > 0 ? slot - 1 : STAGES - 1); /* to where the keys before these were */
+            load_next(slot > 0 ? slot - 1 : STAGES - 1); /* into the stage that was used before this one */
             wait_for_stage();
             auto &in = own.stage[slot].in;
             state.step(in.k, in.v, first_column_of<Rows>(work, use.tile));
@@ -213,8 +223,9 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
         const size_t place = ((size_t)blockIdx.x + part.index) * partials.rows;
         finish(state, warp, slot, head.rows, o_scale, partials.o + place * D, partials.lse + place);
 
-        /* finish() ended with a barrier, so the whole block's result is written before our ticket is drawn; and if that is the
-         * last one, everybody's result is there to be read after it */
+        /* finish() ended with a barrier, so all threads of this block have written their part of the result before
+         * thread 0 draws the ticket. The ordered atomic makes these results visible to whoever draws a later ticket. So
+         * if this ticket is the last, the results of all blocks can be read after it. */
         if (threadIdx.x == 0)
             last_ticket = atomic_add_ordered(&partials.tickets[part.index], 1) == pieces - 1;
         __syncthreads();
@@ -233,8 +244,9 @@ template <typename Rows> static size_t shared_bytes(const Work &work) {
     return work.warps * sizeof(WarpShared<Rows>) + sizeof(int);
 }
 
-/* As many as are on the chip at the same time. More would come a second time, to a chip that empties; fewer would leave a part
- * of it unused. A tile each, if the whole line is shorter than that. */
+/* How many blocks are launched: as many as the chip holds at the same time. With more, some would start when others
+ * have ended, on a chip that is emptying; with fewer, a part of it would be unused. Not more than there are key tiles
+ * on the line. */
 extern "C" int decode_equal_shares_blocks(const Problem *p) {
     const Work work = work_of(p);
     int resident = 0;

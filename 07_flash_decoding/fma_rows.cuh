@@ -1,11 +1,13 @@
 /* fma_rows.cuh - four rows against a warp's keys on the CUDA cores, K and V in fp32.
  *
- * Tensor cores have no fp32. A block takes FP32_ROWS = 4 rows at a time, whose Q fits a warp's registers: 32 numbers a row and
- * lane. A problem with more rows reads K and V again for each four, mostly from L2.
+ * Tensor cores do not multiply fp32. A block takes FP32_ROWS = 4 rows at a time, whose Q fits a warp's registers: a
+ * lane holds at most 32 numbers of each row. A problem with more rows reads K and V again for each four rows, mostly
+ * from L2.
  *
- * Who owns what. Q K^T: lane l has key l % Bc and each (32 / Bc)-th 16-byte chunk of its row, so that eight neighbouring
- * lanes read the same chunk of eight rows: no bank twice. The lanes of a key add up by shuffles. P V: lane l has D / 32
- * neighbouring columns of O and hears every key's P from the lane that has it.
+ * Who owns what. Q K^T: lane l has key l % Bc and each (32 / Bc)-th 16-byte chunk of the key's row, so that eight
+ * neighbouring lanes read the same chunk of eight rows: no bank conflict. The lanes of a key add up their parts by
+ * shuffles. P V: lane l has D / 32 neighbouring columns of O and gets every key's P, by a shuffle, from a lane that has
+ * it.
  */
 #ifndef FA_FMA_ROWS_CUH
 #define FA_FMA_ROWS_CUH
@@ -20,7 +22,7 @@ template <int D> struct FmaRows {
     static constexpr int columns = D / 32;                          /* of O, a lane's */
     using KeyTile = Tile<uint16_t, Bc, units>;
 
-    float4 q[Br][chunks]; /* times scale_log2: the largest score of a row is then m itself, to the last bit, and its P is 1 */
+    float4 q[Br][chunks]; /* times scale_log2: m is then exactly the largest score, and its P is 1 */
     float o[Br][columns], m[Br], l[Br];
     int visible[Br], whole, keys; /* keys a row sees; those that all rows see; those that exist */
 
@@ -94,7 +96,8 @@ template <int D> struct FmaRows {
         }
     }
 
-    /* l is each lane's sum over its key of every tile; the `lanes` lanes of a key have the same. */
+    /* A lane's l is the sum of P over its key of every tile. The `lanes` lanes of a key have the same l, so Bc lanes
+     * are added. */
     __device__ void store(int, float *to, float *to_m, float *to_l) {
         const int lane = threadIdx.x % 32;
 #pragma unroll

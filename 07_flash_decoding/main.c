@@ -17,7 +17,7 @@ static const char *split_k_refuses(const Problem *p) {
                                                        : NULL;
 }
 static const char *others_refuse(const Problem *p) {
-    return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "cuts no pieces to order: --splits and --split-size are split_k's"
+    return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "takes no --splits and no --split-size: only split_k does"
                                                           : split_k_refuses(p);
 }
 

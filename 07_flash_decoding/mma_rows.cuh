@@ -1,11 +1,12 @@
 /* mma_rows.cuh - up to 16 or 32 rows against a warp's keys on the tensor cores; K and V in fp16 or bf16, or in an e4m3 cache.
  *
- * The same arithmetic as in 04_fa2, for one warp alone. Most of the 16 rows of an mma are empty (grouped heads fill
- * four, say), and that costs nothing here: a warp waits for memory most of the time.
+ * The same arithmetic as in 04_fa2, for one warp alone. Most of the 16 rows of an mma are empty (a group of four query
+ * heads and one query fills four). That costs no time, because a warp waits for memory most of the time.
  *
- * From 8 bits to 16. ldmatrix moves pairs of bytes, so a register that holds two elements of a 16-bit tile holds four of an
- * 8-bit one. All four are needed by this very lane, if the order of k in an mma may change; and it may, as long as A and B
- * agree on it. Bytes 0 and 2 become one register of B, bytes 1 and 3 another:
+ * From 8 bits to 16. The tensor cores are given 16-bit numbers also with an 8-bit cache. ldmatrix moves pairs of bytes,
+ * so a register that gets two elements of a 16-bit tile gets four of an 8-bit one. mma sums over k, in any order, as
+ * long as A and B have the same order of k. So there is an order in which a lane needs just the four elements that it
+ * got. Bytes 0 and 2 become one register of B, bytes 1 and 3 another:
  *
  *     byte       0     1     2     3                K: four neighbours in d of one key. B's two halves of k, so Q is
  *              even   odd  even   odd                  read with its columns in the order 0 2 | 1 3.
@@ -18,15 +19,16 @@
  *     fp16     s 0eeee mmm0000000      2^(e - 15) x 1.m: the magnitude one place down, then times 2^8
  *     bf16     s 0000eeee mmm0000      2^(e - 127) x 1.m: the magnitude four places down, then times 2^120
  *
- * Subnormal numbers (e = 0) are subnormal in the wider format too, and right after the multiplication. The cache holds no NaN.
+ * A subnormal number (e = 0) becomes a subnormal number of the wider format, and the multiplication makes it right,
+ * too. The cache holds no NaN.
  */
 #ifndef FA_MMA_ROWS_CUH
 #define FA_MMA_ROWS_CUH
 
 #include "decode.cuh"
 
-/* Four e4m3 numbers to two pairs. x: elements 0 and 2 (bytes counted from the lowest), y: elements 1 and 3. The lower one in the
- * lower half. */
+/* Four e4m3 numbers, byte 0 the lowest, to two pairs of T. x: bytes 0 and 2; y: bytes 1 and 3; in each the lower byte's
+ * number in the lower half. */
 template <typename T> __device__ uint2 unpack_e4m3(uint32_t four);
 
 #ifdef __CUDACC__

@@ -1,33 +1,36 @@
-/* 07_flash_decoding/split_k - Flash-Decoding: the keys are split over the blocks, and the partial results merged by LSE.
+/* 07_flash_decoding/split_k - Flash-Decoding: the keys are split over the blocks; a second kernel merges the partial
+ * results by LSE.
  *
  * The idea. softmax(S) V over all keys is a weighted mean of the same over any pieces of them, and a piece's weight follows
  * from its LSE alone (Dao et al. 2023, "Flash-Decoding"):
  *
  *     LSE = ln sum_i e^LSE_i          O = sum_i e^(LSE_i - LSE) O_i
  *
- * So pieces need not know of each other. A head's keys are cut into pieces, and each block walks over one, as one_block walks
- * over all. Its O and LSE go to the workspace; when all blocks are done, a second kernel merges the pieces of each row.
+ * So pieces need not know of each other. A head's keys are cut into pieces. In the first launch each block walks over
+ * one piece, as one_block walks over all keys, and writes O and LSE of the piece to the workspace. In the second launch
+ * merge_pieces merges the pieces of each row.
  *
  *                    keys ->
  *     head 0   | block 0 | block 1 | block 2 | block 3 |       O_i, LSE_i           merge_pieces: a block a row,
  *     head 1   | block 4 | block 5 | block 6 | block 7 |    [pieces, rows, D]       a thread a column
  *     ...
  *
- * --splits n cuts a head into n pieces, as many key tiles in each but the last; --split-size n into pieces of n keys, so that
- * a head's pieces depend on nothing but its own length, nor do the bits of its result. Neither: as many pieces as make the
- * blocks fill the chip once. A head may have fewer keys than the longest one: pieces behind its end are empty, O = 0 and
- * LSE = -inf, and weigh nothing.
+ * --splits n cuts a head into at most n pieces, all of equally many key tiles but the last. --split-size n cuts it into
+ * pieces of n keys; then a head's pieces, and the bits of its result, depend on its own length alone. Without these
+ * options there are as many pieces as make the blocks fill the chip once. A head with fewer keys than the longest one
+ * has empty pieces at its end: O = 0, LSE = -inf, weight 0.
  *
- * What it costs. Device memory: K and V once, as in one_block; O and LSE of each piece written and read, 8 D rows + 8 rows bytes
- * (4 rows, D = 128: 4 KB; beside 64 KB of keys a tile). Time: bytes / bandwidth; a second launch, which waits for the last block
- * of the first; and blocks that look on, where pieces do not come out even or heads are not equally long.
+ * What it costs. Device memory: K and V once, as in one_block; O and LSE of each piece written and read, 8 D rows + 8
+ * rows bytes (4 rows, D = 128: 4 KB; a key tile has 64 KB). Time: bytes / bandwidth; a second launch, which waits for
+ * the last block of the first; and idle multiprocessors, where the number of blocks does not fit the chip or heads are
+ * not equally long.
  *
  *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant split_k --splits 8
  */
 #include "fma_rows.cuh"
 #include "mma_rows.cuh"
 
-/* The pieces' results, at piece * all rows + row. */
+/* O and LSE of each piece: o [pieces, rows, D], lse [pieces, rows], the rows of all heads. */
 struct Partials {
     float *o, *lse;
 };
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     finish(state, warp, 0, head.rows, scale_of(cache.v_scale, head), partials.o + place * D, partials.lse + place);
 }
 
-/* Block: row; thread: column. */
+/* Merges the pieces of each row. A block is a row, a thread a column. */
 template <typename T> __global__ void merge_pieces(Tensors t, int pieces, Partials partials) {
     const size_t row = blockIdx.x, rows = gridDim.x;
     const int column = threadIdx.x, D = blockDim.x;

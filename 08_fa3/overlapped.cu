@@ -1,7 +1,7 @@
 /* 08_fa3/overlapped - FlashAttention-3: softmax runs beside products, of the same warpgroup and of the others; tuned.
  *
- * The idea. In `specialised` a consumer's tile is Q K^T, then softmax, then P V, and both consumers are at the same step. The
- * tensor cores stand still during the softmax. Two changes fill that time:
+ * The idea. In `specialised` a consumer does Q K^T, then softmax, then P V of a tile, and both consumers tend to be at
+ * the same step. The tensor cores stand still during the softmax. Two changes fill that time:
  *
  *     overlap   a consumer starts S of the next tile before P V of this one. wgmma_wait<1> waits for S alone, the older of
  *               two batches, and the softmax of S runs beside P V
@@ -13,12 +13,13 @@
  *     consumer 1                        Q K1^T   P V0                            Q K2^T   P V1
  *                                                softmax of S1                            softmax of S2
  *
- * A third change: a block works on many query tiles, one after the other. There are as many blocks as multiprocessors. The
- * producer draws the next tile's number from a counter, and loads its Q, K and V while consumers still work on the last one.
+ * A third change: there are as many blocks as multiprocessors, and a block works on many query tiles, one after the
+ * other. The producer draws the next query tile's number from a counter in device memory, and loads that tile's Q, K
+ * and V while the consumers still work on the query tile before.
  *
- * Who owns what. A block is a producer warpgroup and CONSUMERS consumer warpgroups, 64 queries each. Roles, ring and barriers
- * are as in `specialised`. Q has an empty barrier now, too, and so has the description of the query tile, which the producer
- * hands to the consumers.
+ * Who owns what. A block is a producer warpgroup and two or three consumer warpgroups, 64 queries each. Roles, ring and
+ * barriers are as in `specialised`. Q, too, has an `empty` mbarrier now, since it is loaded many times. So has the
+ * description of the query tile (which head, which rows, how many keys), which the producer hands to the consumers.
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
@@ -46,7 +47,7 @@ template <int D> struct Roles {
 template <typename T, int D> struct OverlappedShared {
     Panels<T, Roles<D>::Br, D> q;
     Panels<T, Bc, D> k[STAGES], v[STAGES];
-    QueryTile tile; /* which the producer is loading */
+    QueryTile tile; /* the query tile that the producer is loading */
     Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
@@ -56,7 +57,7 @@ __device__ inline int parity(int n) { return n / STAGES % 2; }
 
 /* ---- the producer: one thread ---- */
 
-/* Says to the consumers which tile comes next, once all have read the one before. */
+/* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
 template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int turn) {
     mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
     shared.tile = tile;
@@ -86,10 +87,10 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
         if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* one draw after each tile: this was the launch's last, and the next launch begins anew */
+            *next = 0; /* a draw a query tile, so this was the launch's last; the next launch begins at 0 */
         i = gridDim.x + taken;
     }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* there are no more: no such head */
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -121,7 +122,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         wgmma_commit();
     };
 
-    /* Whose turn it is: a consumer waits at a barrier of its own, at which the one before it arrives. */
+    /* Turns: a consumer waits at a named barrier of its own, at which the consumer before it arrives when its turn
+     * ends. */
     auto my_turn = [&] { named_barrier_sync(TURN + consumer, 256); };
     auto end_turn = [&] { named_barrier_arrive(TURN + (consumer + 1) % consumers, 256); };
     if (consumer == consumers - 1)
@@ -139,7 +141,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1;
-            if (t.key_lengths && here.keys < (tile + 1) * Bc) { /* here, because all consumers meet: not within a turn */
+            if (t.key_lengths && here.keys < (tile + 1) * Bc) { /* all consumers meet: not within a turn */
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
                 zero_rows(shared.v[place(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
                 named_barrier_sync(ZEROED, 128 * consumers);
@@ -181,8 +183,10 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     mask<Bc>(s, p, here.keys, row, tile * Bc);
                 const bool moved = softmax<Bc>(s, m, l, alpha, scale_log2);
 
-                /* The next turn needs tile n + 2 of K and would wait for it soon. This loop keeps the compiler from moving
-                 * wgmma_wait<0> up, in front of the softmax. (Measured in notes/08_fa3.md.) */
+                /* The result does not need this wait; the next turn waits for tile n + 2 of K anyway. But mbarrier_wait
+                 * is a loop, and the compiler moves no wgmma_wait across a loop. Without the loop it moves
+                 * wgmma_wait<0> up, in front of the softmax, and P V and the softmax no longer overlap. (Measured in
+                 * notes/08_fa3.md.) */
                 if (tile > 0)
                     mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed for the result */
                 wgmma_wait<0>(o, a);
@@ -207,7 +211,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         write_output<T, D>(p, t, here.batch_head, row, o, m, l);
     }
     if (consumer == 0)
-        my_turn(); /* the last consumer's end_turn; no arrival is left at a barrier */
+        my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */
 }
 
 template <typename T, int D>

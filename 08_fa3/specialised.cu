@@ -1,12 +1,13 @@
 /* 08_fa3/specialised - warps with roles: one warp loads ahead, two warpgroups compute.
  *
- * The idea. In `wgmma` the threads that compute also ask for the next tile, when the place of this one is free. They meet at
- * a barrier twice a tile only to learn that it is. Here a *producer* warp does nothing but ask for tiles, as far ahead as
- * there are places, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES places each. Each place has two
- * mbarriers, at which all waiting is done (but for V's last rows, see zero_rows):
+ * The idea. In `wgmma` the threads that compute also ask for the next tile, as soon as the place of this tile is free.
+ * To know that, they meet at a barrier twice a tile. Here a *producer* warp does nothing but ask for tiles, as far
+ * ahead as there are places, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES
+ * places each. A place has two mbarriers. They are all that producer and consumers wait at (except where V's last rows
+ * are set to zero, see zero_rows):
  *
- *     full    the tile is there            TMA completes it, consumers wait for it
- *     empty   its consumers are done       their warps arrive at it, the producer waits for it
+ *     full    the tile is there              TMA's last byte ends its phase, consumers wait for that
+ *     empty   both consumers are done        each of their warps arrives, the producer waits until all have
  *
  *     producer     K0 V0 K1 V1       K2             V2       ...      K2 can be asked for when both consumers are done with K0
  *     consumer 0         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
@@ -76,8 +77,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
             shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
             for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
-                /* In its first phase a place is empty from the start: waiting for the phase before it, of the other parity,
-                 * returns at once. */
+                /* Tile n may come when the phase of `empty` before phase n / STAGES is over. A place's first tile has
+                 * no phase before it; a wait for the other parity then returns at once, as if there had been one. */
                 mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
                 mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
                 shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);

@@ -1,10 +1,11 @@
 /* 08_fa3/wgmma - FlashAttention-2 on Hopper's own instructions: TMA loads, wgmma multiplies. Every product is waited for
  * as soon as it is started.
  *
- * The idea. mma.sync, which 04_fa2 uses, takes both operands from registers: each warp loads fragments, and on Hopper it
- * cannot reach two thirds of the tensor cores' speed. wgmma lets four warps, a warpgroup, multiply from shared memory. TMA
- * brings whole tiles at the word of one thread. Both are *asynchronous*: they are started, run by themselves and are waited
- * for. This kernel waits at once. What waiting later brings is the next two rungs' subject.
+ * The idea. mma.sync, which 04_fa2 uses, takes both operands from registers: each warp loads fragments. On Hopper its
+ * rate, also without any loads, is below two thirds of what the tensor cores can do. wgmma lets four warps, a
+ * warpgroup, multiply from shared memory. TMA copies a whole tile when one thread asks for it. Both are *asynchronous*:
+ * they are started, run by themselves and are waited for. This kernel waits for each product right after starting it.
+ * The next two kernels do something else before they wait.
  *
  * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
  * the last one first.
@@ -17,9 +18,9 @@
  *     warp 3 | 16 x Bc|        |        |   v       48 KB: four blocks fit           three blocks fit: 65536 / 3 / 128 = 170
  *            +--------+--------+--------+
  *
- * The steps of a tile - Q K^T, softmax, P V - come one after the other, and K and V have one place each: the next K is asked
- * for when Q K^T is done, the next V when P V is. Within a block something always waits. Other blocks overlap with it:
- * while one is at its softmax, two others can multiply.
+ * The steps of a tile - Q K^T, softmax, P V - come one after the other. Shared memory has room for one tile of K and
+ * one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block nothing overlaps.
+ * The three blocks of a multiprocessor do: while one is at its softmax, two others can multiply.
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
  * clocks of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for

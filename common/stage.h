@@ -92,6 +92,7 @@ typedef struct {
     int max_seqlen_q;        /* 0: any */
     int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
     Refusal *refuses;        /* NULL: any settings go together */
+    int eight_bits;          /* 1: its products have 8-bit factors, and the chip's peak for those is its own */
     int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 
     /* A variant that changes its inputs first; NULL in all others. */

@@ -29,8 +29,17 @@ __device__ uint32_t random_pair(uint32_t seed) {
     return ((seed ^ seed >> 16) & 0x87ff87ffu) | 0x38003800u;
 }
 
-struct MmaSync { /* 16 accumulators a warp, 8 warps a block, 2 blocks: enough independent products for any latency */
-    static constexpr int THREADS = 256, SHARED = 0;
+template <int Size> struct Bytes {
+    uint32_t word[Size / 4];
+    __device__ void fill() {
+        for (int i = threadIdx.x; i < Size / 4; i += blockDim.x)
+            word[i] = random_pair(i);
+        __syncthreads();
+    }
+};
+
+struct MmaSync { /* 16 independent products a warp, 4 warps a scheduler */
+    static constexpr int THREADS = 512, SHARED = 0;
     static constexpr double WORK = 16 * 4096.0 / 32; /* FLOPs a thread and repetition */
     static __device__ float run(int repetitions) {
         uint32_t a[4], b[16][2];
@@ -52,19 +61,18 @@ struct MmaSync { /* 16 accumulators a warp, 8 warps a block, 2 blocks: enough in
     }
 };
 
-/* A warpgroup multiplies 64 x 128 bytes (four steps of K) by 256 x 128 bytes in shared memory. */
+/* Two warpgroups; each multiplies 64 x 128 bytes (four steps of K) by 256 x 128 bytes, both in shared memory. */
 template <typename E> struct Wgmma {
-    static constexpr int THREADS = 128, ROW_BYTES = 128, A_BYTES = 64 * ROW_BYTES, SHARED = 320 * ROW_BYTES;
-    static constexpr double WORK = 2 * 64 * 256.0 * (ROW_BYTES / sizeof(E)) / THREADS;
+    static constexpr int THREADS = 256, ROW_BYTES = 128, A_BYTES = 64 * ROW_BYTES, SHARED = 320 * ROW_BYTES;
+    static constexpr double WORK = 2 * 64 * 256.0 * (ROW_BYTES / sizeof(E)) / 128;
     static __device__ float run(int repetitions) {
         float d[128] = {};
 #ifdef HOPPER
-        SHARED_MEMORY(uint32_t, word);
-        for (int i = threadIdx.x; i < SHARED / 4; i += THREADS)
-            (&word)[i] = random_pair(i);
+        SHARED_MEMORY(Bytes<SHARED>, shared);
+        shared.fill();
         proxy_fence();
         __syncthreads();
-        const uint64_t a = wgmma_descriptor<ROW_BYTES>(&word), b = wgmma_advance(a, A_BYTES);
+        const uint64_t a = wgmma_descriptor<ROW_BYTES>(shared.word), b = wgmma_advance(a, A_BYTES);
         for (int r = 0; r < repetitions; r++) {
             wgmma_fence(d);
 #pragma unroll
@@ -83,7 +91,7 @@ template <typename E> struct Wgmma {
 };
 
 struct Ex2 {
-    static constexpr int THREADS = 512, SHARED = 0;
+    static constexpr int THREADS = 1024, SHARED = 0;
     static constexpr double WORK = 16;
     static __device__ float run(int repetitions) {
         float value[16], sum = 0;
@@ -102,7 +110,7 @@ struct Ex2 {
 };
 
 struct Fma {
-    static constexpr int THREADS = 512, SHARED = 0;
+    static constexpr int THREADS = 1024, SHARED = 0;
     static constexpr double WORK = 2 * 16;
     static __device__ float run(int repetitions) {
         const float factor = 1 - 1.0f / (3 + threadIdx.x), term = 1.0f / (5 + threadIdx.x);
@@ -121,29 +129,25 @@ struct Fma {
     }
 };
 
-struct Ldmatrix { /* each warp reads a swizzle-free stripe: eight rows of 16 bytes that meet in no bank */
-    static constexpr int THREADS = 512, SHARED = 16 * 512;
+struct Ldmatrix { /* eight neighbouring rows of 16 bytes are all 32 banks */
+    static constexpr int THREADS = 1024, SHARED = 16 * THREADS;
     static constexpr double WORK = 4 * 16; /* bytes a thread and repetition */
     static __device__ float run(int repetitions) {
-        SHARED_MEMORY(uint32_t, word);
-        for (int i = threadIdx.x; i < SHARED / 4; i += THREADS)
-            (&word)[i] = random_pair(i);
-        __syncthreads();
-        const uint32_t *row = &word + threadIdx.x * 4;
+        SHARED_MEMORY(Bytes<SHARED>, shared);
+        shared.fill();
         uint32_t sum = 0;
-        for (int r = 0; r < repetitions; r++) {
+        for (int r = 0; r < repetitions; r++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t fragment[4];
-                ldmatrix_x4(fragment, row);
-                if (fragment[0] == 1 && fragment[3] == 2) /* never: a pair is not 1. It must be looked at, though */
-                    sum++;
+                ldmatrix_x4(fragment, shared.word + (4 * threadIdx.x ^ (4 * r + i) % 32 * 128)); /* each time another warp's */
+                sum += fragment[0] ^ fragment[1] ^ fragment[2] ^ fragment[3];
             }
-        }
-        return (float)sum;
+        return __uint_as_float(sum);
     }
 };
 
+/* One block a multiprocessor: the schedulers prefer some blocks to others, and one that ended early would read too few clocks. */
 template <typename Unit> __global__ void __launch_bounds__(Unit::THREADS) repeat(int repetitions, Output *output) {
     __syncthreads();
     const unsigned long long start = clock64();
@@ -165,10 +169,10 @@ static void launch_once(void *context) {
     LAUNCH(c->kernel, c->blocks, c->threads, c->shared, c->repetitions, c->output);
 }
 
-/* `scale`: 1e-12 for 10^12 of `unit` a second; `a_clock`: what the unit's work is called. */
+/* Prints a line. Units: 10^12 `unit` a second; `a_clock` is what one of them is called. */
 template <typename Unit> static void measure(const char *what, int repetitions, const char *unit, const char *a_clock, const char *how) {
     const int sms = device_properties()->sm_count;
-    Context c = {repeat<Unit>, resident_blocks(repeat<Unit>, Unit::THREADS, Unit::SHARED), Unit::THREADS, Unit::SHARED, repetitions,
+    Context c = {repeat<Unit>, sms, Unit::THREADS, Unit::SHARED, repetitions,
                  static_cast<Output *>(device_alloc(sizeof(Output), "ceilings"))};
     double seconds[RUNS], rates[RUNS];
     const double work = Unit::WORK * repetitions * c.blocks * c.threads;
@@ -183,7 +187,7 @@ template <typename Unit> static void measure(const char *what, int repetitions, 
     std::sort(seconds, seconds + RUNS);
     std::sort(rates, rates + RUNS);
     const double a_second = work / seconds[RUNS / 2], rate = rates[RUNS / 2];
-    printf("%s\t%.4g\t%s\t%.0f %s\t%.2f GHz\tmeasured: %s\n", what, a_second * 1e-12, unit, rate, a_clock, a_second / rate / sms * 1e-9, how);
+    printf("%s\t%.*f\t%s\t%.0f %s\t%.2f GHz\tmeasured: %s\n", what, a_second < 1e14 ? 2 : 0, a_second * 1e-12, unit, rate, a_clock, a_second / rate / sms * 1e-9, how);
     flush_output();
 }
 

@@ -15,6 +15,7 @@ for my $program (@ARGV) {
         push @lines, join("\t", $row->{variant}, sprintf('%.4g', $row->{attention_flops} / $row->{requested_bytes}),
                           @$row{qw(requested_bytes unique_bytes)}) . "\n";
     }
+    die "$program --trace: exit code ", $? >> 8, "\n" if $?;
 }
 open(my $out, '>', $file) or die "$file: $!\n";
 print $out @lines;

@@ -12,6 +12,8 @@
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- table: ../../ladder.tsv -->         the whole course: its lines say in which file a variant's row is, and what its idea is
+#     <!-- table: sweep.csv causal 04_fa2/tuned 128 -->   a variant's latency, full and causal, fp16, at this head dim
+#     <!-- text: 04_fa2.txt -->                what a program printed
 #     <!-- end -->
 #
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
@@ -36,7 +38,7 @@ my $stale = 0;
 our $page; # the one at work
 for $page ('README.md', sort(glob 'notes/*.md'), "$results/README.md") {
     my $old = read_text($page);
-    my $new = $old =~ s{(<!-- (table|value): (.*?) -->)(.*?)(<!-- end -->)}{$1 . figure($2, $3, $4) . $5}gser;
+    my $new = $old =~ s{(<!-- (table|value|text): (.*?) -->)(.*?)(<!-- end -->)}{$1 . figure($2, $3, $4) . $5}gser;
     write_text($page, $new) if $new ne $old && !$check;
 }
 exit($check && $stale ? 1 : 0);
@@ -46,11 +48,11 @@ sub figure {
     my ($kind, $wish, $old) = @_;
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
-        $file eq 'diff' ? changed_lines(@words) : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
-            : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
+        $file eq 'diff' ? changed_lines(@words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
+            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file) : peers($file);
     } // die "$page: $kind: $wish: $@";
-    $new = "\n$new\n" if $kind eq 'table';
+    $new = "\n$new\n" if $kind ne 'value';
     if ($new ne $old) {
         $stale++;
         print "$page: $kind: $wish: ", $kind eq 'value' ? "$old, now $new" : 'changed', "\n";
@@ -70,8 +72,9 @@ sub rows {
         my %seen; # each program runs 00_naive too: the first will do
         return ([grep { !$seen{$_->{variant}}++ } @rows], 'variant');
     }
-    my @columns = split /\t/, shift @lines;
-    return ([map { my %row; @row{@columns} = split /\t/; \%row } @lines], $columns[0]);
+    my $between = $file =~ /\.csv$/ ? ',' : "\t";
+    my @columns = split /$between/, shift @lines;
+    return ([map { my %row; @row{@columns} = split /$between/; \%row } @lines], $columns[0]);
 }
 
 sub row {
@@ -116,19 +119,68 @@ sub ladder {
     return markdown(@lines) . "\n\n$what. $rows->[0]{device}, " . date() . ', ' . link_to($file) . '.';
 }
 
-# Lines: result file, row, the column that is its speed, the idea. Stages are linked to their notes, variants to their kernels.
+# Lines: result file, row, the column that is its speed, the vendor's figure beside it, the idea. Stages are linked to their notes,
+# variants to their kernels.
 sub course {
     my ($file) = @_;
-    my @lines = (['stage', 'the idea', 'latency', 'speed', 'memory beyond the tensors'], ['---', '---', ('---:') x 3]);
+    my @lines = (['stage', 'the idea', 'latency', 'spread', 'speed', 'of cuDNN\'s', 'workspace'],
+                 ['---', '---', ('---:') x 5]);
     my ($rows) = rows($file);
     for my $line (@$rows) {
         my ($stage, $variant) = split /\//, $line->{row} =~ s/\w+\+//r; # quantise+mma is about mma
         my $name = "[$stage](notes/$stage.md)" . ($variant ? " [$variant]($stage/$variant.cu)" : '');
-        my @figures = !-e "$results/$line->{file}" ? ('not measured yet') x 3
-            : map { value(@$line{qw(file row)}, $_) } 'latency_ms', $line->{speed}, 'workspace_bytes';
+        my $row = -e "$results/$line->{file}" && row(@$line{qw(file row)});
+        my @figures = !$row ? ('not measured yet') x 5 : (
+            with_unit('latency_ms', $row->{latency_ms}),
+            spread($row),
+            with_unit($line->{speed}, $row->{$line->{speed}}),
+            percent($row->{$line->{speed}}, peer(split /, /, $line->{vendor})),
+            with_unit('bytes', $row->{workspace_bytes}));
         push @lines, [$name, $line->{idea}, @figures];
     }
     return markdown(@lines);
+}
+
+# What a causal mask gains, beside what n tiles of 128 queries say: n (n + 1) / 2 of n² are visited; the same where each
+# tile of queries costs as much again as one tile of keys.
+sub gain {
+    my ($file, $what, $variant, $head_dim) = @_;
+    die "of a .csv there is 'causal'\n" if $what ne 'causal';
+    my ($rows) = rows($file);
+    my (%full, %causal);
+    my %wanted = (variant => $variant, direction => 'forward', head_dim => $head_dim, dtype => 'fp16');
+    for my $row (grep { $_->{latency_ms} } @$rows) {
+        next if grep { $row->{$_} ne $wanted{$_} } keys %wanted;
+        ($row->{causal} eq 'true' ? \%causal : \%full)->{$row->{seqlen_q}} = $row->{latency_ms};
+    }
+    my @lines = (['N', 'full', 'causal', 'gain', '2n / (n + 1)', 'with a fixed cost, c = 1'], [('---:') x 6]);
+    for my $length (sort { $a <=> $b } grep { $causal{$_} } keys %full) {
+        my $n = $length / 128;
+        push @lines, [$length, with_unit('latency_ms', $full{$length}), with_unit('latency_ms', $causal{$length}),
+                      map { sprintf '%.2f', $_ } $full{$length} / $causal{$length},
+                      2 * $n / ($n + 1), ($n + 1) / (($n + 1) / 2 + 1)];
+    }
+    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . row('machine.tsv', 'GPU')->{is} . ', ' . date()
+        . ', ' . link_to($file) . '.';
+}
+
+# From the fastest round to the slowest, in percent of the median.
+sub spread {
+    my ($row) = @_;
+    return $row->{rounds} ? sprintf('%.0f %%', 100 * ($row->{highest_ms} - $row->{lowest_ms}) / $row->{latency_ms}) : '';
+}
+
+sub percent {
+    my ($figure, $of) = @_;
+    my $percent = 100 * $figure / $of;
+    return sprintf($percent < 9.5 ? '%.1f %%' : '%.0f %%', $percent);
+}
+
+# A peer's speed in a file as peers() reads it: peer('forward_fp16.txt', 'D128 full S4096 B4 fp16', 'cudnn').
+sub peer {
+    my ($file, $shape, $peer) = @_;
+    my ($line) = grep { /^\Q$shape\E\s/ } split /\n/, read_text("$results/$file");
+    return defined $line && $line =~ /\|\s*\Q$peer\E\s+([\d.]+)/ ? $1 : die "$file: no $peer at $shape\n";
 }
 
 sub plain {

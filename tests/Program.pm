@@ -11,6 +11,7 @@ use File::Temp qw(tempdir);
 use Test::More;
 our @EXPORT = qw(run of_the_host stages kind_of);
 
+$ENV{LC_ALL} = 'C.UTF-8'; # what programs print holds · and × then
 my $scratch = tempdir(CLEANUP => 1);
 
 sub run {

@@ -47,9 +47,9 @@ my \$causal = "\@ARGV" =~ /causal/ ? 'true' : 'false';
 my \$note = \$n > 512 ? '"out of memory: needs ""9.00"" GiB, which is more"' : '';
 my \$ms = \$n > 512 ? '' : \$n * \$n / 100;
 $ending
-print "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,latency_ms,min_ms,tflops,gbps,"
+print "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,settings,latency_ms,min_ms,tflops,gbps,"
     . "tensor_bytes,workspace_bytes,worst_error,allowed_error,ok,device,clock_mhz,cuda,commit,note\\n"
-    . "$name,$name/slow,forward,1,1,1,\$n,\$n,64,fp16,\$causal,\$ms,\$ms,1,1,1000,\@{[6 * \$n * \$n]},,,\$ok,Fake,,,x,\$note\\n";
+    . "$name,$name/slow,forward,1,1,1,\$n,\$n,64,fp16,\$causal,,\$ms,\$ms,1,1,1000,\@{[6 * \$n * \$n]},,,\$ok,Fake,,,x,\$note\\n";
 exit \$code;
 END
     chmod 0755, "$scratch/$name/$name";
@@ -69,6 +69,13 @@ is("@rows", '00_naive 01_tiled/fma 01_tiled/mma', 'compare: a line a variant, 00
 like($run->{out}, qr/^problem  forward · batch 1 · heads 1\/1 · seqlen 24×24/m, 'compare: the problem');
 like($run->{out}, qr/\nPASS  2 variants agree with 00_naive\n\z/, 'compare: the verdict');
 is($run->{err}, '', 'compare: no progress where stderr is not a terminal');
+{
+    local $ENV{LC_ALL} = 'C';
+    $run = run(@make, 'compare', 'COMPARE_OPTIONS=--seqlen 16 --iters 1', 'DECODE_OPTIONS=--seqlen-k 64 --iters 1');
+    like($run->{out}, qr/^device .* - commit .*^problem  forward - batch 1 .* seqlen 16x16 .*^06_fp8\/quantise\+wgmma .*^PASS  /ms, 'make compare');
+    unlike($run->{out}, qr/[^\n\x20-\x7e]/, 'compare: plain ASCII under LC_ALL=C');
+    is_deeply([grep { length > 120 } split /\n/, $run->{out} . run($checker)->{out}], [], 'compare and exercise: lines of at most 120 characters');
+}
 
 $run = run($compare, $crash, $large, $few[0], '--', qw(--seqlen 1024 --batch 1 --heads 1 --iters 1 --lengths 1));
 is($run->{code}, 1, 'compare: a crash is a failure');
@@ -100,8 +107,9 @@ is($run->{code}, 0, 'sweep runs') or diag($run->{out}, $run->{err});
 my $whole = read_text($csv);
 my ($heading, @lines) = split /\n/, $whole;
 is(scalar @lines, 12, 'sweep: 3 variants, 2 lengths, 2 masks');
-like($heading, qr/^stage,variant,.*,device,clock_mhz,cuda,commit,date,note$/, 'sweep: the columns');
-like($lines[0], qr/^00_naive,00_naive,forward,1,1,1,16,16,64,fp16,false,[\d.]+,[\d.]+,[\d.e-]+,[\d.]+,\d+,\d+,[^,]+,,,[^,]*,20\d\d-\d\d-\d\d,$/, 'sweep: a row');
+like($heading, qr/^date,stage,variant,.*,device,clock_mhz,cuda,commit,note$/, 'sweep: the columns, and the date before them');
+is($heading =~ s/^date,//r, (split /\n/, `$few[1] --csv --seqlen 8 --iters 1`)[0], 'sweep: those of every program');
+like($lines[0], qr/^20\d\d-\d\d-\d\d,00_naive,00_naive,forward,1,1,1,16,16,64,fp16,false,,0.125,,normal,0,cold,,\d+,[\d.]+,.*,[^,]+,,,[^,]*,$/, 'sweep: a row');
 sweep(['LENGTHS=16,32'], @few);
 is(read_text($csv), $whole, 'sweep: nothing is measured twice');
 write_text($csv, substr($whole, 0, length($whole) - 30));
@@ -124,7 +132,7 @@ like($run->{out}, qr/^08_crash\/slow .*: exit code 139: 08_crash: last words$/m,
 is(keys_of($csv), '00_naive 00_naive 32 false; 08_large 08_large/slow 32 false', 'sweep: and the others are measured');
 unlink $csv;
 sweep(['LENGTHS=8'], "$build/07_flash_decoding/07_flash_decoding");
-is(() = read_text($csv) =~ /,forward,1,8,2,1,128,64,fp16,false,/g, () = read_text($csv) =~ /^07/mg, 'sweep: a decoding stage has its own problem');
+is(() = read_text($csv) =~ /,forward,1,8,2,1,128,64,fp16,false,/g, () = read_text($csv) =~ /^[^,]*,07/mg, 'sweep: a decoding stage has its own problem');
 for (['LENGTHS=1,x', $few[0], "LENGTHS=1,x: choose whole numbers, with commas between\n"],
      ['MASKS=none', $few[0], "00_naive: --mask none: choose full or causal\n"]) {
     my ($variable, $program, $expected) = @$_;
@@ -133,7 +141,7 @@ for (['LENGTHS=1,x', $few[0], "LENGTHS=1,x: choose whole numbers, with commas be
 }
 write_text($csv, "other,columns\n1,2\n");
 $run = sweep([], $few[0]);
-is("$run->{code} $run->{err}", "2 sweep.sh: $csv: has other columns than this sweep writes: move it away\n", "sweep: another's file");
+is("$run->{code} $run->{err}", "2 sweep.sh: $csv: has other columns than this sweep writes: move it away, or choose another folder with RESULTS\n", "sweep: another's file");
 
 # ---- diff, on a ladder of its own: what counts is known here
 mkdir "$scratch/diff";
@@ -375,10 +383,10 @@ sub keys_of { return keys_of_text(read_text($_[0])) }
 sub keys_of_text {
     my ($text) = @_;
     my (undef, @rows) = map { [split /,/] } split /\n/, $text;
-    return join '; ', sort map { "$_->[0] $_->[1] $_->[7] $_->[10]" } @rows;
+    return join '; ', sort map { "$_->[1] $_->[2] $_->[8] $_->[11]" } @rows;
 }
 sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return <$in> // '' }
 sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
 # A sweep's note at each length.
-sub notes_of { return map { my @cell = split /,/, $_, 23; $cell[7] => $cell[22] } grep { /^08/ } split /\n/, read_text($csv) }
+sub notes_of { return map { my @cell = split /,/, $_, 27; $cell[8] => $cell[26] } grep { /,08/ } split /\n/, read_text($csv) }
 sub open_braces { my $text = read_text($_[0]); return ($text =~ tr/{//) - ($text =~ tr/}//) }

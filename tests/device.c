@@ -113,6 +113,8 @@ static void test_free(void (*mistake)(void), const char *name) {
 
 static void test_properties(void) {
     const DeviceProperties *p = device_properties();
+    ok(device_count() > 0 && (p->is_cpu ? p->chip == 0 : p->chip >= p->capability),
+       "how many devices there are, and which chip");
     ok(p->is_cpu == !p->cuda_version[0] && p->sm_count > 0 && p->capability >= 75 && p->shared_bytes >= 48 * 1024,
        "the device");
     if (!p->is_cpu)

@@ -9,15 +9,19 @@
 
 #include <string.h>
 
-/* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. */
-static inline double flops_of(const Problem *p, Direction direction) {
+/* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. With key
+ * lengths those of the pairs that are left. */
+static inline double flops_of(const Problem *p, const int *lengths, Direction direction) {
     static const int products[] = {[FORWARD] = 2, [BACKWARD] = 5, [BOTH] = 7, [WITH_PREPARE] = 2};
     double sum = 0;
     for (int head = 0; head < p->batch * p->heads; head++)
         for (int row = 0; row < p->seqlen_q; row++)
-            for (int key = 0; key < p->seqlen_k; key++)
-                sum += products[direction] * (p->head_dim + p->head_dim);
-    return p->causal ? sum / 2 : sum;
+            for (int key = 0; key < p->seqlen_k; key++) {
+                int exist = lengths ? lengths[head / p->heads] : p->seqlen_k;
+                int is_seen = key < exist && (!p->causal || key - exist <= row - p->seqlen_q);
+                sum += !lengths || is_seen ? products[direction] * (p->head_dim + p->head_dim) : 0;
+            }
+    return p->causal && !lengths ? sum / 2 : sum;
 }
 
 static inline double tensor_sizes(const Problem *p, int queries, int keys, int rows) {

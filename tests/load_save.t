@@ -233,9 +233,51 @@ refused('--lengths: 3 given', $load{2}, '--lengths', '1,2,3');
     refused('not enough memory for batch 1, heads 1/1, seqlen 536870912 and 1, head dim 256: the ', $load);
 }
 
+# ---- the inputs of a run, to be loaded again
+
+sub files { my ($folder) = @_; opendir(my $directory, $folder); return join ' ', sort grep { !/^\.\.?$/ } readdir $directory }
+my $saves_inputs = 0;
+sub saves_inputs {
+    my ($name, $stage, $variant, $outputs, @options) = @_;
+    my $folder = folder('inputs' . ++$saves_inputs);
+    my @shape = ('--batch', 2, '--heads', 4, '--kv-heads', 2, '--seqlen', 5, '--seqlen-k', 7, '--head-dim', 64);
+    my @run = ($stage, '--variant', $variant, '--iters', 1, @options);
+    mkdir "$folder/$_" for 'in', 'first', 'again';
+    my $run = run(@run, @shape, '--seed', 3, '--save-inputs', "$folder/in", '--save', "$folder/first");
+    is($run->{code}, 0, "--save-inputs, $name: exit code 0") or diag($run->{out}, $run->{err});
+    run(@run, '--load', "$folder/in", '--save', "$folder/again");
+    ok(length(read_bytes("$folder/first/$_")) && read_bytes("$folder/again/$_") eq read_bytes("$folder/first/$_"), "from them --load computes the same $_")
+        for @$outputs;
+    return "$folder/in";
+}
+{
+    my $in = saves_inputs('fp16', '01_tiled', 'mma', ['o.npy', 'lse.npy']);
+    is(files($in), 'k.npy q.npy v.npy', 'three files');
+    my @q = read_npy("$in/q.npy");
+    my @k = read_npy("$in/k.npy");
+    is("@q[0, 1] @k[0, 1]", "<f2 2,4,5,64 <f2 2,2,7,64", 'their types and shapes');
+    is(files(saves_inputs('no dO', '07_flash_decoding', 'split_k', ['o.npy'])), 'k.npy q.npy v.npy', 'decoding, too');
+    my (undef, undef, $bf16) = read_npy(saves_inputs('bf16', '01_tiled', 'mma', ['o.npy', 'lse.npy'], '--dtype', 'bf16') . '/q.npy');
+    is(scalar(grep { unpack('V', pack 'f<', $_) & 0xffff } @$bf16), 0, 'bf16 as fp32 files, which hold it exactly');
+    is(files(saves_inputs('backward', '05_fa2_backward', 'two_pass', ['dq.npy', 'dk.npy', 'dv.npy'])), 'do.npy k.npy q.npy v.npy', 'and dO');
+
+    my $rounded = folder('rounded');
+    my %third = map { $_ => npy('<f4', [1, 1, 2, 8], [(1 / 3) x 16]) } 'q', 'k', 'v';
+    run('00_naive', '--load', folder('third', %third), '--save-inputs', $rounded);
+    is("@{(read_npy(\"$rounded/$_.npy\"))[2]}", join(' ', (1365 / 4096) x 16), "$_.npy: what was loaded, rounded") for 'q', 'k', 'v';
+
+    my $occupied = folder('occupied_inputs');
+    mkdir "$occupied/v.npy" or die "$occupied/v.npy: $!";
+    my $run = run('00_naive', '--seqlen', 8, '--save-inputs', $occupied);
+    is("$run->{code} $run->{err}", "2 00_naive: --save-inputs $occupied: v.npy: Is a directory\n", 'a file that cannot be written: one line');
+    is($run->{out} . files($occupied), 'v.npy', 'before the run, and none of the others is left behind');
+    refused("--save-inputs $load{4}/: is the folder of --load, whose files it would replace", $load{4}, '--save-inputs', "$load{4}/");
+}
+
 write_bytes("$root/file", '');
 for my $folder ("$root/missing", "$root/file", '/proc') {
     refused("--save $folder: no file can be created there", $load{2}, '--variant', 'mma', '--save', $folder);
+    refused("--save-inputs $folder: no file can be created there", $load{2}, '--save-inputs', $folder);
 }
 
 # ---- all files or none: the second cannot take its place, because a folder is in it

@@ -72,6 +72,27 @@ like(inside('-n', 'clean'), qr/^rm -rf build .*00_naive\/00_naive/m, 'make clean
 like(inside('-n', 'test-quick', 'DEVICE=cpu'), qr/^env .*prove .*grid_00_naive/m, 'make test-quick there');
 like(inside('-n', 'nonsense'), qr/No rule to make target 'nonsense'/, 'what there is not is not there either');
 
+# ---- the list of targets, and what the trace runs
+my @help = split /\n/, make('help', 'DEVICE=cpu');
+for my $target ('<stage>', 'trace-<stage>', 'profile-<stage>', 'trace', 'compare', 'test', 'clean') {
+    is(scalar(grep { /^make \Q$target\E +\S/ } @help), 1, "make help: $target, once");
+}
+is_deeply([grep { length > 120 } @help], [], 'make help: lines of at most 120 characters');
+
+my @traced = ('-n', 'DEVICE=cpu', 'TRACE=1');
+my $own = '--heads 4 --kv-heads 1 --seqlen-k 1024';
+for (['trace', qr/04_fa2 --trace --json --heads 1 --seqlen 256 .*07_flash_decoding --trace --json $own /, 'a decoding stage has a shape of its own'],
+     ['trace TRACE_OPTIONS=--causal DECODE_OPTIONS=--warm', qr/04_fa2 --trace --json --causal .*07_flash_decoding --trace --json --warm /, 'each its options'],
+     ['trace-07_flash_decoding', qr/07_flash_decoding --trace $own$/m, 'its own shape'],
+     ['trace-07_flash_decoding TRACE_OPTIONS=--warm', qr/07_flash_decoding --trace --warm$/m, 'or what is asked for']) {
+    my ($target, $runs, $name) = @$_;
+    like(make(@traced, $target), $runs, "make $target: $name");
+}
+
+my $profile = make('profile-07_flash_decoding', 'DEVICE=cpu') =~ s/^make: .*\n//mr;
+like($profile, qr/\Aprofile-07_flash_decoding: needs a GPU and ncu .{1,90}\n\z/, 'make profile without a GPU: one line');
+cmp_ok(length $profile, '<=', 121, 'of at most 120 characters');
+
 # ---- for editors
 make('compile_commands.json', 'DEVICE=cpu');
 my $commands = do { open my $in, '<', 'compile_commands.json' or die "compile_commands.json: $!"; local $/; decode_json(<$in>) };

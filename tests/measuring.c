@@ -3,7 +3,9 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/numeric.h"
+#include "../common/harness/peak.h"
 #include "../common/harness/run.h"
+#include "../common/trace/roofline.h"
 #include "figures.h"
 #include "tap.h"
 
@@ -22,60 +24,98 @@ static double play(void *context) {
     return p->times[i < p->count ? i : p->count - 1];
 }
 
-/* What take_median makes of these times; returns how often it asked. */
-static int median_of(int iters, int is_cpu, const double *times, int count, double *median, double *least) {
+/* What take_median makes of these times. */
+static Row sample_of(int iters, int is_cpu, const double *times, int count, int *calls) {
     DeviceProperties device = {.is_cpu = is_cpu};
     Run run = {.options = {.iters = iters}, .report = {.device = &device}};
     Playback playback = {times, count, 0};
     Row row = {.latency_ms = -1};
     take_median(&run, play, &playback, &row);
-    *median = row.latency_ms;
-    *least = row.min_ms;
-    return playback.calls;
+    *calls = playback.calls;
+    return row;
 }
 
 static void test_median(void) {
     static const struct {
-        int iters, is_cpu, calls;
-        double median, least;
+        int iters, is_cpu, calls, runs;
+        double median, least, iqr;
         const char *name;
         double times[9];
     } cases[] = {
-        {1, 1, 1, 7, 7, "one run", {7}},
-        {2, 1, 2, 5, 3, "two: the mean of both", {7, 3}},
-        {3, 1, 3, 5, 2, "three, the first the slowest", {900, 2, 5}},
-        {5, 1, 5, 4, 1, "five, two of them far off", {4, 1000, 1, 3, 2000}},
-        {6, 1, 6, 3.5, 1, "six", {4, 6, 1, 3, 2, 5}},
-        {4, 1, 4, 2, 2, "all equal", {2}},
-        {4, 0, 6, 3.5, 1, "a GPU: runs of the first 15 ms do not count", {10, 6, 5, 4, 3, 1}},
-        {3, 0, 4, 2, 1, "a GPU: one run may be all of these 15 ms", {15, 3, 1, 2}},
-        {0, 0, 15 + 100, 1, 1, "a GPU, 1 ms: a hundred runs", {1}},
-        {0, 0, 5 + 34, 3, 3, "a GPU, 3 ms: 34 runs are 100 ms", {3}},
-        {0, 0, 1 + 5, 70, 70, "a GPU, 70 ms: five runs at least", {70}},
-        {0, 0, 15000 + 100, 0, 0, "a clock that stands still", {0}},
-        {0, 1, 100, 3, 3, "the CPU device, 3 ms: a hundred runs", {3}},
-        {0, 1, 17, 30, 30, "the CPU device, 30 ms: 17 runs are 500 ms", {30}},
-        {0, 1, 1, 600, 600, "the CPU device, 600 ms: one run", {600}},
+        {1, 1, 1, 1, 7, 7, 0, "one run", {7}},
+        {2, 1, 2, 2, 5, 3, 2, "two: the mean of both", {7, 3}},
+        {3, 1, 3, 3, 5, 2, 449, "three, the first the slowest", {900, 2, 5}},
+        {4, 1, 4, 4, 4, 1, 2.75, "four: quartiles between the samples", {6, 3, 1, 5}},
+        {5, 1, 5, 5, 4, 1, 997, "five, two of them far off", {4, 1000, 1, 3, 2000}},
+        {6, 1, 6, 6, 3.5, 1, 2.5, "six", {4, 6, 1, 3, 2, 5}},
+        {4, 1, 4, 4, 2, 2, 0, "all equal", {2}},
+        {4, 0, 6, 4, 3.5, 1, 1.75, "a GPU: runs of the first 15 ms do not count", {10, 6, 5, 4, 3, 1}},
+        {3, 0, 4, 3, 2, 1, 1, "a GPU: one run may be all of these 15 ms", {15, 3, 1, 2}},
+        {0, 0, 15 + 100, 100, 1, 1, 0, "a GPU, 1 ms: a hundred runs", {1}},
+        {0, 0, 5 + 34, 34, 3, 3, 0, "a GPU, 3 ms: 34 runs are 100 ms", {3}},
+        {0, 0, 1 + 5, 5, 70, 70, 0, "a GPU, 70 ms: five runs at least", {70}},
+        {0, 0, 15000 + 100, 100, 0, 0, 0, "a clock that stands still", {0}},
+        {0, 1, 100, 100, 3, 3, 0, "the CPU device, 3 ms: a hundred runs", {3}},
+        {0, 1, 17, 17, 30, 30, 0, "the CPU device, 30 ms: 17 runs are 500 ms", {30}},
+        {0, 1, 1, 1, 600, 600, 0, "the CPU device, 600 ms: one run", {600}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double median, least;
-        int count = 9;
+        int count = 9, calls;
         while (count > 1 && !cases[i].times[count - 1])
             count--;
-        int calls = median_of(cases[i].iters, cases[i].is_cpu, cases[i].times, count, &median, &least);
-        if (!ok(abs(calls - cases[i].calls) <= (cases[i].times[0] == 0) && fabs(median - cases[i].median) < 1e-12 &&
-                    fabs(least - cases[i].least) < 1e-12,
+        Row row = sample_of(cases[i].iters, cases[i].is_cpu, cases[i].times, count, &calls);
+        if (!ok(abs(calls - cases[i].calls) <= (cases[i].times[0] == 0) && row.runs == cases[i].runs &&
+                    fabs(row.latency_ms - cases[i].median) < 1e-12 && fabs(row.min_ms - cases[i].least) < 1e-12 &&
+                    fabs(row.iqr_ms - cases[i].iqr) < 1e-12,
                 "median: %s", cases[i].name))
-            diag("%d calls, median %g, least %g", calls, median, least);
+            diag("%d calls, %d runs, median %g, least %g, iqr %g", calls, row.runs, row.latency_ms, row.min_ms, row.iqr_ms);
     }
     static const int counts[] = {99, 101, 199, 301}; /* few, and more than are kept without asking for memory */
     for (size_t i = 0; i < 4; i++) {
-        double many[301], median, least;
+        double many[301];
+        int calls;
         for (int k = 0; k < counts[i]; k++)
             many[k] = 1 + k * 53 % counts[i];
-        int calls = median_of(counts[i], 1, many, counts[i], &median, &least);
-        ok(calls == counts[i] && median == (counts[i] + 1) / 2 && least == 1, "median: of %d runs", counts[i]);
+        Row row = sample_of(counts[i], 1, many, counts[i], &calls);
+        ok(calls == counts[i] && row.latency_ms == (counts[i] + 1) / 2 && row.min_ms == 1 &&
+               fabs(row.iqr_ms - (counts[i] - 1) / 2.0) < 1e-9,
+           "median: of %d runs", counts[i]);
     }
+    Row row = {.runs = 4, .latency_ms = 200, .iqr_ms = 10};
+    ok(row_noise(&row) == NOISY, "noise: the interquartile range over the median");
+    row.runs = 3;
+    ok(isnan(row_noise(&row)), "noise: unknown of three runs");
+}
+
+/* Peaks against the vendors' data sheets (common/trace/roofline.h), at the clock that these were computed with. */
+static void test_peak(void) {
+    static const struct {
+        const char *name, *sheet;
+        int chip, sms, clock_mhz;
+        double fp32;
+    } chips[] = {
+        {"Tesla T4", "t4", 75, 40, 1590, 8.1},
+        {"NVIDIA A100-SXM4-80GB", "a100", 80, 108, 1410, 19.5},
+        {"NVIDIA A10", "a10", 86, 72, 1695, 31.2},
+        {"NVIDIA GeForce RTX 3090", "rtx3090", 86, 82, 1695, 35.6},
+        {"NVIDIA GeForce RTX 4090", "rtx4090", 89, 128, 2520, 82.6},
+        {"NVIDIA L4", "l4", 89, 58, 2040, 30.3},
+        {"NVIDIA L40S", "l40s", 89, 142, 2520, 91.6},
+        {"NVIDIA H100 80GB HBM3", "h100", 90, 132, 1830, 62},
+    };
+    for (size_t i = 0; i < sizeof chips / sizeof *chips; i++) {
+        DeviceProperties d = {.chip = chips[i].chip, .sm_count = chips[i].sms, .clock_mhz = chips[i].clock_mhz};
+        snprintf(d.name, sizeof d.name, "%s", chips[i].name);
+        const Chip *sheet = find_chip(chips[i].sheet);
+        double fp16 = peak_tflops(&d, DTYPE_FP16, 0) / sheet->tflops[0],
+               e4m3 = peak_tflops(&d, DTYPE_BF16, 1) / sheet->tflops[1],
+               fp32 = peak_tflops(&d, DTYPE_FP32, 0) / chips[i].fp32;
+        if (!ok(fabs(fp16 - 1) < 0.02 && fabs(e4m3 - 1) < 0.02 && fabs(fp32 - 1) < 0.02, "peak: %s", chips[i].name))
+            diag("fp16 %g, 8 bits %g, fp32 %g times the data sheet's", fp16, e4m3, fp32);
+    }
+    DeviceProperties unknown = {.chip = 91, .sm_count = 99, .clock_mhz = 1000}, none = {.is_cpu = 1, .capability = 80};
+    ok(isnan(peak_tflops(&unknown, DTYPE_FP16, 0)) && isnan(peak_tflops(&none, DTYPE_FP16, 0)),
+       "peak: unknown chips have none");
 }
 
 /* FLOPs and bytes as they are counted by convention, against sums over every element. */
@@ -88,11 +128,20 @@ static void test_counts(void) {
         Problem p = shapes[i / 2];
         p.causal = i % 2;
         double forward = tensor_sizes(&p, 2, 2, 1), backward = tensor_sizes(&p, 4, 4, 1);
-        int good = counted_flops(&p, PREPARE) == 0;
+        int good = counted_flops(&p, NULL, PREPARE) == 0;
         for (int d = FORWARD; d <= WITH_PREPARE; d++)
-            good = good && (d == PREPARE || counted_flops(&p, (Direction)d) == flops_of(&p, (Direction)d));
+            good = good && (d == PREPARE || counted_flops(&p, NULL, (Direction)d) == flops_of(&p, NULL, (Direction)d));
         ok(good, "FLOPs: forward, backward, both, %d queries, %d keys, %s", p.seqlen_q, p.seqlen_k,
            p.causal ? "causal" : "full");
+        static const int lengths[][3] = {{6, 0, 1}, {3, 11, 0}, {1, 5, 2}, {0, 0, 0}};
+        for (int l = 0; l < 4; l++) {
+            int mine[3]; /* no more than there are keys */
+            for (int b = 0; b < 3; b++)
+                mine[b] = lengths[l][b] < p.seqlen_k ? lengths[l][b] : p.seqlen_k;
+            double got = counted_flops(&p, mine, BACKWARD), want = flops_of(&p, mine, BACKWARD);
+            ok(got == want, "FLOPs of the pairs that lengths %d,%d,%d leave of %d×%d, %s", mine[0], mine[1], mine[2],
+               p.seqlen_q, p.seqlen_k, p.causal ? "causal" : "full");
+        }
         ok(compulsory_bytes(&p, FORWARD) == forward && compulsory_bytes(&p, BACKWARD) == backward &&
                compulsory_bytes(&p, BOTH) == forward + backward && compulsory_bytes(&p, WITH_PREPARE) == forward,
            "bytes: forward, backward, both");
@@ -181,6 +230,7 @@ static void test_clock(void) {
 
 int main(void) {
     test_median();
+    test_peak();
     test_counts();
     test_inputs();
     test_clock();

@@ -143,6 +143,12 @@ static void test_refusals(void) {
         {"{'descr': '>f8', 'fortran_order': False, 'shape': (2, 3), }\n", "big-endian", "big-endian"},
         {"{'descr': '<i4', 'fortran_order': False, 'shape': (2, 6), }\n", "'<i4'", "integers"},
         {"{'descr': '<f16', 'fortran_order': False, 'shape': (3,), }\n", "'<f16'", "a float of 16 bytes"},
+        {"{'descr': '<V2', 'fortran_order': False, 'shape': (24,), }\n",
+         "holds '<V2', as NumPy writes bf16: save it widened to float32", "bf16 from ml_dtypes"},
+        {"{'descr': '|V2', 'fortran_order': False, 'shape': (24,), }\n", "choose --dtype bf16",
+         "bf16 as older versions wrote it"},
+        {"{'descr': '|V1', 'fortran_order': False, 'shape': (48,), }\n", "elements of type '|V1'",
+         "8 bits of who knows what"},
         {"{'descr': '|u1', 'fortran_order': False, 'shape': (48,), }\n", "'|u1'", "bytes"},
         {"{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (6,), }\n", "records", "records"},
         {"{'descr': '<f8', 'fortran_order': True, 'shape': (2, 3), }\n", "Fortran order", "Fortran order"},
@@ -207,8 +213,13 @@ static void test_refusals(void) {
     unlink(path);
     refused("No such file", "a missing file");
     mkdir(path, 0700);
-    refused("cannot be read", "a folder");
+    refused("must be a regular file", "a folder");
     rmdir(path);
+    mkfifo(path, 0600);
+    alarm(10);
+    refused("must be a regular file", "a pipe, which nobody writes");
+    alarm(0);
+    unlink(path);
 }
 
 static void test_failed_writes(void) {

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """numpy.t - real files in, real files out: q, k, v saved by NumPy go in by --load, and what --save writes loads in NumPy and
-agrees with attention computed there in fp64. Skipped where NumPy is not installed; nothing else in the project needs it."""
+agrees with attention computed there in fp64. And the function attention(q, k, v) of notes/setup.md, as it stands there. Skipped where
+NumPy is not installed; nothing else in the project needs it."""
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,5 +79,91 @@ for variant in ("fma", "mma"):
     run("01_tiled", variant, (2, 4, 77, 128), (2, 2, 131, 128), np.float16, "fp16", True, [131, 50])
     run("01_tiled", variant, (1, 3, 65, 64), (1, 1, 33, 64), np.float64, "fp16", True, None)
     run("01_tiled", variant, (1, 2, 19, 64), (1, 2, 90, 64), np.float32, "bf16", False, [0])
+
+# ---- attention(q, k, v) of notes/setup.md: NumPy, PyTorch (or what the function knows of it), and bf16 in both
+with open("notes/setup.md", encoding="utf-8") as note:
+    code = re.search(r"^```python\n(.*?)^```$", note.read(), re.M | re.S).group(1)
+setup = {}
+exec(code, setup)
+function = code[code.index("def "):].rstrip("\n")
+ok(function.count("\n") < 20, f"setup.md: a function of at most 20 lines, not {function.count(chr(10)) + 1}")
+
+
+class Tensor:
+    """A PyTorch tensor as far as the function uses one; a bf16 one keeps fp32 numbers."""
+
+    def __init__(self, values, dtype):
+        self.values, self.dtype = values, "torch." + dtype
+
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def float(self):
+        return Tensor(self.values.astype(np.float32), "float32")
+
+    def numpy(self):
+        assert self.dtype == "torch.float32", "NumPy takes no bf16 tensor"
+        return self.values
+
+    def new_tensor(self, array):
+        return Tensor(array, self.dtype[len("torch."):])
+
+
+def bf16(x):
+    return x.view(np.uint32) >> 16 << 16
+
+
+def same_as_definition(name, tensors, plain, causal, back, *options, **which):
+    """`tensors` go in; what comes out is, once it is `back` in NumPy, attention of the plain ones."""
+    o = setup["attention"](*tensors, *(["--causal"] if causal else []), *options, **which)
+    want = attention(*plain, causal, [plain[1].shape[2]] * len(plain[1]))[0]
+    right = str(o.dtype) == str(tensors[0].dtype) and type(o) is type(tensors[0])
+    epsilon = 2**-8 if plain is brain else 2**-11  # of the products and of O
+    ok(right and np.all(abs(back(o) - want) <= 4 * epsilon * (1 + abs(want))), f"attention(q, k, v) of setup.md: {name}")
+
+
+rng = np.random.default_rng(3)
+wide = [rng.standard_normal(s).astype(np.float32) for s in ((2, 4, 9, 64), (2, 2, 17, 64), (2, 2, 17, 64))]
+half = [x.astype(np.float16) for x in wide]
+brain = [bf16(x).view(np.float32) for x in wide]  # fp32 arrays of bf16 numbers
+void = [(x.view(np.uint32) >> 16).astype(np.uint16).view("V2") for x in brain]
+same_as_definition("fp16 arrays", half, half, False, lambda o: o)
+same_as_definition("fp32 arrays, rounded to fp16", wide, half, True, lambda o: o)
+same_as_definition("fp32 arrays, as they are", wide, wide, True, lambda o: o, "--dtype", "fp32", program="./00_naive/00_naive", variant="00_naive")
+same_as_definition("arrays in Fortran order", [np.asfortranarray(x) for x in half], half, True, lambda o: o)
+same_as_definition("arrays that were transposed", [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in half], half, True, lambda o: o)
+widened = lambda o: (o.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+same_as_definition("bf16, to NumPy two bytes", void, brain, True, widened)
+try:
+    import ml_dtypes
+
+    same_as_definition("bf16 arrays of ml_dtypes", [x.astype(ml_dtypes.bfloat16) for x in brain], brain, True, widened)
+except ImportError:
+    ok(True, "# SKIP ml_dtypes is not installed")
+same_as_definition("fp16 tensors that look like PyTorch's", [Tensor(x, "float16") for x in half], half, True, lambda o: o.values)
+same_as_definition("bf16 ones", [Tensor(x, "bfloat16") for x in brain], brain, False, lambda o: o.values)
+try:
+    import torch
+
+    for name, dtype, plain in ("fp16", torch.float16, half), ("bf16", torch.bfloat16, brain), ("fp32", torch.float32, half):
+        back = lambda o: o.float().numpy()
+        same_as_definition(f"{name} tensors of PyTorch", [torch.tensor(x).to(dtype) for x in (wide if name == "fp32" else plain)], plain, True, back)
+except ImportError:
+    ok(True, "# SKIP PyTorch is not installed")
+try:
+    setup["attention"](*wide, "--dtype", "fp32")
+    ok(False, "setup.md: what cannot run raises")
+except RuntimeError as error:
+    ok("takes fp16, bf16, not fp32" in str(error), "setup.md: what cannot run raises, and says why")
+
+# ---- a file of bf16 is refused with the way out
+with tempfile.TemporaryDirectory() as folder:
+    for name, x in zip("qkv", void):
+        np.save(os.path.join(folder, name + ".npy"), x)
+    result = subprocess.run(["00_naive/00_naive", "--load", folder], capture_output=True, text=True)
+    want = f"00_naive: --load: {folder}/q.npy: holds '|V2', as NumPy writes bf16: save it widened to float32, and choose --dtype bf16\n"
+    ok(result.returncode == 2 and result.stderr == want, "a file of bf16: one line says what to do")
 print(f"1..{count}")
 sys.exit(1 if failed else 0)

@@ -5,6 +5,7 @@
 #include "capture.h"
 #include "tap.h"
 
+#include <limits.h>
 #include <string.h>
 
 static const Stage stage = {.name = "09_test",
@@ -49,15 +50,16 @@ static Problem given(const Options *o) {
 static int same_options(const Options *a, const Options *b) {
     Problem p = given(a);
     return same_problem(&p, &b->problem) && a->problem_count == 1 && same_text(a->variant, b->variant) &&
-           a->iters == b->iters && a->seed == b->seed && a->outliers == b->outliers && a->warm == b->warm &&
-           a->scale == b->scale && same_text(a->load, b->load) && same_text(a->save, b->save) && a->format == b->format &&
-           a->validate == b->validate && a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
+           a->iters == b->iters && a->device == (int)(b->device - 1u) && a->seed == b->seed && a->outliers == b->outliers &&
+           a->warm == b->warm && a->scale == b->scale && same_text(a->load, b->load) && same_text(a->save, b->save) &&
+           same_text(a->save_inputs, b->save_inputs) && a->format == b->format && a->validate == b->validate &&
+           a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
 }
 
 static void test_each(void) {
     static const struct {
         const char *line;
-        Options want; /* beside what is there without any option */
+        Options want; /* beside what is there without any option; device: the number after the one given */
     } cases[] = {
         {"", {.validate = 1}},
         {"--batch 3", {.problem.batch = 3, .validate = 1}},
@@ -85,6 +87,8 @@ static void test_each(void) {
         {"--variant 00_naive", {.variant = "00_naive", .validate = 1}},
         {"--iters 1", {.iters = 1, .validate = 1}},
         {"--iters 1000000", {.iters = 1000000, .validate = 1}},
+        {"--device 0", {.device = 1, .validate = 1}},
+        {"--device 2147483647", {.device = INT_MIN, .validate = 1}},
         {"--seed 0", {.seed = 0, .validate = 1}},
         {"--seed 18446744073709551615", {.seed = UINT64_MAX, .validate = 1}},
         {"--inputs outliers", {.outliers = 1, .validate = 1}},
@@ -92,6 +96,7 @@ static void test_each(void) {
         {"--warm", {.warm = 1, .validate = 1}},
         {"--load a/b", {.load = "a/b", .validate = 1}},
         {"--save c --variant first", {.save = "c", .variant = "first", .validate = 1}},
+        {"--save-inputs d", {.save_inputs = "d", .validate = 1}},
         {"--csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--csv --csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--json", {.format = FORMAT_JSON, .validate = 1}},

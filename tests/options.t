@@ -48,15 +48,19 @@ refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'na
 # inputs
 refused("--inputs $_: choose normal or outliers", '--inputs', $_) for 'outlier', 'normal|outliers', '';
 
+# the device
+refused("--device $_: choose a whole number from 0", '--device', $_) for '-1', 'x', '', '0,1', '2147483648';
+refused('--device 99: choose 0, there is one device|--device 99: choose from 0 to \d+', '--device', 99);
+
 # what is no option, or lacks a value or has one
-refused("--$_: choose a folder", '--variant', 'mma', "--$_", '') for 'load', 'save';
+refused("--$_: choose a folder", '--variant', 'mma', "--$_", '') for 'load', 'save', 'save-inputs';
 refused('--sequence: no such option', '--sequence', 5);
 refused('--seq: no such option', '--seq', 5); # short for two of them
 refused('-x: no such option', '-x');
 refused("$_: no such option", $_) for '--', '--=3', '--batc=3', '--batch-size', '-batch';
 refused("--$_: its value is missing", "--$_")
     for 'batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'mask', 'lengths', 'scale', 'variant', 'iters', 'seed',
-    'inputs', 'load', 'save', 'roofline';
+    'inputs', 'device', 'load', 'save', 'save-inputs', 'roofline';
 refused("--$_=1: takes no value", "--$_=1") for 'causal', 'warm', 'csv', 'json', 'no-validate', 'help';
 refused('16: not an option', '--seqlen', 8, 16);
 refused('mma: not an option', 'mma');
@@ -89,6 +93,7 @@ refused('head dim 12, choose a multiple of 8', '--head-dim', '64,12', '--seqlen'
 refused('--lengths: 65, choose key lengths from 0 to 64', '--seqlen', '128,64', '--lengths', 65);
 refused('--lengths: 2 given, choose one .* each of the 3', '--batch', '2,3', '--lengths', '1,2', '--seqlen', 8);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', '64,72', '--seqlen', 8);
+refused('--save-inputs .*: choose one value for each option, these make 2 problems', '--save-inputs', $folder, '--seqlen', '8,9');
 refused('--save .*: choose one value for each option, these make 4 problems', '--save', $folder, '--variant', 'mma', '--seqlen', '8,9', '--mask', 'full,causal');
 refused('these values make more than 1000000 problems: choose fewer', '--seqlen', join(',', 1 .. 1001), '--seqlen-k', join(',', 1 .. 1000));
 refused_by('06_fp8', '--format e4m3,e4: choose e4m3 or e5m2$', '--format', 'e4m3,e4');
@@ -136,7 +141,7 @@ refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');
 refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
-refused_by('07_flash_decoding', "--variant $_ cannot run here: cuts no pieces to order: --splits and --split-size are split_k's", '--variant', $_, '--splits', 2)
+refused_by('07_flash_decoding', "--variant $_ cannot run here: takes no --splits and no --split-size: only split_k does", '--variant', $_, '--splits', 2)
     for 'one_block', 'equal_shares';
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
     for 'one_block', 'split_k', 'equal_shares';
@@ -159,13 +164,13 @@ for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['
 my $help = run('01_tiled', '--help')->{out};
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
-    '--variant', '--iters', '--seed', '--inputs', '--warm', '--load', '--save', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+    '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
     '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
-    '05_fa2_backward' => ['do\.npy, too: the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
+    '05_fa2_backward' => ['--save-inputs writes do\.npy, too: the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3 or e5m2', '--scaling: tensor or block', '--hadamard'],
     '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries a head +1, 1',
                             '--seqlen-k N +keys a head +65536, 2048', '--head-dim N .* 128, 64',

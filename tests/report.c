@@ -62,6 +62,7 @@ static void test_table(void) {
     Row rows[] = {
         {.name = "00_naive",
          .role = ROW_REFERENCE,
+         .peak_tflops = 5123,
          .latency_ms = 99.94,
          .min_ms = 9.994,
          .tensor_bytes = 1 << 20,
@@ -90,15 +91,22 @@ static void test_table(void) {
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-           "variant               latency      min  TFLOP/s  memory: tensors + workspace  vs naive  worst error / allowed\n"
-           "00_naive              99.9 ms  9.99 ms   0.0051          1.00 MiB + 1023 KiB     1.00×      1.2e-05 / 5.0e-01\n"
-           "09_test/short         1.00 ms   999 us     0.51                 1019 MiB + 0         -          not validated\n"
-           "09_test/a_long_name    123 ms  1.00 us   0.0041                 5.00 GiB + 0   0.0999×      7.0e+00 / 5.0e+00\n"
-           "09_test/edges          100 ms  10.0 ms   0.0051                 1.00 GiB + 0     0.10×          not validated\n"
+           "variant              latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
+           "00_naive             99.9 ms 9.99 ms   0.0051  0.0001%  1.00 MiB + 1023 KiB    1.00×  1.2e-05 / 5.0e-01\n"
+           "09_test/short        1.00 ms  999 us     0.51        -         1019 MiB + 0        -      not validated\n"
+           "09_test/a_long_name   123 ms 1.00 us   0.0041        -         5.00 GiB + 0  0.0999×  7.0e+00 / 5.0e+00\n"
+           "09_test/edges         100 ms 10.0 ms   0.0051        -         1.00 GiB + 0    0.10×      not validated\n"
            "09_test/none          out of memory: needs 3.00 GiB\n",
            "the table: digits, units, columns; the bad comparison rather than the first");
     job.end = 1;
     prints(job, "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\n", "workspace by purpose");
+    rows[1].runs = rows[3].runs = 23, rows[1].iqr_ms = 0.0501, rows[3].iqr_ms = 5;
+    prints(
+        job,
+        "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\n"
+        "noise      09_test/short: the middle half of 23 runs spans 5.01% of the median: measure again, on a quiet machine\n"
+        "09_test/a_long_name: ",
+        "a remark on noise over 5%, and on no other");
 
     static int lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     Problem other = P;
@@ -109,18 +117,43 @@ static void test_table(void) {
     options.warm = options.outliers = 1;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
-           "key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
+           "problem  forward · batch 9 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 ·\n"
+           "           key lengths 1,2,3,4,5,6,7,8,... · inputs with outliers · warm L2\n",
            "the problem");
     options.load = "folder";
     other.batch = 8;
     options.warm = 0;
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
-           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 · "
-           "key lengths 1,2,3,4,5,6,7,8 · from folder\n",
+           "problem  forward · batch 8 · heads 4/2 · seqlen 500×1000 · head_dim 64 · bf16 · causal · scale 2 ·\n"
+           "           key lengths 1,2,3,4,5,6,7,8 · from folder\n",
            "the problem, from files");
     options.outliers = 0;
+}
+
+/* A name that takes more than the line has room for: the gaps behind it become smaller, and no line is too long. */
+static void test_narrow(void) {
+    static const Stage of_long_names = {.name = "07_a_long_name_of_a_stage",
+                                        .variants = {{.name = "shares", .prepare_name = "fill the cache"}},
+                                        .bytes = two_bytes};
+    Row rows[] = {
+        {.name = "00_naive", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024},
+        {.name = "07_a_long_name_of_a_stage/fill the cache+shares", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024}};
+    Job job = REPORT(.stage = &of_long_names, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    job.rows = rows, job.count = 2;
+    setenv("LC_ALL", "C", 1);
+    prints(job,
+           "device   A \"chip\", \\ fast - sm_42\n"
+           "problem  forward - batch 1 - heads 4/2 - seqlen 500x1000 - head_dim 64 - fp16 - full\n"
+           "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
+           "variant                          latency     min   GB/s of read of copy  tensors + workspace vs naive    error "
+           "/ allowed\n"
+           "00_naive                         1.00 ms 1.00 ms 0.0020 0.0040% 0.0050%         1.00 KiB + 0        -      not "
+           "validated\n"
+           "07_a_long_name_of_a_stage/fill the cache+shares 1.00 ms 1.00 ms 0.0020 0.0040% 0.0050% 1.00 KiB + 0 -      not "
+           "validated\n",
+           "a long name; no UTF-8");
+    setenv("LC_ALL", "C.UTF-8", 1);
 }
 
 static void test_decoding(void) {
@@ -152,14 +185,10 @@ static void test_decoding(void) {
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · pieces 7 · round on · "
            "kind three\n"
            "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
-           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
-           "error / allowed\n"
-           "00_naive         1.00 us  0.50 us    2.00      4.00%      5.00%                 1.00 KiB + 0         -          "
-           "not validated\n"
-           "09_test/fill     1.00 ms  0.50 us       -          -          -                 1.00 KiB + 0         -          "
-           "            -\n"
-           "09_test/fill+v   0.40 us  0.50 us    5.00      10.0%      12.5%                 1.00 KiB + 0         -          "
-           "            -\n",
+           "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
+           "00_naive        1.00 us 0.50 us   2.00   4.00%   5.00%         1.00 KiB + 0        -      not validated\n"
+           "09_test/fill    1.00 ms 0.50 us      -       -       -         1.00 KiB + 0        -                  -\n"
+           "09_test/fill+v  0.40 us 0.50 us   5.00   10.0%   12.5%         1.00 KiB + 0        -                  -\n",
            "the table of a stage that memory limits");
     static int lengths[] = {10};
     job = (Job)REPORT(.stage = &decoding, .task = &decoding_task);
@@ -169,12 +198,10 @@ static void test_decoding(void) {
     prints(job,
            "device   A \"chip\", \\ fast · sm_42\n"
            "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full · key lengths 10 · pieces "
-           "auto · "
-           "round off · kind one\n"
-           "variant          latency      min    GB/s  % of read  % of copy  memory: tensors + workspace  vs naive  worst "
-           "error / allowed\n"
-           "00_naive         1.00 us  0.50 us  0.0200          -          -                 1.00 KiB + 0         -          "
-           "not validated\n",
+           "auto ·\n"
+           "           round off · kind one\n"
+           "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
+           "00_naive        1.00 us 0.50 us 0.0200       -       -         1.00 KiB + 0        -      not validated\n",
            "its bytes follow the key lengths; no share of what is not known");
 }
 
@@ -219,10 +246,10 @@ static void test_backward(void) {
         job,
         "device   A \"chip\", \\ fast · sm_42\n"
         "problem  forward and backward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-        "variant    direction   latency      min  TFLOP/s  memory: tensors + workspace  vs naive  worst error / allowed\n"
-        "08_test/v    forward   1.00 ms  0.50 us     0.51                 1.00 KiB + 0         -      1.0e-01 / 1.0e+00\n"
-        "09_test/v   backward   1.00 ms  0.50 us     1.28                 1.00 KiB + 0     12.3×      2.0e-01 / 1.0e+00\n"
-        "09_test/v       both   2.00 ms  0.50 us     0.90                 1.00 KiB + 0         -                      -\n",
+        "variant   direction  latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
+        "08_test/v   forward  1.00 ms 0.50 us     0.51        -         1.00 KiB + 0        -  1.0e-01 / 1.0e+00\n"
+        "09_test/v  backward  1.00 ms 0.50 us     1.28        -         1.00 KiB + 0    12.3×  2.0e-01 / 1.0e+00\n"
+        "09_test/v      both  2.00 ms 0.50 us     0.90        -         1.00 KiB + 0        -                  -\n",
         "the table of a backward stage: the worst of three gradients");
     job.count = 4;
     job.end = 1;
@@ -249,6 +276,9 @@ static void test_machines(void) {
                .direction = WITH_PREPARE,
                .latency_ms = 0.5,
                .min_ms = INFINITY,
+               .runs = 5,
+               .iqr_ms = 0.025, /* 5 % */
+               .peak_tflops = 2,
                .tensor_bytes = 3,
                .workspace_bytes = 5,
                .validated = 1,
@@ -263,38 +293,81 @@ static void test_machines(void) {
     prints(
         job,
         "{\"stage\": \"09_test\", \"variant\": \"a,\\\"b\\\"\\\\c\", \"direction\": \"prepare and forward\", \"batch\": 1, "
-        "\"heads\": 4, "
-        "\"kv_heads\": 2, \"seqlen_q\": 500, \"seqlen_k\": 1000, \"head_dim\": 64, \"dtype\": \"fp16\", \"causal\": false, "
-        "\"latency_ms\": 0.5, \"min_ms\": null, \"tflops\": 1.024, \"gbps\": 0.004, \"tensor_bytes\": 3, "
-        "\"workspace_bytes\": 5, "
-        "\"read_gbps\": null, \"copy_gbps\": null, \"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, "
-        "\"allowed_error\": 0.75, \"ok\": true, \"pieces\": \"auto\", \"round\": \"off\", \"kind\": \"one\", \"inputs\": "
-        "\"x/y\", "
-        "\"l2\": \"cold\", \"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": "
-        "\"",
+        "\"heads\": 4, \"kv_heads\": 2, \"seqlen_q\": 500, \"seqlen_k\": 1000, \"head_dim\": 64, \"dtype\": \"fp16\", "
+        "\"causal\": false, \"lengths\": null, \"scale\": 0.125, \"settings\": \"pieces=auto;round=off;kind=one\", "
+        "\"inputs\": \"x/y\", \"seed\": null, \"l2\": \"cold\", \"iters\": null, \"runs\": 5, \"latency_ms\": 0.5, "
+        "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"percent_of_peak\": 51.2, "
+        "\"gbps\": 0.004, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"read_gbps\": null, \"copy_gbps\": null, "
+        "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
+        "\"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": \"",
         "JSON: quotes and backslashes; what is no number is null");
+    static const struct {
+        const char *load, *want;
+    } paths[] = {{"\t\n\x1f\x7f/", "\\u0009\\u000a\\u001f\x7f/"},
+                 {"ä€😀", "ä€😀"},
+                 {"a\xff\xfe"
+                  "b\x80",
+                  "a\\ufffd\\ufffdb\\ufffd"},
+                 {"\xc0\xaf\xe0\x80\xaf", "\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd"}, /* a slash in two and in three bytes */
+                 {"\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd"},                       /* half of a pair */
+                 {"\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd"},            /* past U+10FFFF */
+                 {"\xf4\x8f\xbf\xbf\xed\x9f\xbf", "\xf4\x8f\xbf\xbf\xed\x9f\xbf"},
+                 {"\xe2\x82", "\\ufffd\\ufffd"}}; /* cut off */
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char want[120];
+        options.load = paths[i].load;
+        snprintf(want, sizeof want, "\"inputs\": \"%s\", ", paths[i].want);
+        job.end = 1; /* anywhere in what is printed */
+        prints(job, want, "JSON: a path that is no text stays JSON");
+    }
+    job.end = 0;
     job = (Job)REPORT(.stage = &decoding, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
     options.format = FORMAT_CSV, options.load = NULL;
     options.warm = options.outliers = 1;
     strcpy(row.note, "a note, with \"quotes\"");
     row.min_ms = 0.25;
     job.rows = &row, job.count = 1;
-    prints(
-        job,
-        "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,latency_ms,min_ms,tflops,gbps,"
-        "tensor_bytes,workspace_bytes,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,allowed_error,ok,pieces,round,"
-        "kind,"
-        "inputs,l2,device,clock_mhz,cuda,commit,note\n"
-        "09_test,\"a,\"\"b\"\"\\c\",prepare and "
-        "forward,1,4,2,500,1000,64,fp16,false,,,,,3,5,50,40,,0.25,,,,auto,off,one,outliers,warm,"
-        "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
-        "CSV: commas and quotes; a row with a note has no latency");
+    job.report.options = &options;
+    static int lengths[] = {33};
+    options.key_lengths = lengths, options.seed = UINT64_MAX, options.iters = 7;
+    prints(job,
+           "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
+           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
+           "workspace_bytes,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,allowed_error,ok,device,clock_mhz,cuda,"
+           "commit,note\n"
+           "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,33,0.125,"
+           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,50,40,,0.25,,,,"
+           "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
+           "CSV: commas and quotes; a row with a note has no latency");
+    options.load = "a\nb";
+    *row.note = 0;
+    job.end = 1;
+    prints(job, ",\"a\nb\",,warm,7,5,0.5,0.25,0.025,false,", "CSV: a line break stands in quotes");
+
+    /* another stage, without settings: the same names in the same order */
+    job = (Job)REPORT(.stage = &plain, .task = &forward_task);
+    job.rows = &row, job.count = 1;
+    options.load = NULL, options.key_lengths = NULL;
+    row.iqr_ms = 0.026;
+    prints(job,
+           "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
+           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
+           "workspace_bytes,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,allowed_error,ok,device,clock_mhz,cuda,"
+           "commit,note\n"
+           "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,,0.125,,outliers,"
+           "18446744073709551615,warm,7,5,0.5,0.25,0.026,true,1.024,51.2,",
+           "CSV: the fields of a stage without options of its own; over 5% is noisy");
+    row.runs = 3;
+    job.end = 1;
+    prints(job, ",warm,7,3,0.5,0.25,,,1.024,", "CSV: three runs have no quartiles");
     options.warm = options.outliers = 0;
 }
 
 int main(void) {
+    setenv("LC_ALL", "C.UTF-8", 1);
     test_table();
     options = (Options){0};
+    test_narrow();
     test_decoding();
     options = (Options){0};
     test_backward();

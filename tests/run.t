@@ -6,6 +6,7 @@ use utf8;
 use File::Temp qw(tempdir);
 use Test::More;
 use JSON::PP;
+use Scalar::Util qw(looks_like_number);
 use lib 'tests';
 use Program;
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
@@ -20,11 +21,11 @@ is($run->{err}, '', 'no progress where stderr is not a terminal');
 my @lines = split /\n/, $run->{out};
 like($lines[0], qr/^device   \S.* · \S/, 'the device');
 is($lines[1], 'problem  forward · batch 2 · heads 2/2 · seqlen 40×56 · head_dim 64 · fp16 · causal · key lengths 56,17', 'the problem');
-like($lines[2], qr/^variant +latency +min +TFLOP\/s +memory: tensors \+ workspace +vs naive +worst error \/ allowed$/, 'the titles');
+like($lines[2], qr/^variant +latency +min +TFLOP\/s +of peak +tensors \+ workspace +vs naive +error \/ allowed$/, 'the titles');
 for my $i (0 .. 2) {
     my $number = qr/\d+(\.\d+)?/;
     my $bytes = qr/$number [KMG]iB/;
-    like($lines[3 + $i], qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +$bytes \+ $bytes +$number× +\S+ \/ \S+$/,
+    like($lines[3 + $i], qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +(?:-|$number%) +$bytes \+ $bytes +$number× +\S+ \/ \S+$/,
         "the row of $variants[$i]");
     is(length $lines[3 + $i], length $lines[2], 'ends where the titles end, though × is two bytes');
     like($lines[6 + $i], qr/^workspace  \Q$variants[$i]\E: S $bytes, P $bytes$/, 'its workspace by purpose');
@@ -37,6 +38,18 @@ like(run('00_naive', @small)->{out}, qr/\nPASS  00_naive agrees with the fp64 or
 like(run('00_naive', @small, '--batch', 1, '--heads', 1)->{out}, qr/on 40 rows\n\z/, 'a small problem is checked whole');
 is(run('01_tiled', @small, '--variant', '00_naive')->{out} =~ s/.*\n(?=PASS)//sr, "PASS  00_naive agrees with the fp64 oracle on 64 rows\n",
     '--variant 00_naive in another stage');
+
+# ---- lines for a terminal: 120 places, plain ASCII where the locale has no more, no escapes where there is no terminal
+for my $stage (grep { -x "$_/$_" } stages()) {
+    for my $options ([], ['--help'], $stage =~ /^07/ ? ['--kv-cache', 'e4m3'] : ['--mask', 'causal,full', '--seqlen', 64, '--lengths', 33]) {
+        local $ENV{LC_ALL} = 'C';
+        my $run = run($stage, '--iters', 1, @$options);
+        my @long = grep { length > 120 } split /\n/, $run->{out};
+        ok($run->{code} =~ /^[02]$/ && !@long, "$stage @$options: lines of at most 120 characters") or diag($run->{err}, join "\n", @long);
+        unlike($run->{out} . $run->{err}, qr/[^\n\x20-\x7e]/, "$stage @$options: plain ASCII under LC_ALL=C");
+        like($run->{out}, qr/\n\z/, "$stage @$options: ends in a newline");
+    }
+}
 
 # ---- unusual problems
 for my $case (
@@ -74,9 +87,9 @@ is($run->{code}, 2, 'a grid that is too large: exit code 2');
 like($run->{err}, qr/^[^\n]*fma_scores[^\n]*\n\z/, 'and one line that names the kernel');
 
 # ---- JSON and CSV
-my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal latency_ms min_ms tflops gbps
-    tensor_bytes workspace_bytes read_gbps copy_gbps rmse worst_fp64_error worst_error allowed_error ok inputs l2 device clock_mhz
-    cuda commit note);
+my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal lengths scale settings inputs seed l2
+    iters runs latency_ms min_ms iqr_ms noisy tflops percent_of_peak gbps tensor_bytes workspace_bytes read_gbps copy_gbps rmse
+    worst_fp64_error worst_error allowed_error ok device clock_mhz cuda commit note);
 
 sub json_rows { return map { decode_json($_) } split /\n/, run('01_tiled', @small, '--json', @_)->{out} }
 
@@ -85,7 +98,8 @@ is_deeply([map { $_->{variant} } @rows], \@variants, 'JSON: one object a variant
 for my $row (@rows) {
     is_deeply([sort keys %$row], [sort @fields], "JSON: the fields of $row->{variant}");
     my %known = (stage => '01_tiled', direction => 'forward', batch => 2, heads => 4, kv_heads => 2, seqlen_q => 40, seqlen_k => 56,
-        head_dim => 64, dtype => 'fp16');
+        head_dim => 64, dtype => 'fp16', lengths => undef, scale => 0.125, settings => undef, inputs => 'normal', seed => 0,
+        l2 => 'cold', iters => 2, runs => 2, iqr_ms => undef, noisy => undef);
     is_deeply({map { $_ => $row->{$_} } keys %known}, \%known, 'JSON: the problem');
     ok($row->{causal} && $row->{ok} && JSON::PP::is_bool($row->{ok}), 'JSON: true is true');
     ok($row->{latency_ms} >= $row->{min_ms} && $row->{min_ms} > 0, 'JSON: median and least time');
@@ -122,6 +136,36 @@ for (@csv) {
     is($fields, scalar @fields, 'CSV: as many fields as the header');
 }
 
+# ---- the same names in the same order in every stage, and values of the same types: so rows of several stages go into one file
+my %headings = map { (run($_, @small, '--csv', '--seqlen', 8, '--no-validate')->{out} =~ /\A(.*)\n/)[0] => 1 } stages();
+is_deeply([keys %headings], [join ',', @fields], 'CSV: one header for all stages');
+for my $stage (stages()) {
+    for my $row (split /\n/, run($stage, @small, '--json', '--seqlen', 8, '--iters', 4, '--lengths', '9,50')->{out}) {
+        my @names = $row =~ /"(\w+)": /g;
+        is("@names", "@fields", "$stage: JSON has them in the same order");
+        my %value = %{decode_json($row)};
+        my @texts = grep { defined $value{$_} && !looks_like_number($value{$_}) && !ref $value{$_} } @fields;
+        my @wrong = grep { !/^(stage|variant|direction|dtype|lengths|settings|inputs|l2|device|cuda|commit|note)$/ } @texts;
+        is("@wrong", '', "$stage: and text only where every stage has text");
+        is($value{lengths}, '9;50', "$stage: key lengths");
+    }
+}
+
+# ---- TFLOP/s of what was computed: with one key, 4 D FLOPs a query
+my ($one) = map { decode_json($_) } run('02_online_softmax', qw(--batch 1 --heads 2 --seqlen 300 --head-dim 64 --lengths 1 --variant online --json --iters 1 --no-validate))->{out};
+ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-6, '--lengths 1: FLOPs of one key a query');
+
+# ---- a folder whose name is no text
+SKIP: {
+    my $folder = tempdir(CLEANUP => 1) . "/\t\xff";
+    mkdir $folder or skip 'a file system that takes no such name', 2;
+    save_npy("$folder/$_.npy", 8) for 'q', 'k', 'v';
+    my $line = run('01_tiled', '--load', $folder, '--json', '--iters', 1, '--variant', 'fma', '--no-validate')->{out};
+    my $row = eval { JSON::PP->new->decode($line) };
+    like($row->{inputs} // $@, qr{/\t\x{fffd}\z}, 'JSON: a tab and a byte that is no UTF-8');
+    is($row->{seed}, undef, 'JSON: what is loaded has no seed');
+}
+
 # ---- several problems: for each what it is alone, the titles of CSV once
 my @axes = ('--heads', '2,4', '--kv-heads', 2, '--mask', 'full,causal');
 my @words = map { my $heads = $_; map { [$heads, $_] } 'full', 'causal' } 2, 4;
@@ -131,7 +175,7 @@ my @tables = split /\n\n/, $run->{out};
 is(pop @tables, "4 problems: 4 good, 0 bad, 0 not run or not checked\n", 'and a line about all of them');
 is(scalar @tables, 4, 'a table for each');
 like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2 .* $words[$_][1]\n(.*\n){7}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
-my @same = grep { !/latency|_ms|tflops|gbps/ } @fields;
+my @same = grep { !/latency|_ms|tflops|gbps|percent/ } @fields;
 my @together = json_rows(@axes);
 for my $i (0 .. 3) {
     my ($heads, $mask) = @{$words[$i]};
@@ -160,3 +204,13 @@ SKIP: {
 }
 
 done_testing();
+
+# Zeros of shape [1, 1, rows, 64], fp32.
+sub save_npy {
+    my ($path, $rows) = @_;
+    my $header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, $rows, 64), }";
+    $header .= ' ' x (-(length($header) + 11) % 64) . "\n";
+    open(my $file, '>:raw', $path) or die "$path: $!";
+    print $file "\x93NUMPY\x01\x00", pack('v', length $header), $header, "\0" x (4 * $rows * 64);
+    close $file or die "$path: $!";
+}

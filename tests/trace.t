@@ -76,16 +76,34 @@ my @printed = grep { /^\d+_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
 ok(@printed >= 10, 'notes/trace.md has the table');
 is($_, $now{(split)[0]} =~ s/ +$//mr, 'notes/trace.md: ' . (split)[0]) for @printed;
 
+# make trace: the decoding stage at its own shape, in several pieces; a program that fails is named, and make fails.
+my @make = ('env', '-u', 'MAKEFLAGS', 'make', '--no-print-directory', 'DEVICE=cpu', 'TRACE=1', "OUT=$build");
+my @table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16');
+is($? >> 8, 0, 'make trace');
+my %variant = map { /^(\d\d_\w+\/\w+) +\d/ ? ($1 => 1) : () } @table;
+ok($variant{"07_flash_decoding/$_"}, "with 07_flash_decoding/$_") for 'one_block', 'split_k', 'equal_shares';
+ok(!(grep { length > 121 } @table), 'lines of at most 120 characters') or diag(@table);
+my ($pieces) = join('', made('trace-07_flash_decoding')) =~ /^split_k   (\d+) blocks/m;
+cmp_ok($pieces // 0, '>', 1, 'make trace-07_flash_decoding: split_k splits');
+@table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16 --head-dim 72');
+is($? >> 8, 2, 'make trace where a program fails: so does make');
+like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
+
+for my $stage (@stages) {
+    my @lines = `LC_ALL=C $build/$stage/$stage --trace @{[kind_of($stage) eq 'decoding' ? '' : '--seqlen 128']}`;
+    ok(@lines > 10 && !(grep { length > 121 || /[^\n\x20-\x7e]/ } @lines), "$stage --trace: plain lines of at most 120 characters") or diag(@lines);
+}
+
 # Two lines for people, and the errors.
 my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;
-like($text, qr/a100 .* memory is the limit/, '--roofline a100');
+like($text, qr/a100: memory limits it to [\d.]+ of 312 TFLOP/, '--roofline a100');
 $text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --format e4m3`;
 like($text, qr/ of 1979 TFLOP/, '8 bits have a roof of their own');
 $text = `$build/08_fa3/08_fa3 --trace --heads 1 --seqlen 64 --variant wgmma`;
 like($text, qr/ of 990 TFLOP/, 'and fp16 has not');
 my $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72 2>&1 >/dev/null`;
 is($? >> 8, 2, 'nothing to trace: exit code 2');
-like($nothing, qr/^tuned: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
+like($nothing, qr/^04_fa2\/tuned: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
 like(`$build/01_tiled/01_tiled --trace --heads 1 --seqlen 64 2>&1 >/dev/full`, qr/^01_tiled: the output cannot be written: .*\n\z/, 'nor to say');
 is($? >> 8, 2, 'likewise');
 $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72,64 2>/dev/null`;
@@ -106,4 +124,5 @@ sub trace {
     my @rows = `$build/$stage/$stage --trace --json $options`;
     return ($? >> 8, @rows);
 }
+sub made { return `@make '@{[join "' '", @_]}' 2>/dev/null` }
 sub value { my ($row, $name) = @_; return $row =~ /"$name": (?|"([^"]*)"|([^,}]*))/ ? $1 : undef }

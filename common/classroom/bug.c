@@ -97,7 +97,7 @@ static int run(const Bug *bug) {
     show_progress("running ...");
     Command c =
         command("timeout 120 %s/%s/%s %s %s 2>&1", folder, bug->stage, bug->stage, *variant ? "--variant" : "", variant);
-    show_progress("%s", "");
+    end_progress();
     printf("\n%s/%s %s %s\n%s\n", bug->stage, bug->stage, *variant ? "--variant" : "", variant, c.out);
     Failure f = trial_failure(&t, "cpu", out, 1);
     if (!f.seen_by) {

@@ -77,16 +77,6 @@ Command command(const char *line, ...) {
     return c;
 }
 
-void show_progress(const char *text, ...) {
-    va_list arguments;
-    if (!isatty(STDERR_FILENO))
-        return;
-    va_start(arguments, text);
-    fputs("\r\033[K", stderr);
-    vfprintf(stderr, text, arguments);
-    va_end(arguments);
-}
-
 const char *name_of(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;

@@ -12,9 +12,6 @@ typedef struct {
 /* Runs a line of shell, formatted as by printf. What it returns is kept until the program ends. */
 __attribute__((format(printf, 1, 2))) Command command(const char *line, ...);
 
-/* A line on a terminal, overwritten by the next; "" when nothing is under way any more. Elsewhere nothing. */
-__attribute__((format(printf, 1, 2))) void show_progress(const char *text, ...);
-
 /* Formatted as by printf; a whole file. Both are kept until the program ends. */
 __attribute__((format(printf, 1, 2))) char *text_of(const char *format, ...);
 char *read_file(const char *path);

@@ -96,26 +96,26 @@ static int is_unchecked(const Line *row) { return is_known(row, "worst_error") &
 /* ---- the table ---- */
 
 enum { TITLES = 8 };
-static const int WIDTHS[TITLES] = {-27, -20, 9, 8, 8, 22, 9, 22}; /* < 0: names, to the left */
+static const int WIDTHS[TITLES] = {-30, -16, 8, 7, 6, 21, 8, 17}; /* < 0: names, to the left */
 
 static void print_cells(const char *cells[TITLES]) {
     for (int i = 0; i < TITLES; i++) {
         int padding = abs(WIDTHS[i]) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
-        printf("%s%*s%s%*s", i ? " " : "", WIDTHS[i] < 0 ? 0 : padding, "", cells[i], WIDTHS[i] < 0 ? padding : 0, "");
+        print_text("%s%*s%s%*s", i ? " " : "", WIDTHS[i] < 0 ? 0 : padding, "", cells[i], WIDTHS[i] < 0 ? padding : 0, "");
     }
-    printf("\n");
+    print_text("\n");
 }
 
 static void print_heading(const char *problem, const Line *row) {
     if (!device_known) {
-        printf("device   %s%s%s · commit %s\n", text(row, "device"), is_known(row, "cuda") ? " · CUDA " : "",
-               text(row, "cuda"), text(row, "commit"));
+        print_text("device   %s%s%s · commit %s\n", text(row, "device"), is_known(row, "cuda") ? " · CUDA " : "",
+                   text(row, "cuda"), text(row, "commit"));
         device_known = 1;
     }
-    printf("\nproblem  %s\n", problem);
+    print_text("\nproblem  %s\n", problem);
     print_cells((const char *[]){"variant", "direction", "latency", "TFLOP/s", "GB/s", "tensors + workspace", "vs naive",
-                                 "worst error / allowed"});
+                                 "error / allowed"});
 }
 
 /* "-" for what is not known */
@@ -127,8 +127,9 @@ static void print_known(Cell cell, const Line *row, const char *name) {
 }
 
 static void print_row(const Line *row, const char *problem) {
+    const char *direction = is(row, "direction", "prepare and forward") ? "prepare, forward" : text(row, "direction");
     if (is_known(row, "note") && !is_unchecked(row)) {
-        printf("%-27s %-20s %s\n", text(row, "variant"), text(row, "direction"), text(row, "note"));
+        print_text("%-30s %-16s %s\n", text(row, "variant"), direction, text(row, "note"));
         return;
     }
     Cell latency, tflops, gbps, tensors, workspace, memory, ratio = "-", error = "-";
@@ -145,7 +146,7 @@ static void print_row(const Line *row, const char *problem) {
         strcpy(error, "not checked");
     else if (is_known(row, "worst_error"))
         snprintf(error, sizeof error, "%.1e / %.1e", number(row, "worst_error"), number(row, "allowed_error"));
-    print_cells((const char *[]){text(row, "variant"), text(row, "direction"), latency, tflops, gbps, memory, ratio, error});
+    print_cells((const char *[]){text(row, "variant"), direction, latency, tflops, gbps, memory, ratio, error});
 }
 
 /* ---- one program ---- */
@@ -191,11 +192,11 @@ static void print_stage(const char *stage, Command run) {
     }
 
     if (run.signal || run.code > 2 || (run.code == 1 && !bad)) {
-        printf("%-27s %s %d%s%s\n", stage, run.signal ? "ended by signal" : "exit code", run.signal ? run.signal : run.code,
-               *run.reason ? ": " : "", run.reason);
+        print_text("%-30s %s %d%s%s\n", stage, run.signal ? "ended by signal" : "exit code",
+                   run.signal ? run.signal : run.code, *run.reason ? ": " : "", run.reason);
         add(broken, stage);
     } else if (count == 0) {
-        printf("%-27s not run: %s\n", stage, run.reason);
+        print_text("%-30s not run: %s\n", stage, run.reason);
     }
     fflush(stdout);
 }
@@ -210,18 +211,18 @@ static void add_quoted(char *line, size_t size, const char *word) {
 }
 
 static int verdict(void) {
-    printf("\n");
+    print_text("\n");
     if (*disagree || *broken)
-        printf("FAIL  %s%s%s%s%s\n", *disagree ? "disagree:" : "", disagree, *disagree && *broken ? ", " : "",
-               *broken ? "broken:" : "", broken);
+        print_text("FAIL  %s%s%s%s%s\n", *disagree ? "disagree:" : "", disagree, *disagree && *broken ? ", " : "",
+                   *broken ? "broken:" : "", broken);
     else if (*unchecked)
-        printf("NOT CHECKED %s\n", unchecked);
+        print_text("NOT CHECKED %s\n", unchecked);
     else if (!device_known)
-        printf("NOT RUN  nothing can run this problem here\n");
+        print_text("NOT RUN  nothing can run this problem here\n");
     else if (!agree)
-        printf("not validated\n");
+        print_text("not validated\n");
     else
-        printf("PASS  %d variant%s with 00_naive\n", agree, agree == 1 ? " agrees" : "s agree");
+        print_text("PASS  %d variant%s with 00_naive\n", agree, agree == 1 ? " agrees" : "s agree");
     return *disagree || *broken ? 1 : *unchecked || !device_known ? 2 : 0;
 }
 
@@ -246,7 +247,7 @@ int main(int argc, char **argv) {
             const char *stage = name_of(*program);
             show_progress("%s ...", stage);
             Command run = command("exec '%s' --csv%s", *program, options);
-            show_progress("%s", "");
+            end_progress();
             print_stage(stage, run);
         }
     }

@@ -11,6 +11,7 @@
  * The exercises stand in notes/exercises/, whose README.md says how one is written. MAKE, OUT, TRACE_OUT and DEVICE are make's. */
 #define _POSIX_C_SOURCE 200809L
 #include "../host/errors.h"
+#include "../host/text.h"
 #include "command.h"
 #include "trial.h"
 
@@ -36,11 +37,11 @@ static const char *make, *out, *trace_out, *device;
 
 static void say(int code, const char *text, ...) __attribute__((format(printf, 2, 3), noreturn));
 static void say(int code, const char *text, ...) {
+    char line[4096];
     va_list arguments;
     va_start(arguments, text);
-    printf("%s", code ? "not yet: " : "");
-    vprintf(text, arguments);
-    printf("\n");
+    vsnprintf(line, sizeof line, text, arguments);
+    print_text("%s%s\n", code ? "not yet: " : "", line);
     va_end(arguments);
     exit(code);
 }
@@ -103,16 +104,16 @@ static void list(void) {
         if (!has_key(line, "exercise"))
             continue;
         choose(line);
-        printf("%s  ", number);
+        print_text("%s  ", number);
         if (value("blank"))
-            printf("fill in %s: ", original);
+            print_text("fill in %s: ", original);
         else if (value("change"))
-            printf("change %s; ", value("change"));
+            print_text("change %s; ", value("change"));
         else if (value("write"))
-            printf("write a kernel: ");
-        printf("%s\n", value("ask"));
+            print_text("write a kernel: ");
+        print_text("%s\n", value("ask"));
     }
-    printf("make exercise N=04.1: what is asked. With ANSWER=...: is it right? With HINT=1 or HINT=2: a hint.\n");
+    print_text("make exercise N=04.1: what is asked. With ANSWER=...: is it right? With HINT=1 or HINT=2: a hint.\n");
 }
 
 /* ---- programs ---- */
@@ -128,7 +129,7 @@ static const char *built(int trace) {
     program = text_of("%s/%s", folder, program);
     show_progress("building ...");
     Command c = command("'%s' --no-print-directory DEVICE=%s OUT='%s' '%s' 2>&1", make, words, folder, program);
-    show_progress("%s", "");
+    end_progress();
     if (c.code)
         cannot_run("%s cannot be built: %.*s", program, (int)strcspn(c.out, "\n"), c.out);
     return program;
@@ -157,7 +158,7 @@ static Command rows_of(const char *programs, const char *script) {
     Command c = command("(%s) | sed '/^[^{]/ { s/\"//g; s/.*/{\"said\": \"&\"}/; }' | "
                         "awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s }'",
                         programs, script);
-    show_progress("%s", "");
+    end_progress();
     return c;
 }
 
@@ -210,24 +211,24 @@ static int is_number(const char *word, double *x) {
  * the known parts. These stand behind the answers in `all`. */
 static void help(int i, int count, const char *given, double x, double y, double within, const char *all) {
     char *what = count > 1 ? text_of("number %d, %.100s,", i, given) : text_of("%.100s", given);
-    printf("%s is too %s.", what, x < y ? "low" : "high");
+    print_text("%s is too %s.", what, x < y ? "low" : "high");
     if (within)
-        printf(" Up to %g %% off would do.\n", 100 * within);
+        print_text(" Up to %g %% off would do.\n", 100 * within);
     else
-        printf(" The exact number is wanted.\n");
+        print_text(" The exact number is wanted.\n");
     for (int n = 1; nth_value(n, "part"); n++) {
         const char *part = nth_value(n, "part");
         double known = atof(line_of(all, count + n));
         if (fabs(x - known) <= (within ? within : 1e-9) * fabs(known))
-            printf("  %.100s is %.*s.\n", given, (int)strcspn(part, ":"), part);
+            print_text("  %.100s is %.*s.\n", given, (int)strcspn(part, ":"), part);
     }
 }
 
 static void give_hint(int n) {
     if (nth_value(n, "hint"))
-        printf("  Hint: %s.\n", nth_value(n, "hint"));
+        print_text("  Hint: %s.\n", nth_value(n, "hint"));
     if (nth_value(n + 1, "hint"))
-        printf("  Another hint: make exercise N=%s HINT=%d\n", number, n + 1);
+        print_text("  Another hint: make exercise N=%s HINT=%d\n", number, n + 1);
 }
 
 /* Compares the answer with the right one, number by number, or word by word. */
@@ -242,7 +243,7 @@ static void check(char *answer) {
         const char *verdict = line_of(computed(answer), 1);
         if (strcmp(verdict, "right") == 0)
             say(0, "right");
-        printf("not yet: %s\n", verdict);
+        print_text("not yet: %s\n", verdict);
         give_hint(1);
         exit(1);
     }
@@ -264,11 +265,11 @@ static void check(char *answer) {
         int numbers = is_number(want, &y) && is_number(got, &x);
         if (numbers ? fabs(x - y) <= within * fabs(y) + 1e-9 : strcmp(got, want) == 0)
             continue;
-        printf("%s", wrong++ ? "         " : "not yet: ");
+        print_text("%s", wrong++ ? "         " : "not yet: ");
         if (numbers)
             help(i, count, got, x, y, within, right);
         else
-            printf("number %d is not %.100s.\n", i, got);
+            print_text("number %d is not %.100s.\n", i, got);
     }
     if (!wrong)
         say(0, "right");
@@ -287,12 +288,12 @@ static void question(char *answer) {
     int is_new = make_copy();
     const char *change = *file ? value("change") + strlen(original) + 2 : NULL; /* after "04_fa2/split_q.cu: " */
     if (!answer) {
-        printf("%s  %s\n", number, value("ask"));
+        print_text("%s  %s\n", number, value("ask"));
         if (change && is_new)
-            printf("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
+            print_text("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
-            printf("Your copy is %s. In it: %s.\n", file, change);
-        printf("Then: make exercise N=%s ANSWER=..., or HINT=1.\n", number);
+            print_text("Your copy is %s. In it: %s.\n", file, change);
+        print_text("Then: make exercise N=%s ANSWER=..., or HINT=1.\n", number);
         return;
     }
     if (change && !is_changed())
@@ -335,8 +336,8 @@ static void cut(void) {
         fprintf(to, "%*s%s\n", indent, "", stub);
     fprintf(to, "%s", end);
     fclose(to);
-    printf("%s  %s is %s with %d lines missing, at line %d: %s.\nWrite them, then: make exercise N=%s\n", number, file,
-           original, missing, first, value("ask"), number);
+    print_text("%s  %s is %s with %d lines missing, at line %d: %s.\nWrite them, then: make exercise N=%s\n", number, file,
+               original, missing, first, value("ask"), number);
 }
 
 /* The simplest problem on which the student's file is wrong, and how. */
@@ -347,10 +348,10 @@ static void try_file(void) {
     if (!f.seen_by)
         say(0, "right");
     if (*f.problem)
-        printf("not yet: %s%s%swrong for %s.\n", f.right ? "right for " : "", f.right ? f.right : "", f.right ? ", " : "",
-               f.problem);
+        print_text("not yet: %s%s%swrong for %s.\n", f.right ? "right for " : "", f.right ? f.right : "",
+                   f.right ? ", " : "", f.problem);
     else
-        printf("not yet: small problems are right, %s sees that it is wrong.\n", f.seen_by);
+        print_text("not yet: small problems are right, %s sees that it is wrong.\n", f.seen_by);
     printf("%s%s%s%s", f.said, f.command ? "  See it again: " : "", f.command ? f.command : "", f.command ? "\n" : "");
     give_hint(1);
     exit(1);
@@ -362,8 +363,8 @@ static void try_file(void) {
 static void score(void) {
     const char *script = "";
     if (make_copy()) {
-        printf("%s  %s.\n%s is the start: it compiles, and is wrong. Write it, then: make exercise N=%s\n", number,
-               value("ask"), file, number);
+        print_text("%s  %s.\n%s is the start: it compiles, and is wrong. Write it, then: make exercise N=%s\n", number,
+                   value("ask"), file, number);
         return;
     }
     const char *folder = trial_build(&trial, "cpu TRACE=1", trace_out, value("program"));
@@ -381,19 +382,19 @@ static void score(void) {
     if (c.code)
         say(1, "the device stopped it:\n%s", c.out);
     const char *failed = NULL;
-    printf("%-36s %12s %17s\n", "", "yours", "wanted at most");
+    print_text("%-36s %12s %17s\n", "", "yours", "wanted at most");
     int n = 1;
     for (; nth_value(n, "score"); n++) {
         double yours = atof(line_of(c.out, 2 * n - 1)), wanted = atof(line_of(c.out, 2 * n));
         int length = (int)strcspn(nth_value(n, "score"), ":"), bytes = strncmp(nth_value(n, "score"), "bytes", 5) == 0;
-        printf("%-36.*s %*.*f%s %*.*f%s\n", length, nth_value(n, "score"), bytes ? 9 : 12, bytes ? 3 : 0,
-               bytes ? yours / 1e6 : yours, bytes ? " MB" : "", bytes ? 14 : 17, bytes ? 3 : 0,
-               bytes ? wanted / 1e6 : wanted, bytes ? " MB" : "");
+        print_text("%-36.*s %*.*f%s %*.*f%s\n", length, nth_value(n, "score"), bytes ? 9 : 12, bytes ? 3 : 0,
+                   bytes ? yours / 1e6 : yours, bytes ? " MB" : "", bytes ? 14 : 17, bytes ? 3 : 0,
+                   bytes ? wanted / 1e6 : wanted, bytes ? " MB" : "");
         failed = !failed && !(yours <= wanted) ? text_of("%.*s", length, nth_value(n, "score")) : failed;
     }
     if (!failed)
         say(0, "right");
-    printf("not yet: %s.\n%s", failed, from_line(c.out, 2 * n - 1));
+    print_text("not yet: %s.\n%s", failed, from_line(c.out, 2 * n - 1));
     give_hint(1);
     exit(1);
 }
@@ -436,7 +437,7 @@ int main(int argc, char **argv) {
         printf("\n");
     } else if (hint && *hint)
         for (int i = 1; i <= atoi(hint); i++)
-            printf("%s\n", nth_value(i, "hint") ? nth_value(i, "hint") : "There is no other hint.");
+            print_text("%s\n", nth_value(i, "hint") ? nth_value(i, "hint") : "There is no other hint.");
     else if (value("write"))
         score();
     else if (!value("blank"))

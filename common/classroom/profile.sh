@@ -6,7 +6,7 @@ stage=${program##*/}
 shift 2
 for ncu in ${NCU:-ncu /usr/local/cuda/bin/ncu}; do command -v "$ncu" >/dev/null && break || ncu=; done
 if [ "$device" != cuda ] || [ -z "$ncu" ]; then
-    echo "profile-$stage: needs a GPU and ncu of the CUDA Toolkit (device: $device, ncu: ${ncu:-not found}); make trace-$stage counts without them" >&2
+    echo "profile-$stage: needs a GPU and ncu (device: $device, ncu: ${ncu:-not found}); make trace-$stage needs neither" >&2
     exit 2
 fi
 # --help lists the variants in order, the reference behind them.

@@ -16,24 +16,19 @@
 # measure them anew.
 stop() { echo "sweep.sh: $1" >&2; exit 2; }
 [ $# -gt 0 ] || stop 'usage: sweep.sh PROGRAM...'
-columns=stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,latency_ms,min_ms,tflops,gbps
-columns=$columns,tensor_bytes,workspace_bytes,device,clock_mhz,cuda,commit,date,note
-
-# These columns of what a program prints with --csv, and the date. The note is the last one, and the only one with commas in it.
+# What a program prints with --csv, its own rows alone, each behind the date. Titles as well, for a file that has none yet.
 sweep_rows() { # stage
-    awk -F, -v stage="$1" -v columns="$columns" -v date="$(date -u +%Y-%m-%d)" '
-        NR == 1 { for (last = 1; last <= NF; last++) place[$last] = last; n = split(columns, name, ","); next }
-        $2 == stage || index($2, stage "/") == 1 {
-            note = $0
-            for (i = 1; i < place["note"]; i++) sub(/^[^,]*,/, "", note)
-            for (i = 1; i < n; i++) printf "%s,", name[i] == "date" ? date : $place[name[i]]
-            print note
-        }'
+    awk -F, -v stage="$1" -v date="$(date -u +%Y-%m-%d)" 'NR == 1 {print "date," $0} NR > 1 && ($2 == stage || index($2, stage "/") == 1) {print date "," $0}'
+}
+# Of rows with titles, the first one's cell in a column. No cell before `device` has a comma in it.
+cell() { # column
+    awk -F, -v column="$1" 'NR == 1 {for (i = 1; i <= NF; i++) at[$i] = i} NR == 2 {gsub(/"/, "", $at[column]); print $at[column]}'
 }
 
 probe=$("$1" --csv --batch 1 --heads 1 --seqlen 16 --seqlen-k 16 --head-dim 64 --iters 1 --no-validate) || stop "$1 does not run"
-device=$(echo "$probe" | sweep_rows "${1##*/}" | cut -d, -f18 | sed 1q)
-cuda=$(echo "$probe" | sweep_rows "${1##*/}" | cut -d, -f20 | sed 1q)
+columns=$(echo "$probe" | sweep_rows "${1##*/}" | sed 1q)
+device=$(echo "$probe" | cell device)
+cuda=$(echo "$probe" | cell cuda)
 if [ "$cuda" ]; then
     lengths=512,1024,2048,4096,8192,16384,32768,65536 tokens=16384 hidden=2048 head_dims=128,64 limit=500
     decode='--heads 32 --kv-heads 8' keys=2
@@ -48,10 +43,11 @@ for list in LENGTHS TOKENS HIDDEN HEAD_DIMS LIMIT; do
     echo "$value" | grep -Eqx '[1-9][0-9]*(,[1-9][0-9]*)*' || stop "$list=$value: choose whole numbers, with commas between"
 done
 each() { echo "$1" | tr , ' '; }
+progress() { if [ -t 1 ] && [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then printf '\r\033[K%s' "$1" >&2; fi; }
 
 mkdir -p "$RESULTS" && file=$RESULTS/sweep.csv || exit 2
 [ -s "$file" ] || echo "$columns" >"$file"
-[ "$(sed 1q "$file")" = "$columns" ] || stop "$file: has other columns than this sweep writes: move it away"
+[ "$(sed 1q "$file")" = "$columns" ] || stop "$file: has other columns than this sweep writes: move it away, or choose another folder with RESULTS"
 [ -z "$(tail -c 1 "$file")" ] || sed -i '$d' "$file" # a line that was cut in writing
 broken=0
 
@@ -65,9 +61,9 @@ series() { # program variant head_dim mask kind
         shape="$shape --head-dim $3 --dtype ${DTYPE:-fp16} --mask $4"
         name=$stage/$2
         [ "$2" = "$stage" ] && name=$stage
-        key="$stage,$name,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
+        key="[^,]*,$stage,$name,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
         if ! grep -q "^$key" "$file"; then
-            [ -t 2 ] && printf '\r\033[K%s %s ...' "$name" "$shape" >&2
+            progress "$name $shape ..."
             new=$("$1" --csv $shape --variant "$2" --no-validate 2>"$file.err")
             code=$?
             if [ $code -gt 2 ] || [ -z "$new" ]; then
@@ -76,10 +72,12 @@ series() { # program variant head_dim mask kind
                 echo "$name $shape: exit code $code: $(tail -n 1 "$file.err")"
                 return
             fi
-            echo "$new" | sweep_rows "$stage" >>"$file"
+            echo "$new" | sweep_rows "$stage" | sed 1d >>"$file"
         fi
         # Nothing more to learn where memory has ended or a launch takes too long.
-        grep "^$key" "$file" | awk -F, -v limit="$LIMIT" '/memory/ || $12 > limit {exit 1}' || return
+        { echo "$columns" && grep "^$key" "$file"; } | awk -F, -v limit="$LIMIT" '
+            NR == 1 {for (i = 1; i <= NF; i++) if ($i == "latency_ms") at = i; next}
+            /memory/ || $at > limit {exit 1}' || return
     done
 }
 
@@ -95,7 +93,7 @@ for program in "$@"; do
         done
     done
 done
-[ -t 2 ] && printf '\r\033[K' >&2
+progress
 rm -f "$file.err"
 echo "$file: $(($(wc -l <"$file") - 1)) rows$([ $broken -eq 0 ] || echo ", $broken series broke; the next sweep tries them again")"
 [ $broken -eq 0 ]

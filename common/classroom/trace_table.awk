@@ -1,6 +1,8 @@
 # trace_table.awk - what the kernels of all stages do to memory, a line a variant, from the rows of --trace --json.   (make trace)
+#
+# {"stage": "04_fa2", "exit_code": 2} is a program that failed: a pipeline hides its exit code. Exit code: 1 if there is one, or a race.
 BEGIN {
-    format = "%-26s %9s %9s %9s %9s %8s %8s %9s %10s %10s %9s %6s\n"
+    format = "%-30s %7s %7s %7s %9s %6s %7s %7s %10s %9s %5s %5s\n"
     printf format, "", "read", "written", "of S, P", "each byte", "FLOPs", "sectors", "shared", "wavefronts", "mma FLOPs", "exp", ""
     printf format, "variant", "KiB", "KiB", "KiB", "moved", "a byte", "/ ideal", "KiB", "/ ideal", "/ needed", "10^3", "races"
 }
@@ -19,7 +21,11 @@ BEGIN {
         ratio(sum("wavefronts_read wavefronts_written", shared), sum("ideal_read ideal_written", shared), "%.2f"),
         ratio(sum("mma_flops", variant), flops, "%.2f"), sprintf("%.0f", sum("exponentials", variant) / 1000), count(variant ", race=.*")
 }
-END { exit races > 0 }
+(rows, "exit_code") in cell {
+    printf "%-30s exit code %s\n", cell[rows, "stage"], cell[rows, "exit_code"]
+    failed = 1
+}
+END { exit failed || races > 0 }
 
 function kib(fields, where) { return sprintf("%.0f", sum(fields, where) / 1024) }
 function ratio(a, b, digits) { return a > 0 && b > 0 ? sprintf(digits, a / b) : "-" }

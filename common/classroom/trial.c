@@ -44,7 +44,7 @@ const char *trial_build(Trial *t, const char *device_words, const char *out, con
                 "${flags:+IS_FLAGS=$flags} $targets 2>&1) || "
                 "{ (echo \"$log\" | grep -m 1 -w error || echo \"$log\") | sed 's|^%s|%s|'; exit 1; }",
                 tree, out, programs, out, make && *make ? make : "make", device_words, out, replaced, t->by ? t->by : "");
-    show_progress("%s", "");
+    end_progress();
     t->error = c.code ? c.out : NULL;
     return c.code ? NULL : text_of("%s/%s", tree, out);
 }
@@ -97,7 +97,7 @@ static Failure try_problems(const char *program, const char *variant) {
                                    variant ? " --variant " : "", variant ? variant : "", problems[i].options);
         show_progress("%s ...", problems[i].words);
         Command c = command("timeout 120 %s --json 2>&1 >/dev/null", line);
-        show_progress("%s", "");
+        end_progress();
         if (c.code == 2) /* not a problem for this stage */
             continue;
         if (c.code || c.signal) {
@@ -116,7 +116,7 @@ static Failure try_grid(const char *grid, const char *program, const char *varia
     Command c =
         command("export CPU_DEVICE_ORDER=%s; exec timeout %d '%s' %s %s %s 2>&1 >/dev/null", order, whole ? 1200 : 300, grid,
                 whole ? "" : "--quick", variant ? "--variant" : "", variant ? variant : "");
-    show_progress("%s", "");
+    end_progress();
     if (c.code == 0 && !c.signal)
         return (Failure){0};
     Failure f = {.seen_by =

@@ -1,4 +1,5 @@
 /* simt_report.c - what the machine of simt.h says when a kernel is wrong. */
+#include "../host/errors.h"
 #include "simt_internal.h"
 #include "trace_hooks.h"
 
@@ -15,6 +16,7 @@ static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 static void begin_message(void) {
     pthread_mutex_lock(&message_lock);
     fflush(stdout);
+    end_progress();
     fprintf(stderr, "kernel %s, block (%u,%u,%u)", simt_job->kernel, blockIdx.x, blockIdx.y, blockIdx.z);
 }
 

@@ -19,6 +19,7 @@ typedef struct {
     char platform[64];   /* "sm_90 · 132 SMs · CUDA 13.0", or "CPU device · 2 cores" */
     int is_cpu;          /* the harness asks: default shape, timing, budget; and 06_fp8: how exactly tensor cores add up */
     int capability;      /* compute capability x 10 the kernels may count on: the lower of chip and compiled code */
+    int chip;            /* compute capability x 10 of the chip itself; 0: no GPU */
     int sm_count;        /* blocks run on this many multiprocessors (CPU: cores) */
     int clock_mhz;       /* 0: unknown */
     int has_hopper;      /* wgmma and TMA are there, and the code for them (sm_90a) */
@@ -27,6 +28,10 @@ typedef struct {
     size_t memory_bytes;   /* the most that tensors and workspace can have together */
     char cuda_version[16]; /* "13.0", or "" */
 } DeviceProperties;
+
+/* How many there are, and which one to open, from 0 on: the first unless told otherwise. Choosing comes before every other call. */
+int device_count(void);
+void device_choose(int number);
 
 /* Opens the device on the first call. */
 const DeviceProperties *device_properties(void);

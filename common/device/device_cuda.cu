@@ -62,12 +62,23 @@ static int attribute(cudaDeviceAttr name, int device) {
     return value;
 }
 
-static void open_device(void) {
-    int count = 0, device = 0, version = 0;
+static int chosen = -1; /* CUDA's own choice */
+void device_choose(int number) { chosen = number; }
+
+int device_count(void) {
+    int count = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0)
         cannot_run("no NVIDIA GPU can be used here (%s): build with DEVICE=cpu",
                    error == cudaSuccess ? "none found" : cudaGetErrorString(error));
+    return count;
+}
+
+static void open_device(void) {
+    int device = 0, version = 0;
+    device_count();
+    if (chosen >= 0)
+        CHECK(cudaSetDevice(chosen));
     CHECK(cudaGetDevice(&device));
     cudaDeviceProp chip;
     CHECK(cudaGetDeviceProperties(&chip, device));
@@ -83,6 +94,7 @@ static void open_device(void) {
         snprintf(compiled, sizeof compiled, " (code for sm_%d)", p.capability);
     snprintf(p.platform, sizeof p.platform, "sm_%d%s · %d SMs · CUDA %s", capability, compiled, chip.multiProcessorCount,
              p.cuda_version);
+    p.chip = capability;
     p.sm_count = chip.multiProcessorCount;
     p.clock_mhz = attribute(cudaDevAttrClockRate, device) / 1000; /* kHz; CUDA 13 no longer has it in cudaDeviceProp */
     CHECK(cudaMemcpyFromSymbol(&p.has_hopper, hopper_code, sizeof p.has_hopper));

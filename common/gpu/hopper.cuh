@@ -1,9 +1,9 @@
 /* hopper.cuh - the instructions that only Hopper has (compute capability 9.0, compiled for sm_90a): mbarrier, TMA, wgmma.
  *
- * As in instructions.cuh, each is a thin function over one PTX instruction (PTX ISA 8.x, section 9.7), and its twin for the
- * CPU device is in cpu/hopper_cpu.h. What is new is that they are *asynchronous*: a thread starts the work and goes on.
+ * As in instructions.cuh, each function is one PTX instruction (PTX ISA 8.x, section 9.7), and cpu/hopper_cpu.h has a
+ * function of the same name for the CPU device. TMA and wgmma are *asynchronous*: a thread starts the work and goes on.
  *
- *     mbarrier   a word in shared memory on which threads wait for work that is done elsewhere
+ *     mbarrier   a word in shared memory at which threads wait for work of others, TMA's above all
  *     TMA        the tensor memory accelerator: one thread names a tile of a tensor, and it comes to shared memory
  *     wgmma      warpgroup mma: four warps together multiply 64 rows by a matrix that lies in shared memory
  *
@@ -15,21 +15,23 @@
 
 #include "instructions.cuh"
 
-/* Shared memory as TMA and wgmma see it: rows of at most 128 bytes, 16-byte chunks swizzled. Where a row has 128 bytes the
- * chunk number is XORed with the row number modulo 8, as in tile.cuh. Rows of 64 bytes have four chunks, and two rows fill
- * the 32 banks: there the chunk number is XORed with row / 2, modulo 4. The hardware computes both from the bits of the address:
+/* A tile in shared memory as TMA writes it and wgmma reads it: rows of 128 or of 64 bytes, whose 16-byte chunks are
+ * swizzled. In a row of 128 bytes, chunk number c lies at place c XOR row % 8, as in tile.cuh. Rows of 64 bytes have
+ * four chunks, and two rows fill the 32 banks: there chunk c lies at place c XOR row / 2 % 4. The hardware computes
+ * both from the bits of the address:
  *
  *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9       a tile of such rows begins at a multiple of 1024 bytes
  *      64-byte rows   address bits 4-5             ^= bits 7-8                                                   512
  *
- * A matrix with longer rows is cut into *panels*, tiles of rows of 128 bytes, one after the other. */
+ * A matrix with longer rows is cut into *panels*, each with 128 bytes of every row; panels lie one after the other. */
 template <int RowBytes> struct Swizzle {
     static_assert(RowBytes == 128 || RowBytes == 64, "one of TMA's swizzles");
     static constexpr int pattern_bytes = 8 * RowBytes;         /* after which it repeats: eight rows */
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
-/* How B, K x N, lies in shared memory: [n][k] with neighbouring k together (8-bit types know no other), or [k][n]. */
+/* How wgmma's right operand B, K x N, lies in shared memory. K_MAJOR: [n][k], neighbouring k together; 8-bit types know
+ * no other. MN_MAJOR: [k][n]. */
 enum Major { K_MAJOR, MN_MAJOR };
 
 #ifndef __CUDACC__
@@ -46,10 +48,10 @@ enum Major { K_MAJOR, MN_MAJOR };
 #endif
 
 /* ---- mbarrier: 64 bits in shared memory that count what is still to come -------------------------------------------------
- * It goes through *phases*. A phase is over when `count` threads have arrived and all bytes that were announced have been
- * written; the next one begins at once, with the same count. Phases are told apart by parity: the first has parity 0, the
- * second 1, the third 0 again. A waiter says which parity it waits for. Parity cannot tell phases two apart, so a waiter
- * must not fall more than one phase behind.
+ * An mbarrier goes through *phases*. A phase is over when `count` threads have arrived and all bytes that were
+ * announced have been written; the next phase begins at once, with the same count. A phase is named by its parity: the
+ * first phase has parity 0, the second 1, the third 0 again. A thread says the parity of the phase whose end it waits
+ * for. Two phases that are two apart have the same parity, so a thread must not fall more than one phase behind.
  *
  *     thread 0                                       all threads
  *     mbarrier_init(&b, 1)
@@ -64,19 +66,21 @@ typedef uint64_t Mbarrier;
 __device__ inline void mbarrier_init(Mbarrier *barrier, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
-/* Stands between mbarrier_init and the __syncthreads behind which others use the barriers. PTX says: it orders the mbarrier.init of
- * this thread, and nothing else, before what the threads of the cluster do later. It does not say that it is a fence for TMA, too,
- * which reads shared memory by another road (another *proxy*) than threads do. */
+/* To be called after mbarrier_init and before the __syncthreads after which other threads use the mbarriers. By PTX's
+ * words it orders this thread's mbarrier.init, and nothing else, before what the threads of the cluster do later. PTX
+ * does not say that TMA, which takes another road to shared memory (another *proxy*) than threads do, then sees the
+ * mbarriers, too. */
 __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/* This thread arrives, and announces that `bytes` will be written by TMA before the phase is over. */
+/* This thread arrives, and announces that TMA will write `bytes` bytes. The phase does not end before that. */
 __device__ inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 __device__ inline void mbarrier_arrive(Mbarrier *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/* Waits for the end of the phase of this parity. try_wait itself sleeps for a while; then it is asked again. */
+/* Waits for the end of the phase of this parity. try_wait sleeps for a limited time and then says whether the phase is
+ * over. */
 __device__ inline void mbarrier_wait(Mbarrier *barrier, int parity) {
     uint32_t done;
     do
@@ -86,17 +90,20 @@ __device__ inline void mbarrier_wait(Mbarrier *barrier, int parity) {
 }
 
 /* ---- TMA: tiles between device and shared memory ------------------------------------------------------------------------
- * The host describes a tensor once, in a *tensor map*; a kernel takes it as a parameter, `const __grid_constant__ TensorMap
- * map`, and one thread then asks for a tile by the coordinates of its first element. Addresses, swizzle and edges are the
- * hardware's: what lies outside of the tensor comes as zeros. The whole tile always counts as its full number of bytes. */
+ * The host describes a tensor once, in a *tensor map*. A kernel takes the map as a parameter, `const __grid_constant__
+ * TensorMap map`. One thread then asks for a tile by the coordinates of the tile's first element. The hardware computes
+ * the addresses, swizzles, and writes zeros for elements outside of the tensor. Those zeros count, too: an mbarrier
+ * must expect the bytes of a whole tile. */
 typedef CUtensorMap TensorMap;
 
-/* The map of `matrices` row-major matrices, one after the other, of `rows` rows of `columns` elements E. A tile is
- * tile_rows x RowBytes bytes of one matrix. Its edge is the matrix's: a tile's tail never is the next matrix's beginning.
- * 1 <= tile_rows <= 256; columns * sizeof(E) is a multiple of 16, `matrix` is aligned to 16 bytes. For the host. */
+/* For the host: the map of `matrices` row-major matrices, one after the other, each of `rows` rows of `columns`
+ * elements E. A tile is tile_rows x RowBytes bytes of one matrix. Where a tile reaches beyond the last row of its
+ * matrix, zeros come, not the rows of the next matrix. 1 <= tile_rows <= 256; columns * sizeof(E) is a multiple of 16;
+ * `matrix` is aligned to 16 bytes. Ends the program with exit code 2 if the driver is too old or refuses the shape. */
 template <typename E, int RowBytes>
 inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matrices, int tile_rows) {
-    /* The one function of the driver that is needed, asked for at run time so that no program has to be linked with it. */
+    /* The only function of the driver that is needed. It is looked up at run time, so that programs need not link the
+     * driver. */
     static const auto encode = [] {
         void *function = nullptr;
         cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -124,16 +131,17 @@ inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matri
     return map;
 }
 
-/* True in one lane of the warp. If a thread is chosen by its number instead, the compiler cannot tell that only one is active,
- * and puts a loop over the lanes around each TMA instruction, whose operands belong to the warp and not to a lane. */
+/* True in one lane of the warp, which all lanes must call together. `lane == 0` would choose a lane, too, but then the
+ * compiler does not know that only one lane is active. A TMA instruction takes its operands once a warp, not once a
+ * lane, so the compiler would put a loop over the lanes around each. */
 __device__ inline bool elect_one() {
     uint32_t elected;
     asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
     return elected;
 }
 
-/* Starts the copy of a tile to `shared` and returns. When it has arrived, its bytes are subtracted from what `barrier`
- * still expects. By one thread, elect_one's. */
+/* Starts the copy of a tile to `shared` and returns. The bytes that have arrived are subtracted from those that
+ * `barrier` still expects. To be called by one thread, elect_one's. */
 __device__ inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
@@ -142,13 +150,14 @@ __device__ inline void tma_load(void *shared, const TensorMap &map, int column, 
 
 /* ---- what roles of warps need ------------------------------------------------------------------------------------------ */
 
-/* A *proxy* is a road to shared memory: threads take the generic one, TMA and wgmma the asynchronous one. After this fence the
- * asynchronous road, too, has what this thread has written. Where several threads wrote, each of them fences, and then all
- * meet at a barrier. */
+/* A *proxy* is a road to shared memory: loads and stores of threads take the generic one, TMA and wgmma the
+ * asynchronous one. This fence makes what this thread has stored visible on the asynchronous road. Where several
+ * threads have stored, each of them must call it, and then all must meet at a barrier before wgmma or TMA reads. */
 __device__ inline void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Barriers by number, 1 to 15; number 0 is __syncthreads'. A barrier opens when `threads` threads, whole warps, have arrived.
- * sync arrives and waits until it opens; arrive does not wait. */
+/* Named barriers, 1 to 15; number 0 is the one of __syncthreads. A barrier opens when `threads` threads, whole warps,
+ * have arrived. named_barrier_sync arrives and waits until the barrier opens; named_barrier_arrive arrives and does not
+ * wait. */
 __device__ inline void named_barrier_sync(int barrier, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -156,9 +165,9 @@ __device__ inline void named_barrier_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-/* From here on each thread of this warpgroup has N registers, a multiple of 8. An increase waits until others have given up
- * as many. The kernel must have a cap (__launch_bounds__), and each role must be one branch of an if: ptxas gives
- * each branch the registers that its setmaxnreg names. */
+/* From here on each thread of this warpgroup has N registers, a multiple of 8. An increase waits until other warpgroups
+ * have given up enough registers. The kernel must have a cap (__launch_bounds__), and each role must be one branch of
+ * an if: ptxas gives each branch the registers that its setmaxnreg names. */
 template <int N> __device__ inline void setmaxnreg_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
@@ -173,21 +182,22 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *     fp8. A comes from shared memory, stored [m][k], or from registers: then each warp brings its 16 rows as the A fragment
  *     of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's names here.)
  *
- * It is asynchronous, and works on registers meanwhile. So:
+ * A wgmma runs on after the instruction has been issued, and reads and writes registers meanwhile. So:
  *
- *     wgmma_fence(d, a)       before the first of a batch: all earlier writes to these registers are done
- *     wgmma(d, ...) ...       starts; D, and A in registers, must now be left alone
+ *     wgmma_fence(d, a)       before the first wgmma of a batch: all earlier writes to these registers are done
+ *     wgmma(d, ...) ...       starts a product; d, and a if it is in registers, must now be left alone
  *     wgmma_commit()          closes the batch
- *     wgmma_wait<n>(d)        waits until at most the n youngest batches are running; then d holds the result
+ *     wgmma_wait<n>(d)        waits until at most the n youngest batches are running; d, of an older one, is then done
  *
- * fence and wait name the registers they are about. The instructions do not, and without the names the compiler could move
- * what writes a register behind the fence, or what reads it before the wait.
+ * wgmma_fence and wgmma_wait take the registers that they are about. The PTX instructions do not name registers, so the
+ * compiler could move a write to a register behind the fence, or a read in front of the wait.
  *
  * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas
  * waits after each wgmma (warnings C7510 to C7515).
  *
  * What lies in shared memory is named by a *descriptor*: last section of this file. */
-/* Tells the compiler that these registers change here: writes above stay above, uses below stay below. No instruction. */
+/* Tells the compiler that these registers change here, so that it moves no write of them down and no read of them up
+ * across this place. Makes no instruction. */
 template <int Count> __device__ inline void changed(float (&d)[Count]) {
 #pragma unroll
     for (int i = 0; i < Count; i++)
@@ -208,7 +218,7 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     (changed(d), ...);
 }
 
-/* The instruction names every register of D, Count = N / 2 of them. These macros write the lists. */
+/* The PTX of a wgmma names every register of D, Count = N / 2 of them. These macros write the lists. */
 #define REGISTERS_32                                                                                                        \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -262,8 +272,8 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 #define B_MAJOR(i) ", %" #i
 #define NOTHING(i) ""
 
-/* D = A B, or D += A B if `add`; E is the element type of A and B: __half, __nv_bfloat16, E4m3, E5m2. N follows from D. A is
- * K-major, from shared memory, by its descriptor: */
+/* D = A B, or D += A B if `add`. E is the element type of A and B: __half, __nv_bfloat16, E4m3, E5m2. N follows from
+ * the size of d. A from shared memory, K-major; a and b are descriptors: */
 template <typename E, Major B = K_MAJOR, int Count>
 __device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_SHARED_ANY("k16.f32.f16.f16", A_AND_B_MAJOR) }
@@ -271,7 +281,7 @@ __device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add
     else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_SHARED_ANY("k32.f32.e4m3.e4m3", NOTHING) }
     else { WGMMA_SHARED_ANY("k32.f32.e5m2.e5m2", NOTHING) }
 }
-/* A from registers: */
+/* A from registers, b a descriptor: */
 template <typename E, Major B = K_MAJOR, int Count>
 __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_REGISTERS_ANY("k16.f32.f16.f16", B_MAJOR) }
@@ -292,15 +302,17 @@ __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t
  *            2: 64     begins where      to the next eight:     swizzle: K = 32 bytes  18 bits are enough for 256 KB
  *               bytes  the address says  8 RowBytes             are inside of a row
  *
- * How many rows there are follows from the instruction: 64 of A, N of B. The next 32 bytes along k are at address + 32,
- * although the swizzle has put them elsewhere: the hardware first adds, and then swizzles the bits of the sum. */
+ * How many rows there are follows from the instruction: 64 of A, N of B. The descriptor of the next 32 bytes along k
+ * has address + 32, although these bytes do not lie there: the hardware applies the swizzle to the address after the
+ * addition. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
-/* The descriptor of an MN-major B, stored [k][n], 16-bit: panels of RowBytes bytes of n, `panel_bytes` from one to the next,
- * each of rows k. With this order both offsets count: leading, from panel to panel; stride, from eight k to the next eight.
- * The next K = 16 are at address + 16 RowBytes. */
+/* The descriptor of an MN-major B, stored [k][n], of a 16-bit type. It lies in panels: a panel has a row for each k,
+ * with RowBytes bytes of n, and the next panel begins panel_bytes further on. In this order both offsets are used:
+ * leading, from panel to panel; stride, from eight rows to the next eight. The next K = 16 rows are at address + 16
+ * RowBytes. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)(panel_bytes / 16) << 16 | (shared_address(shared) & 0x3ffff) >> 4;
@@ -308,14 +320,16 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const voi
 /* The descriptor of what lies `bytes` further on. */
 __device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
-/* ---- a matrix in shared memory as TMA leaves it and wgmma takes it -------------------------------------------------------
- * Panels, one after the other, each with Rows rows of 128 bytes; of 64 bytes, if the matrix is narrower than 128. */
+/* ---- a matrix in shared memory as TMA writes it and wgmma reads it -------------------------------------------------------
+ * Panels, one after the other, each with Rows rows of 128 bytes; or one panel with rows of 64 bytes, if a row of the
+ * matrix has 64. */
 template <typename E, int Rows, int Columns> struct Panels {
     static constexpr int row_bytes = Columns * sizeof(E) < 128 ? 64 : 128;
     static constexpr int panel_bytes = Rows * row_bytes, bytes = Rows * Columns * sizeof(E);
     alignas(1024) unsigned char byte[bytes];
 
-    /* Asks for the tile that begins at this row and column of the map's matrix number `matrix`. By one thread. */
+    /* Asks TMA for the tile that begins at this row and column of the map's matrix number `matrix`; its bytes count at
+     * `full`. To be called by one thread. */
     __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
 #pragma unroll
         for (int i = 0; i < bytes; i += panel_bytes)
@@ -328,14 +342,15 @@ template <typename E, int Rows, int Columns> struct Panels {
         return byte + chunk / 8 * panel_bytes + row * row_bytes + (chunk % 8 ^ row % 8) * 16;
     }
 
-    /* As a K-major operand, whose rows are m or n and whose columns are k: its rows from `row` on, a multiple of 8. A step
-     * of wgmma is 32 bytes along k; those of step 1, 2, ... are at `offset`. */
+    /* As a K-major operand, whose rows are m or n and whose columns are k: the descriptor of its rows from `row` on, a
+     * multiple of 8. One wgmma takes 32 bytes along k; those of the wgmma number `step` begin offset(step) bytes
+     * further on. */
     __device__ uint64_t descriptor(int row = 0) const { return wgmma_descriptor<row_bytes>(byte + row * row_bytes); }
     __device__ static constexpr int offset(int step) {
         return 32 * step / row_bytes * panel_bytes + 32 * step % row_bytes;
     }
 
-    /* As an MN-major operand, whose rows are k and whose columns are n: a step is 16 rows. */
+    /* As an MN-major operand, whose rows are k and whose columns are n: one wgmma takes 16 rows. */
     __device__ uint64_t descriptor_mn() const { return wgmma_descriptor_mn<row_bytes>(byte, panel_bytes); }
     __device__ static constexpr int offset_mn(int step) { return 16 * step * row_bytes; }
 };

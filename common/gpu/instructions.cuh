@@ -1,7 +1,7 @@
 /* instructions.cuh - the few machine instructions the kernels need that CUDA C has no words for.
  *
  * Each is a thin __device__ function over one PTX instruction, named after it; its twin for the CPU device has the same
- * name in cpu/instructions_cpu.h. Nothing is hidden below these. (PTX ISA 8.x, section 9.7.)
+ * name in cpu/instructions_cpu.h. (PTX ISA 8.x, section 9.7.)
  *
  * Warp-wide instructions (ldmatrix, mma) are executed by all 32 lanes together; each lane passes in and gets back its
  * *fragment*, a fixed share of a small matrix. T = lane (0..31) owns, in a matrix of 16-bit elements 8 columns wide,
@@ -12,7 +12,7 @@
  *     ...                                                   the two elements share one 32-bit register,
  *     row 7          T28 T28| T29 T29| ...    T31 T31       the lower column in the lower half
  *
- * This 8x8 pattern is the atom: every fragment below is a handful of them. The four lanes that share a row are a *quad*.
+ * This 8x8 pattern is called the *atom* here: every fragment below is made of atoms. The four lanes that share a row are a *quad*.
  *
  * sm_75 (Turing) lacks some of these; where that is so, the narrower instructions that do the same stand beside it.
  */
@@ -21,7 +21,8 @@
 
 #include "kernel.cuh"
 
-/* The two 8-bit floating point formats, as element types. largest is what bigger numbers become: they saturate. */
+/* The two 8-bit floating point formats, as element types. largest: the largest number; bigger ones
+ * become it when they are converted (they saturate). */
 struct E4m3 { /* sign, 4 bits of exponent, 3 of mantissa */
     uint8_t code;
     static constexpr float largest = 448;        /* 1.75 x 2^8 */
@@ -43,8 +44,9 @@ __device__ inline uint32_t shared_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/* This thread's lane, as a value of which the compiler knows nothing. Addresses made from it are computed where they are used, one
- * XOR each, and not, because they never change, kept in registers throughout a loop. For kernels that have none to spare. */
+/* This thread's lane, as a value that the compiler cannot trace to threadIdx. So it computes addresses made from it where they
+ * are used, one XOR each. From threadIdx it would compute them once and keep them in registers throughout a loop. For kernels
+ * that have no registers to spare. */
 __device__ inline int fresh_lane() {
     int lane = threadIdx.x % 32;
     asm volatile("" : "+r"(lane));
@@ -61,8 +63,8 @@ __device__ inline void store_16(void *to, uint4 value) { *static_cast<uint4 *>(t
  * 16-23 of matrix 2, 24-31 of matrix 3. Register i then holds this lane's atom of matrix i. x1 reads the addresses of lanes
  * 0-7 only, x2 those of 0-15. _trans hands out the transposed matrices (element [c][r] where [r][c] would go).
  *
- * The hardware reads the eight rows of one matrix at once: eight rows in eight different 16-byte bank groups take one
- * pass, eight rows in the same group take eight. That is what tile.cuh swizzles for. */
+ * The hardware reads the eight rows of one matrix at once: if their 16 bytes lie in different banks it takes one
+ * pass (wavefront), if all lie in the same four banks it takes eight. tile.cuh swizzles tiles so that it is one. */
 __device__ inline void ldmatrix_x1(uint32_t (&r)[1], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
 }
@@ -98,7 +100,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
  *           columns 2*(lane%4)+{0,1}        column (n) lane/4                             columns 2*(lane%4) + {0, 1}
  *           of its 8x8 quarter              of its 8x8 half                         c[2], c[3]: row lane/4 + 8
  *
- * Two consequences every tensor-core attention kernel lives on:
+ * Two consequences that every tensor-core attention kernel uses:
  *   - B's fragment is the atom of B transposed. K stored [key][d] *is* (K^T)'s transpose, so Q K^T loads K with plain
  *     ldmatrix; V stored [key][d] is P V's B itself, so it is loaded with ldmatrix_trans.
  *   - C's fragment of two neighbouring 16x8 tiles has the very shape of one A fragment: P goes from accumulator to operand
@@ -169,9 +171,9 @@ template <> __device__ inline uint32_t pack_4<E5m2>(float x0, float x1, float x2
  *
  *     fp16    s eeeee mmmmmmmmmm
  *     e5m2    s eeeee mm                 the upper byte of an fp16: nothing to do
- *     e4m3    s  eeee mmm                one place further right the magnitude reads as an fp16, with 15 subtracted from
- *                                        the exponent and not 7: 2^8 too small, also where it is subnormal. (NaN comes out
- *                                        as 480.) */
+ *     e4m3    s  eeee mmm                shifted one place to the right, all but the sign is an fp16 too; but fp16 subtracts
+ *                                        15 from the exponent, e4m3 only 7. So it is 2^8 too small, subnormal numbers too,
+ *                                        and is multiplied by 256. (NaN comes out as 480.) */
 template <typename F> __device__ void unpack_halves(uint32_t four, uint32_t &low, uint32_t &high);
 template <> __device__ inline void unpack_halves<E5m2>(uint32_t four, uint32_t &low, uint32_t &high) {
     low = __byte_perm(four, 0, 0x1404); /* bytes 0, x0, 0, x1; 4 stands for a byte of the second number, zero */
@@ -261,8 +263,9 @@ __device__ inline void atomic_add_4(float *to, float4 value) {
 #endif
 }
 
-/* ---- atom.acq_rel: atomicAdd that is also a fence, both ways. What this thread wrote or knew of before (after a barrier: what the
- * whole block wrote) is seen by every thread that later adds to the same place; it sees what those before it knew. */
+/* ---- atom.acq_rel: atomicAdd that is also a fence, both ways. Every thread that later adds to the
+ * same place sees what this thread wrote before (and, if a barrier came before, what its block wrote); this thread sees what those
+ * wrote that added before it. */
 __device__ inline int atomic_add_ordered(int *to, int value) {
     int old;
     asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"

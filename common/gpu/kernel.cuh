@@ -20,8 +20,8 @@
 #include <cuda_runtime.h>
 
 /* `name` is a reference to one `Type` in the block's dynamic shared memory (launch with sizeof(Type)). Put every tile of a
- * kernel into one struct: its declaration is then the picture of shared memory. Aligned to 1024 bytes, eight rows of all banks:
- * what swizzles of Hopper repeat after (hopper.cuh). */
+ * kernel into one struct: its declaration is then the picture of shared memory. Aligned to 1024 bytes,
+ * since that is what Hopper's swizzled tiles need (hopper.cuh). */
 #define SHARED_MEMORY(Type, name)                                     \
     extern __shared__ __align__(1024) unsigned char shared_memory[];  \
     Type &name = *reinterpret_cast<Type *>(shared_memory)
@@ -38,11 +38,11 @@ void launch(const char *name, const char *file, int line, void (*kernel)(Paramet
 
 /* How many blocks of `kernel` run on the device at the same time. */
 template <typename... Parameter> int resident_blocks(void (*kernel)(Parameter...), int threads, size_t shared_bytes) {
-    int blocks = 0; /* a multiprocessor's */
+    int blocks = 0; /* on one multiprocessor */
     if (shared_bytes > 48 * 1024)
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes);
-    return (blocks > 0 ? blocks : 1) * device_properties()->sm_count; /* 0: LAUNCH will say why */
+    return (blocks > 0 ? blocks : 1) * device_properties()->sm_count; /* if not one fits, LAUNCH will say why */
 }
 
 #else
@@ -53,7 +53,8 @@ template <typename... Parameter> int resident_blocks(void (*kernel)(Parameter...
 #define LAUNCH(kernel, grid, block, shared_bytes, ...) \
     launch(#kernel, __FILE__, __LINE__, kernel, grid, block, shared_bytes, __VA_ARGS__)
 
-/* What this compilation is for, x 10: what device_properties()->capability says when the kernel runs. */
+/* The compute capability, times 10, that this compilation is for: 75, or 80 for all later ones. The host finds the GPU's in
+ * device_properties()->capability. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 [[maybe_unused]] constexpr int CAPABILITY = 75;
 #else

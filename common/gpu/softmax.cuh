@@ -10,19 +10,20 @@
 [[maybe_unused]] constexpr unsigned WHOLE_WARP = 0xffffffff; /* the lanes that take part in a shuffle: all 32 */
 [[maybe_unused]] constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
 
-/* Where a maximum may start instead of -inf: then a row without keys has -inf - LOWEST = -inf as its exponents, and e^-inf = 0. No
- * score is below it, so that no row that sees a key is taken for one without. */
+/* A maximum may start here instead of at -inf. Then the exponents of a row without keys are -inf - LOWEST = -inf and not NaN,
+ * and e^-inf = 0. No score is below LOWEST, so a row that sees a key has the maximum of its scores. */
 [[maybe_unused]] constexpr float LOWEST = -FLT_MAX;
 
-/* Exponents are computed as fma(s, factor, -m). m is a rounded product, and the product inside the fma is not rounded, so the
- * exponent is wrong by up to |m| 2^-24: from |m| = 2^24 on P can be wrong by a factor of 2, and beyond 2^31 P is 0 or infinite. A
- * kernel whose |m| exceeds FAR rounds the product first, as m was, and at the maximum nothing is left over. */
+/* Exponents are computed as fma(s, factor, -m), where m is the rounded product of the row's largest s and factor. The product
+ * inside the fma is not rounded, so the exponent is wrong by up to |m| 2^-24: from |m| = 2^24 on P can be wrong by a factor of 2,
+ * and beyond 2^31 P is 0 or infinite. Where |m| exceeds FAR, a kernel rounds s * factor first, as m was rounded, and then
+ * subtracts m: at the maximum this gives exactly 0. */
 [[maybe_unused]] constexpr float FAR = 0x1p24f;
 
-/* A factor of the scores: positive also where a product of scales underflows. A masked score, -inf, times 0 would be NaN. */
+/* The scores' factor, kept above 0 where a product of scales underflows: a masked score is -inf, and -inf times 0 is NaN. */
 __device__ inline float positive(float factor) { return fmaxf(factor, FLT_MIN); }
 
-/* What is to be subtracted from scores whose maximum is m: m, but 0 where no key was seen, because -inf - -inf is NaN. */
+/* What to subtract from scores whose maximum is m: m itself, but 0 where no key was seen, because -inf - -inf is NaN. */
 __device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
 
 /* Maximum and sum over the four lanes of a quad, which share a row of a fragment (instructions.cuh). All four get it. */

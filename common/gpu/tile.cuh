@@ -1,7 +1,7 @@
 /* tile.cuh - tiles of 16-bit elements between device memory and swizzled shared memory.
  *
  * A tile row of D elements is D/8 chunks of 16 bytes. Unswizzled, chunk c of every row starts at bank 4*c (a 128-byte row
- * is exactly the 32 banks), so ldmatrix, which reads the same chunk of eight rows at once, would hit one bank group eight
+ * is exactly the 32 banks), so ldmatrix, which reads the same chunk of eight rows at once, would meet the same four banks eight
  * times. So the chunk's place in its row is XORed with the row number:
  *
  *     place      0 1 2 3 4 5 6 7
@@ -16,8 +16,8 @@
 #include "instructions.cuh"
 
 /* What the chunk numbers of a row are XORed with. Rows of 64 elements (or a multiple) span all banks, so eight rows need
- * eight different XORs; rows of 32 or 96 already alternate between the two halves of the banks, so pairs of rows share one
- * of four. */
+ * eight different XORs; rows of 32 or 96 already alternate between the two halves of the banks, so four XORs suffice,
+ * and two neighbouring rows share one. */
 template <int D> __device__ inline int swizzle_key(int row) { return D % 64 == 0 ? row & 7 : (row >> 1) & 3; }
 
 /* Where chunk `chunk` of row `row` lives: an element offset into the tile. D is a multiple of 32. */
@@ -31,10 +31,10 @@ template <typename T, int Rows, int D> struct Tile {
     alignas(128) T element[Rows * D];
     __device__ T *chunk(int row, int chunk) { return element + swizzle<D>(row, chunk); }
 
-    /* chunk(row + r, chunk + c) for row a multiple of 8, chunk even and c 0 or 1, as the fragments below want it. row does
-     * not change the XOR, and chunk + c is chunk ^ c; so what depends on the lane (r, c) is computed once, and in an
-     * unrolled loop each further address is that XOR a constant, plus a constant. With D = 96 the rows do not start at
-     * powers of two, and the XOR has to stay within the row. */
+    /* chunk(row + r, chunk + c), where row is a multiple of 8, chunk is even and c is 0 or 1: what the fragments below need.
+     * r and c depend on the lane. Adding row does not change what is XORed, and chunk + c is chunk ^ c. So one address is
+     * computed from the lane, and in an unrolled loop each further one is that address XOR a constant, plus a constant.
+     * With D = 96 rows do not start at powers of two, so the XOR is done within the row, before its start is added. */
     __device__ T *chunk(int row, int r, int c, int chunk) {
         constexpr bool power_of_two = (D & (D - 1)) == 0;
         const int lane = power_of_two ? swizzle<D>(r, c) ^ 8 * chunk : r * D + (8 * (c ^ swizzle_key<D>(r)) ^ 8 * chunk);
@@ -42,9 +42,10 @@ template <typename T, int Rows, int D> struct Tile {
     }
 };
 
-/* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` (row-major, D columns of rows `pitch` elements apart; the
- * start of each 16-byte aligned) into the tile, by all `Threads` threads of the block; or by those who number themselves, `thread`,
- * from 0. Rows from `row_end` on do not exist and become zeros. Ends with a committed cp.async group. */
+/* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` into the tile. The matrix is row-major, with D columns and
+ * rows `pitch` elements apart; each row starts at a multiple of 16 bytes. `Threads` threads copy: the whole block, or some of it,
+ * which then pass their numbers 0 .. Threads - 1 as `thread`. Rows from `row_end` on do not exist and become zeros. The copies are
+ * one committed group of cp.async. */
 template <int Threads, typename T, int Rows, int D>
 __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D,
                                        int thread = threadIdx.x) {
@@ -98,7 +99,7 @@ __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D>
 
 /* The way back, each warp for itself: copies rows row .. row + Count - 1 of the tile to `matrix` (row-major, D columns), where
  * they are rows first_row + row and on; rows from row_end on do not exist. A lane stores 16 bytes and a warp whole rows, where
- * accumulators of mma hold 4 bytes a lane. Between filling the tile and this goes a __syncwarp. */
+ * accumulators of mma hold 4 bytes a lane. The caller puts a __syncwarp between filling the tile and this. */
 template <int Count, typename T, int Rows, int D>
 __device__ inline void store_rows(T *matrix, int first_row, int row_end, Tile<T, Rows, D> &tile, int row) {
     constexpr int chunks = D / 8;

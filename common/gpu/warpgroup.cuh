@@ -1,4 +1,4 @@
-/* warpgroup.cuh - what attention on a warpgroup's registers needs and no stage is about: which query tile a block works on, the
+/* warpgroup.cuh - what the kernels of 06_fp8 and 08_fa3 for warpgroups share: which query tile a block works on, the
  * mask, and how O is written.
  *
  * A warpgroup owns 64 rows. S is its accumulator of Bc columns, O one of D columns (hopper.cuh): a warp has 16 rows, and lane
@@ -13,15 +13,16 @@
 
 /* Br queries of one head, and how far they see. */
 struct QueryTile {
-    int batch_head, kv_matrix; /* number of the matrix in Q and O, and in K and V: heads counted through the whole batch */
+    int batch_head, kv_matrix; /* the head's number in Q and O, the K/V head's in K and V: through the batch */
     int first_row, keys;       /* its first query; the keys that the batch entry has */
     int key_tiles;             /* of Bc keys, up to the last one that its last row sees */
     int whole_tiles;           /* those that its first row sees whole: they need no mask */
 };
 
-/* The order in which blocks take the query tiles, 0 .. count - 1. Heads come in groups of `together`; within a group the last
- * query tile of every head comes first. Under a causal mask it sees the most keys, and a long tile that starts late keeps
- * the whole chip waiting. Groups are small, because blocks that work on one head share its K and V through L2. */
+/* The order in which query tiles are worked on, 0 .. count - 1. Heads come in groups of `together` heads. Within a
+ * group the last query tile of every head comes first: under a causal mask it sees the most keys, and a long tile that
+ * starts late keeps the whole chip waiting. Few heads make a group, because blocks that work on the same head share its
+ * K and V through L2. */
 struct TileOrder {
     int together, count;
 };
@@ -38,7 +39,8 @@ __device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths,
             visible_keys(&p, keys, first_row) / Bc};
 }
 
-/* Scores that a row does not see become -inf. `row` is the lane's first one, first_column the tile's. */
+/* Scores of keys that a row does not see become -inf. `row`: the first of the lane's two rows; first_column: the tile's
+ * first key. */
 template <int Bc>
 __device__ inline void mask(float (&s)[Bc / 2], const Problem &p, int keys, int row, int first_column) {
     const int lane = threadIdx.x % 32;
@@ -60,10 +62,12 @@ template <int Count> __device__ inline void rescale(float (&o)[Count], const flo
         o[i] *= factor[i / 2 % 2];
 }
 
-/* Writes O times a factor for each of the lane's two rows. `row` is the lane's first one.
+/* Writes O times a factor for each of the lane's two rows, of which `row` is the first. Rows from seqlen_q on are not
+ * written.
  *
- * A lane has two columns of each atom, 4 bytes. So that it can store 16, the quad swaps four atoms: lane c gives its part of
- * atom d to lane d, and ends up with all eight columns of atom c. Two rounds do it, with the neighbour at distance 1 and 2. */
+ * A lane has two columns of each atom: 4 bytes. To store 16 bytes at once, the four lanes of a quad exchange parts of
+ * four atoms: lane c gives its part of atom d to lane d, and ends up with all eight columns of atom c. That takes two
+ * rounds of shuffles, with the lane at distance 1 and at distance 2. */
 template <typename T, int D>
 __device__ inline void store_rows(T *to, const Problem &p, int batch_head, int row, const float (&o)[D / 2],
                                   const float (&factor)[2]) {

@@ -12,8 +12,20 @@ const DirectionKind directions[] = {
 };
 /* clang-format on */
 
-double counted_flops(const Problem *p, Direction direction) {
-    return directions[direction].passes * 4.0 * (double)row_count(p) * p->seqlen_k * p->head_dim / (p->causal ? 2 : 1);
+/* Pairs of a query and a key that sees it, in one head. Causal: the last query sees all keys, each before it one fewer. */
+static double seen_pairs(const Problem *p, int keys) {
+    double rows = p->causal && keys < p->seqlen_q ? keys : p->seqlen_q;
+    return rows * keys - (p->causal ? rows * (rows - 1) / 2 : 0);
+}
+
+double counted_flops(const Problem *p, const int *key_lengths, Direction direction) {
+    double pairs = (double)row_count(p) * p->seqlen_k / (p->causal ? 2 : 1);
+    if (key_lengths) {
+        pairs = 0;
+        for (int b = 0; b < p->batch; b++)
+            pairs += p->heads * seen_pairs(p, key_lengths[b]);
+    }
+    return directions[direction].passes * 4.0 * pairs * p->head_dim;
 }
 
 double compulsory_bytes(const Problem *p, Direction direction) {

@@ -17,11 +17,12 @@ typedef struct {
 } DirectionKind;
 extern const DirectionKind directions[];
 
-/* FLOPs of the forward pass, 4 * batch * heads * seqlen_q * seqlen_k * head_dim and half of that when causal: what everybody
- * counts, whatever the mask really leaves. The backward pass has five such products to the forward's two: 2.5 times that; both
- * together 3.5 times. Bytes that must move at least: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
+/* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key: batch * heads * seqlen_q * seqlen_k pairs and half of
+ * that when causal, which is what everybody counts. Where key lengths cut pairs off (on the host; NULL: they do not) only those
+ * pairs count that key lengths and mask leave, one by one. The backward pass has five such products to the forward's two: 2.5
+ * times that; both together 3.5 times. Bytes that must move at least: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
  * and dQ, dK, dV written. */
-double counted_flops(const Problem *p, Direction direction);
+double counted_flops(const Problem *p, const int *key_lengths, Direction direction);
 double compulsory_bytes(const Problem *p, Direction direction);
 
 #endif

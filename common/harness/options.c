@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,13 @@ static void set_seed(Options *o, const Option *option, const char *text) {
         cannot_run("--%s %s: choose a whole number from 0 to 2^64 - 1", option->is.name, text);
 }
 
+static void set_device(Options *o, const Option *option, const char *text) {
+    uint64_t number;
+    if (!parse_whole(text, INT_MAX, &number))
+        cannot_run("--%s %s: choose a whole number from 0 on: which GPU", option->is.name, text);
+    o->device = (int)number;
+}
+
 static void set_folder(Options *o, const Option *option, const char *text) {
     if (!*text)
         cannot_run("--%s: choose a folder", option->is.name);
@@ -185,13 +193,15 @@ static const Option OPTIONS[] = {
 
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
     {{"variant", NULL, 0, "one of those below"}, "V", set_variant, 0, "all"},
+    {{"device", NULL, 0, "which GPU, from 0 on"}, "N", set_device, 0, "0"},
     {{"iters", NULL, MAX_ITERS, "timed runs, cold L2; latency is their median"}, "N", set_int, OF_OPTIONS(iters), "about 100 ms, 5 to 100 runs"},
     {{"warm", NULL, 0, "L2 keeps what the run before left there"}, NULL, set_int, OF_OPTIONS(warm), "cold"},
     {{"no-validate", NULL, 0, "time only"}, NULL, set_no_validate, 0, NULL},
     {{"save", NULL, 0, "o.npy and lse.npy of the one --variant"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
+    {{"save-inputs", NULL, 0, "before the run, q.npy, k.npy and v.npy as it computes with them: for --load"}, "DIR", set_folder, OF_OPTIONS(save_inputs), NULL},
     {{"csv", NULL, 0, "the rows for machines, with a line of titles"}, NULL, set_format, 0, NULL},
     {{"json", NULL, 0, "the rows for machines, one object a line"}, NULL, set_format, 0, NULL},
-    {{"trace", NULL, 0, "instead: memory traffic, bank conflicts and races (needs the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
+    {{"trace", NULL, 0, "instead: memory traffic, bank conflicts, races (in the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
     {{"roofline", CHIP_NAMES, 0, "of this chip, with --trace: " CHIP_NAMES "; default h200"}, "C", set_chip, 0, NULL},
     {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
 };
@@ -231,8 +241,8 @@ static void help_option(const Stage *stage, const Option *option) {
         snprintf(absent, sizeof absent, "%d, %d", int_at(&gpu, option->field), int_at(&cpu, option->field));
     else if (option->absent)
         snprintf(absent, sizeof absent, "%s", option->absent);
-    int indent = option->is.name ? 17 : 0;
-    printf("%-*s%-*s%s\n", indent, left, *absent ? 71 - indent : 0, option->is.help, absent);
+    int indent = option->is.name ? 20 : 0;
+    printf("%-*s%-*s%s\n", indent, left, *absent ? 74 - indent : 0, option->is.help, absent);
 }
 
 static void show_help(Options *o, const Option *option, const char *text) {
@@ -254,15 +264,16 @@ static void show_help(Options *o, const Option *option, const char *text) {
     if (stage->forward)
         printf(
             "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
-            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy. --load reads\n"
-            "do.npy, too: the gradient of the loss with respect to O, in the shape of q.npy.\n",
+            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy. --load reads "
+            "and\n"
+            "--save-inputs writes do.npy, too: the gradient of the loss with respect to O, in the shape of q.npy.\n",
             stage->forward->name);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         const Setting *s = &stage->settings[i];
         char values[160] = "";
         list_choices(s, values, sizeof values);
-        printf("%s  --%s%s%s\n                 %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "", values,
-               s->help);
+        printf("%s  --%s%s%s\n                    %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "",
+               values, s->help);
     }
     printf("\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
@@ -287,7 +298,7 @@ static Option find_option(const Stage *stage, const char *word) {
 }
 
 Options options_parse(const Stage *stage, int argc, char **argv) {
-    Options o = {.stage = stage, .validate = 1, .roofline = "h200", .problem_count = 1};
+    Options o = {.stage = stage, .device = -1, .validate = 1, .roofline = "h200", .problem_count = 1};
     flush_output();
     for (int i = 1; i < argc; i++) {
         Option option = find_option(stage, argv[i]);
@@ -314,8 +325,9 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
             cannot_run("these values make more than %d problems: choose fewer", MAX_PROBLEMS);
         o.problem_count *= count;
     }
-    if (o.save && o.problem_count > 1)
-        cannot_run("--save %s: choose one value for each option, these make %d problems", o.save, o.problem_count);
+    if ((o.save || o.save_inputs) && o.problem_count > 1)
+        cannot_run("--save%s %s: choose one value for each option, these make %d problems", o.save ? "" : "-inputs",
+                   o.save ? o.save : o.save_inputs, o.problem_count);
     if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
         cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
     return o;

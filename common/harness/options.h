@@ -37,10 +37,11 @@ typedef struct {
     const char *variant; /* a name from the stage's table, or NAIVE; NULL: all */
     int iters;           /* timed runs; 0: the harness chooses */
     uint64_t seed;
-    int outliers;            /* random inputs N(0,1), a thousandth of them plus N(0,100) */
-    int warm;                /* L2 is left as the run before left it */
-    const char *load, *save; /* folders, or NULL */
-    size_t largest_file;     /* of --load, in bytes */
+    int device;                            /* which GPU, from 0 on; -1: not given */
+    int outliers;                          /* random inputs N(0,1), a thousandth of them plus N(0,100) */
+    int warm;                              /* L2 is left as the run before left it */
+    const char *load, *save, *save_inputs; /* folders, or NULL */
+    size_t largest_file;                   /* of --load, in bytes */
     Format format;
     int validate;
     int trace;            /* instead of a run: count memory traffic (trace.h) */

@@ -89,6 +89,8 @@ static int run_problem(const Options *options) {
     run.report = (Report){.stage = stage, .task = task, .problem = p, .options = options, .device = device_properties()};
     run.inputs = options->load ? tensors_load(options->load, p, task->with_d_o)
                                : tensors_random(p, options->seed, options->outliers, task->with_d_o);
+    if (options->save_inputs)
+        save_inputs(options->save_inputs, p, &run.inputs);
     upload_inputs(&run);
 #ifdef TRACE
     if (options->trace) {
@@ -120,12 +122,24 @@ static void select_problem(Options *options, int index) {
     budget_check(options);
 }
 
+static void choose_device(int number) {
+    int count = device_count();
+    if (number >= count)
+        cannot_run(count == 1 ? "--device %d: choose 0, there is one device" : "--device %d: choose from 0 to %d", number,
+                   count - 1);
+    device_choose(number);
+}
+
 int harness_main(const Stage *stage, int argc, char **argv) {
     program_is(stage->name);
     Options options = options_parse(stage, argc, argv);
     int count = options.problem_count, codes[3] = {0};
     if (options.save)
-        save_check(options.save);
+        save_check("save", options.save);
+    if (options.save_inputs)
+        save_inputs_check(options.save_inputs, options.load);
+    if (options.device >= 0)
+        choose_device(options.device);
     if (options.load)
         tensors_read_headers(&options, task_of(stage)->with_d_o);
     for (int i = 0; i < count; i++)

@@ -1,6 +1,9 @@
 /* records.c - CSV and JSON rows: the same fields in both. See records.h. */
 #include "records.h"
 
+#include "../host/text.h"
+
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,107 +11,144 @@
 #define FA_COMMIT "unknown"
 #endif
 
+/* A line while it is written. */
 typedef struct {
-    const char *name;
-    int quoted;     /* a string in JSON */
-    char text[192]; /* empty: null */
-} Field;
+    Format format;
+    int is_heading; /* the names alone */
+    int count;      /* of fields so far */
+} Line;
 
-enum { MAX_FIELDS = 40 };
-
-static void add(Field *fields, int *count, const char *name, const char *text, int quoted) {
-    Field *field = &fields[(*count)++];
-    field->name = name;
-    field->quoted = quoted;
-    snprintf(field->text, sizeof field->text, "%s", text);
+/* What stands before a value. Returns whether the value is wanted. */
+static int begins(Line *line, const char *name) {
+    const char *between = line->count++ ? line->format == FORMAT_JSON ? ", " : "," : "";
+    printf(line->format == FORMAT_JSON ? "%s\"%s\": " : line->is_heading ? "%s%s" : "%s", between, name);
+    return !line->is_heading;
 }
 
-static void add_number(Field *fields, int *count, const char *name, double value, int known) {
-    char text[32] = "";
+/* true, false or a number as it is; "": unknown. */
+static void put_word(Line *line, const char *name, const char *word) {
+    if (begins(line, name))
+        printf("%s", !*word && line->format == FORMAT_JSON ? "null" : word);
+}
+
+static void put_number(Line *line, const char *name, double value, int known) {
+    char word[32] = "";
     if (known && isfinite(value)) /* JSON has no NaN and no infinity */
-        snprintf(text, sizeof text, "%.15g", value);
-    add(fields, count, name, text, 0);
+        snprintf(word, sizeof word, "%.15g", value);
+    put_word(line, name, word);
 }
 
-static int make_fields(const Report *r, const Row *row, Field f[MAX_FIELDS]) {
-    const Problem *p = r->problem;
-    int n = 0, ran = row_ran(row), known = ran && row->validated;
-    char note[sizeof row->note];
-    row_note(row, note, sizeof note);
-    add(f, &n, "stage", r->stage->name, 1);
-    add(f, &n, "variant", row->name, 1);
-    add(f, &n, "direction", directions[row->direction].name, 1);
-    add_number(f, &n, "batch", p->batch, 1);
-    add_number(f, &n, "heads", p->heads, 1);
-    add_number(f, &n, "kv_heads", p->kv_heads, 1);
-    add_number(f, &n, "seqlen_q", p->seqlen_q, 1);
-    add_number(f, &n, "seqlen_k", p->seqlen_k, 1);
-    add_number(f, &n, "head_dim", p->head_dim, 1);
-    add(f, &n, "dtype", dtype_name(p->dtype), 1);
-    add(f, &n, "causal", p->causal ? "true" : "false", 0);
-    add_number(f, &n, "latency_ms", row->latency_ms, ran);
-    add_number(f, &n, "min_ms", row->min_ms, ran);
-    add_number(f, &n, "tflops", row_tflops(r, row), ran);
-    add_number(f, &n, "gbps", row_gbps(r, row), ran);
-    add_number(f, &n, "tensor_bytes", (double)row->tensor_bytes, 1);
-    add_number(f, &n, "workspace_bytes", (double)row->workspace_bytes, 1);
-    add_number(f, &n, "read_gbps", r->bandwidth.read_gbps, r->bandwidth.read_gbps > 0);
-    add_number(f, &n, "copy_gbps", r->bandwidth.copy_gbps, r->bandwidth.copy_gbps > 0);
-    add_number(f, &n, "rmse", row->errors.rms, row->errors_known);
-    add_number(f, &n, "worst_fp64_error", row->errors.worst, row->errors_known);
-    add_number(f, &n, "worst_error", row_worst(row)->error, known);
-    add_number(f, &n, "allowed_error", row_worst(row)->allowed, known);
-    add(f, &n, "ok", ran && !row_ok(row) ? "false" : !known || row_unchecked(row) ? "" : "true", 0);
-    for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
-        char value[32];
-        setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
-        add(f, &n, r->stage->settings[i].name, value, 1);
-    }
-    add(f, &n, "inputs", r->options->load ? r->options->load : r->options->outliers ? "outliers" : "normal", 1);
-    add(f, &n, "l2", r->options->warm ? "warm" : "cold", 1);
-    add(f, &n, "device", r->device->name, 1);
-    add_number(f, &n, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
-    add(f, &n, "cuda", r->device->cuda_version, 1);
-    add(f, &n, "commit", FA_COMMIT, 1);
-    add(f, &n, "note", note, 1);
-    return n;
-}
-
-/* CSV puts a quote inside a string twice, JSON after a backslash. */
-static void print_quoted(const char *text, Format format) {
+/* In JSON a control character becomes \u00xx, and a byte that is no UTF-8 \ufffd, the sign for just that. In CSV a quote inside a
+ * string comes twice. */
+static void put_string(const char *text, Format format) {
     putchar('"');
-    for (; *text; text++) {
+    for (int length; *text; text += length) {
+        length = format == FORMAT_JSON ? utf8_length(text) : 1;
         if (*text == '"')
             putchar(format == FORMAT_CSV ? '"' : '\\');
         if (*text == '\\' && format == FORMAT_JSON)
             putchar('\\');
-        putchar(*text);
+        if (!length)
+            printf("\\ufffd"), length = 1;
+        else if (format == FORMAT_JSON && (unsigned char)*text < ' ')
+            printf("\\u%04x", *text);
+        else
+            printf("%.*s", length, text);
     }
     putchar('"');
 }
 
-void record_row(const Report *r, const Row *row) {
-    Field fields[MAX_FIELDS];
-    int count = make_fields(r, row, fields);
-    for (int i = 0; i < count; i++) {
-        const Field *f = &fields[i];
-        if (r->options->format == FORMAT_JSON)
-            printf("%s\"%s\": ", i ? ", " : "{", f->name);
-        else if (i)
-            printf(",");
-        if (*f->text && (r->options->format == FORMAT_JSON ? f->quoted : strpbrk(f->text, ",\"") != NULL))
-            print_quoted(f->text, r->options->format);
-        else
-            printf("%s", *f->text ? f->text : r->options->format == FORMAT_JSON ? "null" : "");
+static void put_text(Line *line, const char *name, const char *text) {
+    if (!*text || (line->format == FORMAT_CSV && !strpbrk(text, ",\"\r\n")))
+        put_word(line, name, text);
+    else if (begins(line, name))
+        put_string(text, line->format);
+}
+
+/* "33;20", a number for each batch entry, without the commas that part fields; "": every entry has all its keys. */
+static void put_lengths(Line *line, const Report *r) {
+    const int *lengths = r->options->key_lengths;
+    const char *quote = line->format == FORMAT_JSON ? "\"" : "";
+    if (!lengths) {
+        put_word(line, "lengths", "");
+    } else if (begins(line, "lengths")) {
+        for (int b = 0; b < r->problem->batch; b++)
+            printf("%s%d", b ? ";" : quote, lengths[b]);
+        printf("%s", quote);
     }
-    printf("%s\n", r->options->format == FORMAT_JSON ? "}" : "");
+}
+
+/* "format=e4m3;scaling=tensor": one field for what each stage has options of its own for, so that all stages have the same. */
+static void put_settings(Line *line, const Report *r) {
+    char text[MAX_SETTINGS * 64] = "";
+    for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
+        size_t used = strlen(text);
+        char value[32];
+        setting_text(&r->stage->settings[i], r->problem->settings[i], value, sizeof value);
+        snprintf(text + used, sizeof text - used, "%s%s=%s", used ? ";" : "", r->stage->settings[i].name, value);
+    }
+    put_text(line, "settings", text);
+}
+
+/* The problem, the sample, what follows from it, the judgement, where it was: always the same fields in the same order. */
+static void put_fields(Line *line, const Report *r, const Row *row) {
+    const Problem *p = r->problem;
+    const Options *o = r->options;
+    int ran = row_ran(row), known = ran && row->validated;
+    double noise = row_noise(row);
+    char seed[24], note[sizeof row->note];
+    snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
+    row_note(row, note, sizeof note);
+    put_text(line, "stage", r->stage->name);
+    put_text(line, "variant", row->name);
+    put_text(line, "direction", directions[row->direction].name);
+    put_number(line, "batch", p->batch, 1);
+    put_number(line, "heads", p->heads, 1);
+    put_number(line, "kv_heads", p->kv_heads, 1);
+    put_number(line, "seqlen_q", p->seqlen_q, 1);
+    put_number(line, "seqlen_k", p->seqlen_k, 1);
+    put_number(line, "head_dim", p->head_dim, 1);
+    put_text(line, "dtype", dtype_name(p->dtype));
+    put_word(line, "causal", p->causal ? "true" : "false");
+    put_lengths(line, r);
+    put_number(line, "scale", p->scale, 1);
+    put_settings(line, r);
+    put_text(line, "inputs", o->load ? o->load : o->outliers ? "outliers" : "normal");
+    put_word(line, "seed", o->load ? "" : seed);
+    put_text(line, "l2", o->warm ? "warm" : "cold");
+    put_number(line, "iters", o->iters, o->iters > 0);
+    put_number(line, "runs", row->runs, ran);
+    put_number(line, "latency_ms", row->latency_ms, ran);
+    put_number(line, "min_ms", row->min_ms, ran);
+    put_number(line, "iqr_ms", row->iqr_ms, ran && isfinite(noise));
+    put_word(line, "noisy", !ran || isnan(noise) ? "" : noise > NOISY ? "true" : "false");
+    put_number(line, "tflops", row_tflops(r, row), ran);
+    put_number(line, "percent_of_peak", row_of_peak(r, row), ran);
+    put_number(line, "gbps", row_gbps(r, row), ran);
+    put_number(line, "tensor_bytes", (double)row->tensor_bytes, 1);
+    put_number(line, "workspace_bytes", (double)row->workspace_bytes, 1);
+    put_number(line, "read_gbps", r->bandwidth.read_gbps, r->bandwidth.read_gbps > 0);
+    put_number(line, "copy_gbps", r->bandwidth.copy_gbps, r->bandwidth.copy_gbps > 0);
+    put_number(line, "rmse", row->errors.rms, row->errors_known);
+    put_number(line, "worst_fp64_error", row->errors.worst, row->errors_known);
+    put_number(line, "worst_error", row_worst(row)->error, known);
+    put_number(line, "allowed_error", row_worst(row)->allowed, known);
+    put_word(line, "ok", ran && !row_ok(row) ? "false" : !known || row_unchecked(row) ? "" : "true");
+    put_text(line, "device", r->device->name);
+    put_number(line, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
+    put_text(line, "cuda", r->device->cuda_version);
+    put_text(line, "commit", FA_COMMIT);
+    put_text(line, "note", note);
+}
+
+void record_row(const Report *r, const Row *row) {
+    int is_json = r->options->format == FORMAT_JSON;
+    printf("%s", is_json ? "{" : "");
+    put_fields(&(Line){.format = r->options->format}, r, row);
+    printf("%s\n", is_json ? "}" : "");
 }
 
 void csv_start(const Report *r) {
-    Field fields[MAX_FIELDS];
-    Row any = {.name = ""};
-    int count = make_fields(r, &any, fields);
-    for (int i = 0; i < count; i++)
-        printf("%s%s", i ? "," : "", fields[i].name);
+    put_fields(&(Line){.format = FORMAT_CSV, .is_heading = 1}, r, &(Row){.name = ""});
     printf("\n");
 }

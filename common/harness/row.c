@@ -39,8 +39,16 @@ const Comparison *row_worst(const Row *row) {
 }
 
 double row_tflops(const Report *r, const Row *row) {
-    return directions[row->direction].passes ? counted_flops(r->problem, row->direction) / (row->latency_ms * 1e9) : NAN;
+    return directions[row->direction].passes
+               ? counted_flops(r->problem, r->options->key_lengths, row->direction) / (row->latency_ms * 1e9)
+               : NAN;
 }
+
+double row_of_peak(const Report *r, const Row *row) {
+    return row->peak_tflops > 0 ? 100 * row_tflops(r, row) / row->peak_tflops : NAN;
+}
+
+double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
 
 /* 00_naive knows none of the stage's own options, the 8-bit cache among them: its bytes are those without. */
 double row_gbps(const Report *r, const Row *row) {

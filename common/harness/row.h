@@ -18,9 +18,11 @@ typedef struct Row {
     char name[64]; /* "01_tiled/mma" or "00_naive" */
     Role role;
     Direction direction;
-    char note[160]; /* why it did not run; empty: it ran */
-    double latency_ms, min_ms;
-    double speed_ratio; /* naive's latency / this one's; 0: naive was not timed */
+    char note[160];                    /* why it did not run; empty: it ran */
+    int runs;                          /* timed; their median, least, and */
+    double latency_ms, min_ms, iqr_ms; /* interquartile range: what the middle half of them spans */
+    double peak_tflops;                /* of the chip, for what the variant multiplies (peak.h); 0 or NAN: unknown */
+    double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
     size_t tensor_bytes, workspace_bytes;
     Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
     int workspace_count;
@@ -55,6 +57,11 @@ void row_note(const Row *row, char *text, size_t size);
 /* NaN of a row that times a preparation alone: FLOPs and bytes are counted for attention only. */
 double row_tflops(const Report *report, const Row *row);
 double row_gbps(const Report *report, const Row *row);
+/* TFLOP/s as a percentage of the chip's peak; NAN: unknown. */
+double row_of_peak(const Report *report, const Row *row);
+/* The interquartile range over the median; NAN: fewer runs than four, which have no quartiles. More than NOISY is worth a remark. */
+double row_noise(const Row *row);
+#define NOISY 0.05
 /* A setting's value as the command line says it. */
 void setting_text(const Setting *setting, int value, char *text, size_t size);
 

@@ -14,85 +14,80 @@ static void print_known(Cell cell, double value, const char *unit) {
         strcpy(cell, "-");
 }
 
-enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
 
-static const char *TITLES[COLUMN_COUNT] = {"variant",
-                                           "direction",
-                                           "latency",
-                                           "min",
-                                           "TFLOP/s",
-                                           "GB/s",
-                                           "% of read",
-                                           "% of copy",
-                                           "memory: tensors + workspace",
-                                           "vs naive",
-                                           "worst error / allowed"};
-static const int WIDTHS[COLUMN_COUNT] = {[DIRECTION] = 11, [LATENCY] = 10, [MIN] = 9,     [TFLOPS] = 9,    [GBPS] = 8,
-                                         [OF_READ] = 11,   [OF_COPY] = 11, [MEMORY] = 29, [VS_NAIVE] = 10, [ERROR] = 23};
+static const char *TITLES[COLUMN_COUNT] = {"variant",  "direction",      "latency", "min",     "TFLOP/s",
+                                           "of peak",  "GB/s",           "of read", "of copy", "tensors + workspace",
+                                           "vs naive", "error / allowed"};
+static const int WIDTHS[COLUMN_COUNT] = {
+    [DIRECTION] = 10, [LATENCY] = 9, [MIN] = 8,     [TFLOPS] = 9,   [OF_PEAK] = 9, [GBPS] = 7,
+    [OF_READ] = 8,    [OF_COPY] = 8, [MEMORY] = 21, [VS_NAIVE] = 9, [ERROR] = 19};
 
 static int is_shown(const Task *task, int column) {
-    static const unsigned asked[COLUMN_COUNT] = {[DIRECTION] = SHOW_DIRECTION,
-                                                 [TFLOPS] = SHOW_TFLOPS,
-                                                 [GBPS] = SHOW_GBPS,
-                                                 [OF_READ] = SHOW_GBPS,
-                                                 [OF_COPY] = SHOW_GBPS};
+    static const unsigned asked[COLUMN_COUNT] = {
+        [DIRECTION] = SHOW_DIRECTION, [TFLOPS] = SHOW_TFLOPS, [OF_PEAK] = SHOW_TFLOPS,
+        [GBPS] = SHOW_GBPS,           [OF_READ] = SHOW_GBPS,  [OF_COPY] = SHOW_GBPS};
     return !asked[column] || task->columns & asked[column];
 }
 
-/* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma". */
-static int name_width(const Stage *stage) {
+/* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma", if the line has room for it. */
+static int name_width(const Report *r) {
+    int room = LINE_PLACES;
     size_t longest = strlen(NAIVE);
-    for (int i = 0; i < MAX_VARIANTS && stage->variants[i].name; i++) {
-        const Variant *v = &stage->variants[i];
-        size_t length = strlen(stage->name) + 1 + strlen(v->name) + (v->prepare_name ? strlen(v->prepare_name) + 1 : 0);
+    for (int i = 0; i < COLUMN_COUNT; i++)
+        room -= is_shown(r->task, i) ? WIDTHS[i] : 0;
+    for (int i = 0; i < MAX_VARIANTS && r->stage->variants[i].name; i++) {
+        const Variant *v = &r->stage->variants[i];
+        size_t length = strlen(r->stage->name) + 1 + strlen(v->name) + (v->prepare_name ? strlen(v->prepare_name) + 1 : 0);
         longest = length > longest ? length : longest;
     }
-    return (int)longest;
+    return (int)longest < room ? (int)longest : room;
 }
 
-/* Names to the left, numbers to the right. */
+/* Names to the left, numbers to the right. What a long name takes too much comes from the gaps behind it. */
 static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
-    for (int i = 0; i < COLUMN_COUNT; i++) {
-        int padding = (i == VARIANT ? name_width(r->stage) : WIDTHS[i]) - display_width(cells[i]);
-        padding = padding < 0 ? 0 : padding;
+    int room = name_width(r) - display_width(cells[VARIANT]), too_much = room < 0 ? -room : 0;
+    print_text("%s%*s", cells[VARIANT], room < 0 ? 0 : room, "");
+    for (int i = VARIANT + 1; i < COLUMN_COUNT; i++) {
+        int padding = WIDTHS[i] - display_width(cells[i]);
         if (!is_shown(r->task, i))
             continue;
-        if (i == VARIANT)
-            printf("%s%*s", cells[i], padding, "");
-        else
-            printf("%*s%s", padding, "", cells[i]);
+        int taken = padding - 1 < too_much ? padding - 1 : too_much; /* less than none where this cell is too long itself */
+        too_much -= taken;
+        print_text("%*s%s", padding - taken, "", cells[i]);
     }
-    printf("\n");
+    print_text("\n");
 }
 
 void table_start(const Report *r) {
     const Problem *p = r->problem;
-    printf("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
-    printf("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch, p->heads,
-           p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+    print_text("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
+    print_text("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch,
+               p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype),
+               p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
-        printf(" · scale %g", p->scale);
+        print_text(" · scale %g", p->scale);
     if (r->options->key_lengths) {
-        printf(" · key lengths");
+        print_text(" · key lengths");
         for (int b = 0; b < p->batch && b < 8; b++)
-            printf("%s%d", b ? "," : " ", r->options->key_lengths[b]);
-        printf("%s", p->batch > 8 ? ",..." : "");
+            print_text("%s%d", b ? "," : " ", r->options->key_lengths[b]);
+        print_text("%s", p->batch > 8 ? ",..." : "");
     }
     for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
         char value[32];
         setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
-        printf(" · %s %s", r->stage->settings[i].name, value);
+        print_text(" · %s %s", r->stage->settings[i].name, value);
     }
     if (r->options->load)
-        printf(" · from %s", r->options->load);
+        print_text(" · from %s", r->options->load);
     else if (r->options->outliers)
-        printf(" · inputs with outliers");
+        print_text(" · inputs with outliers");
     if (r->options->warm)
-        printf(" · warm L2");
-    printf("\n");
+        print_text(" · warm L2");
+    print_text("\n");
     if (r->bandwidth.read_gbps > 0)
-        printf("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
-               r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
+        print_text("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
+                   r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
     Cell titles[COLUMN_COUNT];
     for (int i = 0; i < COLUMN_COUNT; i++)
         snprintf(titles[i], sizeof(Cell), "%s", TITLES[i]);
@@ -101,7 +96,7 @@ void table_start(const Report *r) {
 
 void table_row(const Report *r, const Row *row) {
     if (!row_ran(row)) {
-        printf("%-*s   %s\n", name_width(r->stage), row->name, row->note);
+        print_text("%-*s   %s\n", name_width(r), row->name, row->note);
         return;
     }
     Cell cells[COLUMN_COUNT], tensors, workspace;
@@ -110,6 +105,7 @@ void table_row(const Report *r, const Row *row) {
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
     print_known(cells[TFLOPS], row_tflops(r, row), "");
+    print_known(cells[OF_PEAK], row_of_peak(r, row), "%");
     print_known(cells[GBPS], row_gbps(r, row), "");
     print_known(cells[OF_READ], 100 * row_gbps(r, row) / r->bandwidth.read_gbps, "%");
     print_known(cells[OF_COPY], 100 * row_gbps(r, row) / r->bandwidth.copy_gbps, "%");
@@ -131,32 +127,40 @@ void table_row(const Report *r, const Row *row) {
 
 /* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB" */
 static void print_workspace(const Row *row) {
-    printf("workspace  %s:", row->name);
+    print_text("workspace  %s:", row->name);
     for (int i = 0; i < row->workspace_count; i++) {
         Cell bytes;
         print_bytes(bytes, (double)row->workspace[i].bytes);
-        printf("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
+        print_text("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
     }
-    printf("\n");
+    print_text("\n");
 }
 
 /* "gradients  05_fa2_backward/atomic: dQ 1.2e-03 / 4.0e-03, dK ..., dV ...; 4 runs differ by up to 3.1e-05" */
 static void print_gradients(const Row *row) {
-    printf("gradients  %s:", row->name);
+    print_text("gradients  %s:", row->name);
     for (int i = 0; i < row->comparison_count; i++)
-        printf("%s %s %.1e / %.1e", i ? "," : "", row->comparisons[i].tensor, row->comparisons[i].error,
-               row->comparisons[i].allowed);
+        print_text("%s %s %.1e / %.1e", i ? "," : "", row->comparisons[i].tensor, row->comparisons[i].error,
+                   row->comparisons[i].allowed);
     if (row->spread_runs && row->spread == 0)
-        printf("; %d runs are bit-equal", row->spread_runs);
+        print_text("; %d runs are bit-equal", row->spread_runs);
     else if (row->spread_runs)
-        printf("; %d runs differ by up to %.1e", row->spread_runs, row->spread);
-    printf("\n");
+        print_text("; %d runs differ by up to %.1e", row->spread_runs, row->spread);
+    print_text("\n");
 }
 
 /* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 on 64 rows" */
 static void print_accuracy(const Report *r, const Row *row) {
-    printf("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
-           row->errors.rms, row->errors.worst, r->sample_count);
+    print_text("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
+               row->errors.rms, row->errors.worst, r->sample_count);
+}
+
+/* "noise      04_fa2/tuned: the middle half of 23 runs spans 7.3% of the median" */
+static void print_noise(const Row *row) {
+    Cell share;
+    print_number(share, 100 * row_noise(row), "%");
+    print_text("noise      %s: the middle half of %d runs spans %s of the median: measure again, on a quiet machine\n",
+               row->name, row->runs, share);
 }
 
 void table_end(const Report *r, const Row *rows, int count) {
@@ -172,4 +176,7 @@ void table_end(const Report *r, const Row *rows, int count) {
     for (int i = 0; i < count; i++)
         if (rows[i].direction == BACKWARD && rows[i].validated)
             print_gradients(&rows[i]);
+    for (int i = 0; i < count; i++)
+        if (row_ran(&rows[i]) && row_noise(&rows[i]) > NOISY)
+            print_noise(&rows[i]);
 }

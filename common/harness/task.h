@@ -6,11 +6,13 @@
 #include "../stage.h"
 #include "direction.h"
 
+typedef enum { LIKE_Q, LIKE_K, LIKE_LSE } TensorShape;
+
 /* A tensor that variants write. */
 typedef struct {
     const char *name; /* "dQ" */
     const char *file; /* of --save */
-    enum { LIKE_Q, LIKE_K, LIKE_LSE } shape;
+    TensorShape shape;
     size_t place; /* offsetof its pointer in Tensors */
 } OutputKind;
 

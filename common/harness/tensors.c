@@ -14,7 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+enum { MAX_SAVED = 4 }; /* Q, K, V and dO; outputs are fewer */
 
 HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o) {
     size_t element = dtype_bytes(p->dtype);
@@ -132,30 +135,44 @@ HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o) {
 
 /* ---- saving ---- */
 
-void save_check(const char *folder) {
+void save_check(const char *option, const char *folder) {
     char path[4096];
     path_in(path, sizeof path, folder, ".save-XXXXXX");
     int file = mkstemp(path); /* asking for permission is not enough: root is granted it even where no file can be made */
     if (file < 0)
-        cannot_run("--save %s: no file can be created there: %s", folder, strerror(errno));
+        cannot_run("--%s %s: no file can be created there: %s", option, folder, strerror(errno));
     close(file);
     unlink(path);
 }
 
+void save_inputs_check(const char *folder, const char *load) {
+    struct stat there, from;
+    save_check("save-inputs", folder);
+    if (load && stat(folder, &there) == 0 && stat(load, &from) == 0 && there.st_ino == from.st_ino &&
+        there.st_dev == from.st_dev)
+        cannot_run("--save-inputs %s: is the folder of --load, whose files it would replace: choose another", folder);
+}
+
+typedef struct {
+    const char *file;
+    Dtype dtype;
+    TensorShape shape;
+    const void *host;
+} Tensor;
+
 /* All of the files or none: each is written under another name first, and when all are there they get their own. */
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
+static void save(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count) {
     size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
     size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
-    char paths[MAX_OUTPUTS][4096], complete[MAX_OUTPUTS][4096];
+    char paths[MAX_SAVED][4096], complete[MAX_SAVED][4096];
     const char *error = NULL;
     int written = 0, renamed = 0;
     for (; written < count && !error; written += !error) {
-        const OutputKind *kind = outputs[written].kind;
-        int is_lse = kind->shape == LIKE_LSE;
-        path_in(paths[written], 4000, folder, kind->file);
+        const Tensor *t = &tensors[written];
+        path_in(paths[written], 4000, folder, t->file);
         snprintf(complete[written], sizeof complete[0], "%.4000s.%ld.new", paths[written], (long)getpid());
-        error = npy_write(complete[written], is_lse ? DTYPE_FP32 : p->dtype, is_lse ? 3 : 4,
-                          kind->shape == LIKE_K ? keys : queries, outputs[written].host);
+        error = npy_write(complete[written], t->dtype, t->shape == LIKE_LSE ? 3 : 4, t->shape == LIKE_K ? keys : queries,
+                          t->host);
     }
     for (; renamed < count && !error; renamed += !error)
         error = rename(complete[renamed], paths[renamed]) == 0 ? NULL : strerror(errno);
@@ -163,5 +180,22 @@ void save_outputs(const char *folder, const Problem *p, const Output *outputs, i
         return;
     for (int i = 0; i < written; i++)
         unlink(i < renamed ? paths[i] : complete[i]);
-    cannot_run("--save %s: %s: %s", folder, outputs[written < count ? written : renamed].kind->file, error);
+    cannot_run("--%s %s: %s: %s", option, folder, tensors[written < count ? written : renamed].file, error);
+}
+
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
+    Tensor tensors[MAX_SAVED];
+    for (int i = 0; i < count; i++) {
+        const OutputKind *kind = outputs[i].kind;
+        tensors[i] = (Tensor){kind->file, kind->shape == LIKE_LSE ? DTYPE_FP32 : p->dtype, kind->shape, outputs[i].host};
+    }
+    save("save", folder, p, tensors, count);
+}
+
+void save_inputs(const char *folder, const Problem *p, const HostTensors *t) {
+    const Tensor tensors[MAX_SAVED] = {{"q.npy", p->dtype, LIKE_Q, t->q},
+                                       {"k.npy", p->dtype, LIKE_K, t->k},
+                                       {"v.npy", p->dtype, LIKE_K, t->v},
+                                       {"do.npy", p->dtype, LIKE_Q, t->d_o}};
+    save("save-inputs", folder, p, tensors, t->d_o ? 4 : 3);
 }

@@ -1,4 +1,4 @@
-/* tensors.h - Q, K, V (and dO) on the host: drawn at random or read from a folder; and the outputs written to one.
+/* tensors.h - Q, K, V (and dO) on the host: drawn at random or read from a folder, and written to one, as the outputs are.
  *
  * A mistake in a file ends the program with one line on stderr and exit code 2.
  */
@@ -19,11 +19,17 @@ void tensors_read_headers(Options *options, int with_d_o);
 /* The tensors of these files, rounded to the problem's dtype. */
 HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o);
 
-/* Ends the program unless a file can be created in `folder`: better before the work than after it. */
-void save_check(const char *folder);
+/* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. */
+void save_check(const char *option, const char *folder);
+/* The same for --save-inputs, which must not write into the folder of --load (or NULL). */
+void save_inputs_check(const char *folder, const char *load);
 
 /* Writes the outputs on the host into their files, all or none: bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of
  * K, LSE as [batch, heads, seqlen_q]. */
 void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count);
+
+/* Writes q.npy, k.npy and v.npy (and do.npy, where there is dO) in the same way, as the run computes with them: what was loaded is
+ * rounded by now. --load reads them back. */
+void save_inputs(const char *folder, const Problem *p, const HostTensors *inputs);
 
 #endif

@@ -1,4 +1,4 @@
-/* timing.c - how long a launch takes: the median of several, with a cold L2. See run.h. */
+/* timing.c - how long a launch takes: the median of several runs, with a cold L2, and how far they are apart. See run.h. */
 #include "../host/allocation.h"
 #include "run.h"
 
@@ -21,6 +21,13 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Below it lies that share of the samples, which are in order; between two of them it is interpolated. */
+static double quantile(const double *times, int count, double share) {
+    double place = share * (count - 1);
+    int below = (int)place, above = below + (below + 1 < count);
+    return times[below] + (place - below) * (times[above] - times[below]);
+}
+
 /* Warms up until the clocks have settled, then takes --iters samples; 0: for about 100 ms, at least 5 and at most 100. The CPU
  * device needs no warming up and is slow: half a second, and one sample may have to do. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row) {
@@ -33,8 +40,10 @@ void take_median(const Run *run, double (*sample)(void *), void *context, Row *r
     for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++)
         spent += all[count] = sample(context);
     qsort(all, (size_t)count, sizeof *all, ascending);
-    row->latency_ms = (all[(count - 1) / 2] + all[count / 2]) / 2;
+    row->runs = count;
+    row->latency_ms = quantile(all, count, 0.5);
     row->min_ms = all[0];
+    row->iqr_ms = quantile(all, count, 0.75) - quantile(all, count, 0.25);
     if (all != times)
         free(all);
 }

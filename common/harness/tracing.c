@@ -13,11 +13,11 @@ static int trace_variant(Run *run, const Variant *v) {
     const Options *o = &run->options;
     const char *reason = variant_refuses(v, run->p);
     Traffic predicted[MAX_TRAFFIC];
+    name_row(run, v, row);
     if (reason) {
-        fprintf(stderr, "%s: not traced: %s\n", v->name, reason);
+        fprintf(stderr, "%s: not traced: %s\n", row->name, reason);
         return -1;
     }
-    name_row(run, v, row);
     row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
     if (!alloc_outputs(run, row))
         cannot_run("%s: out of memory", row->name);
@@ -27,7 +27,7 @@ static int trace_variant(Run *run, const Variant *v) {
     v->launch(run->p, &run->device, row->workspace);
     const Trace *trace = trace_end();
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
-    double flops = counted_flops(run->p, run->task->direction);
+    double flops = counted_flops(run->p, o->key_lengths, run->task->direction);
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
     flush_output();
     free_outputs(run, row);

@@ -1,23 +1,20 @@
 /* variant.c - one variant from its allocation to its row: outputs and workspace that hold NaN, one launch, the judge, the
  * clock. See run.h.
  */
-#define _GNU_SOURCE /* isatty */
 #include "../host/allocation.h"
 #include "../host/errors.h"
 #include "../judge/prepared.h"
+#include "peak.h"
 #include "run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 void progress(const Run *run, const char *name, const char *text) {
-    if (run->options.format != FORMAT_TABLE || !isatty(STDERR_FILENO))
-        return;
-    fprintf(stderr, "\r\033[K");
-    if (text)
-        fprintf(stderr, "%s: %s ...", name, text);
-    fflush(stderr);
+    if (run->options.format == FORMAT_TABLE && text)
+        show_progress("%s: %s ...", name, text);
+    else
+        end_progress();
 }
 
 /* ---- memory ---- */
@@ -131,6 +128,7 @@ void run_variant(Run *run, const Variant *variant, Role role) {
     name_row(run, variant, row);
     row->role = role;
     row->direction = run->task->direction;
+    row->peak_tflops = peak_tflops(run->report.device, p->dtype, variant->eight_bits);
     row->tensor_bytes = device_allocated();
     for (int i = 0; i < run->output_count; i++)
         row->tensor_bytes += run->outputs[i].bytes;

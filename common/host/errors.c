@@ -14,9 +14,30 @@ static const char *program;
 
 void program_is(const char *name) { program = name; }
 
+static int is_shown; /* a line that is not finished */
+
+void end_progress(void) {
+    if (is_shown)
+        fputs("\r\033[K", stderr); /* back to the beginning of the line, and clear it */
+    is_shown = 0;
+}
+
+void show_progress(const char *text, ...) {
+    const char *terminal = getenv("TERM");
+    if (!terminal || strcmp(terminal, "dumb") == 0 || !isatty(STDOUT_FILENO) || !isatty(STDERR_FILENO))
+        return;
+    va_list arguments;
+    va_start(arguments, text);
+    end_progress();
+    vfprintf(stderr, text, arguments);
+    va_end(arguments);
+    is_shown = 1;
+}
+
 void cannot_run(const char *text, ...) {
     va_list arguments;
     va_start(arguments, text);
+    end_progress();
     if (program)
         fprintf(stderr, "%s: ", program);
     vfprintf(stderr, text, arguments);

@@ -1,4 +1,4 @@
-/* errors.h - how a program ends when it cannot do what it was asked for: one line on stderr, exit code 2.
+/* errors.h - what a program says on stderr: what it is at, and why it cannot do what it was asked for; then its exit code is 2.
  *
  *     program_is("01_tiled");
  *     if (rows % columns)
@@ -13,6 +13,11 @@ extern "C" {
 
 /* The name that the lines begin with. It is kept, not copied. Without a name they begin with the text. */
 void program_is(const char *name);
+
+/* What the program is at: a line on the terminal, overwritten by the next one. Nothing unless stdout and stderr are a terminal that
+ * can do that (TERM=dumb says that it cannot). */
+__attribute__((format(printf, 1, 2))) void show_progress(const char *text, ...);
+void end_progress(void); /* wipes the line off; before anything else is printed */
 
 /* Prints the name and the text as one line on stderr, and exits with code 2. */
 __attribute__((format(printf, 1, 2), noreturn)) void cannot_run(const char *text, ...);

@@ -18,6 +18,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_HEADER = 1 << 16 }; /* three keys need about a hundred bytes; more than this is not a header */
@@ -120,6 +121,8 @@ static const char *parse_header(const char *path, const char *text, Npy *out) {
     if (descr[0] == '>')
         return failure(path, "is big-endian ('%s'); needed is little-endian, '<f2', '<f4' or '<f8'", descr);
     out->element_bytes = strcmp(descr, "<f2") == 0 ? 2 : strcmp(descr, "<f4") == 0 ? 4 : strcmp(descr, "<f8") == 0 ? 8 : 0;
+    if (strcmp(descr + 1, "V2") == 0)
+        return failure(path, "holds '%s', as NumPy writes bf16: save it widened to float32, and choose --dtype bf16", descr);
     if (!out->element_bytes)
         return failure(path, "holds elements of type '%s'; needed are floats, '<f2', '<f4' or '<f8'", descr);
     if (fortran_order)
@@ -169,15 +172,9 @@ static const char *read_header(const char *path, FILE *file, Npy *out) {
 }
 
 /* A header can claim anything: the file must be as long as it says. */
-static const char *check_size(const char *path, FILE *file, const Npy *npy) {
-    size_t bytes = npy->count * npy->element_bytes;
-    off_t begin = ftello(file);
-    if (begin < 0 || fseeko(file, 0, SEEK_END) != 0)
-        return failure(path, "must be a regular file");
-    size_t present = (size_t)(ftello(file) - begin);
-    if (present != bytes)
-        return failure(path, "holds %zu bytes of data where its shape asks for %zu", present, bytes);
-    return fseeko(file, begin, SEEK_SET) == 0 ? NULL : failure(path, "must be a regular file");
+static const char *check_size(const char *path, FILE *file, size_t file_bytes, const Npy *npy) {
+    size_t bytes = npy->count * npy->element_bytes, present = file_bytes - (size_t)ftello(file);
+    return present == bytes ? NULL : failure(path, "holds %zu bytes of data where its shape asks for %zu", present, bytes);
 }
 
 static const char *read_data(const char *path, FILE *file, Npy *out) {
@@ -191,12 +188,15 @@ static const char *read_data(const char *path, FILE *file, Npy *out) {
 
 static const char *read_file(const char *path, Npy *out, int with_data) {
     *out = (Npy){0};
+    struct stat about; /* before it is opened: to open a pipe is to wait for who writes it */
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return failure(path, "must be a regular file");
     FILE *file = fopen(path, "rb");
-    if (!file)
+    if (!file || fstat(fileno(file), &about) != 0)
         return failure(path, "%s", strerror(errno));
     const char *error = read_header(path, file, out);
     if (!error)
-        error = check_size(path, file, out);
+        error = check_size(path, file, (size_t)about.st_size, out);
     if (!error && with_data)
         error = read_data(path, file, out);
     fclose(file);

@@ -1,4 +1,5 @@
 /* trace_report.c - prints a Trace: a table a kernel for people, or JSON, one object a line, for machines. */
+#include "../host/text.h"
 #include "roofline.h"
 #include "trace_internal.h"
 
@@ -43,46 +44,47 @@ static Total total_bytes(const Trace *trace) {
 
 /* ---- for people ---- */
 
-static void print_bytes(const Traffic *predicted, uint64_t bytes, int direction) {
-    printf(" %11llu", (unsigned long long)bytes);
+static void print_with_formula(const Traffic *predicted, uint64_t bytes, int direction) {
+    print_text(" %11llu", (unsigned long long)bytes);
     if (predicted)
-        printf(" %11.0f", direction == TRACE_READ ? predicted->read : predicted->written);
+        print_text(" %11.0f", direction == TRACE_READ ? predicted->read : predicted->written);
     else
-        printf(" %11s", "-");
+        print_text(" %11s", "-");
 }
 
 static void print_worst(const TraceRow *row) {
     if (row->worst_line[0])
-        printf("  %s (%.4g for %.4g)", row->worst_line, per(row->worst_cost, row->worst_requests),
-               per(row->worst_ideal, row->worst_requests));
-    printf("\n");
+        print_text("  %s (%.4g for %.4g)", row->worst_line, per(row->worst_cost, row->worst_requests),
+                   per(row->worst_ideal, row->worst_requests));
+    print_text("\n");
 }
 
 static void print_device_row(const TraceReport *r, const TraceRow *row) {
     const Traffic *predicted = prediction(r, row);
     uint64_t requests = row->requests[0] + row->requests[1], bytes = row->bytes[0] + row->bytes[1];
-    printf("  %-13s", row->tensor);
-    print_bytes(predicted, row->bytes[TRACE_READ], TRACE_READ);
-    print_bytes(predicted, row->bytes[TRACE_WRITE], TRACE_WRITE);
-    printf(" %8.1f %7.2f %6.2f%s", per(bytes, row->unique[0] + row->unique[1]), per(row->cost[0] + row->cost[1], requests),
-           per(row->ideal[0] + row->ideal[1], requests), row->approximate ? "~" : " ");
+    print_text("  %-13s", row->tensor);
+    print_with_formula(predicted, row->bytes[TRACE_READ], TRACE_READ);
+    print_with_formula(predicted, row->bytes[TRACE_WRITE], TRACE_WRITE);
+    print_text(" %8.1f %7.2f %6.2f%s", per(bytes, row->unique[0] + row->unique[1]),
+               per(row->cost[0] + row->cost[1], requests), per(row->ideal[0] + row->ideal[1], requests),
+               row->approximate ? "~" : " ");
     print_worst(row);
 }
 
 static void print_shared_row(const TraceRow *row) {
     uint64_t cost = row->cost[0] + row->cost[1], ideal = row->ideal[0] + row->ideal[1];
-    printf("  shared memory: read %llu, written %llu bytes; %llu wavefronts, %llu of them bank conflicts%s",
-           (unsigned long long)row->bytes[TRACE_READ], (unsigned long long)row->bytes[TRACE_WRITE], (unsigned long long)cost,
-           (unsigned long long)(cost - ideal), row->worst_line[0] ? "; worst:" : "");
+    print_text("  shared memory: read %llu, written %llu bytes; %llu wavefronts, %llu of them bank conflicts%s",
+               (unsigned long long)row->bytes[TRACE_READ], (unsigned long long)row->bytes[TRACE_WRITE],
+               (unsigned long long)cost, (unsigned long long)(cost - ideal), row->worst_line[0] ? "; worst:" : "");
     print_worst(row);
 }
 
 static void print_work(const TraceKernel *k) {
-    printf("  work: %llu mma FLOPs, %llu exponentials, %llu barriers", (unsigned long long)k->mma_flops,
-           (unsigned long long)k->exponentials, (unsigned long long)k->barriers);
+    print_text("  work: %llu mma FLOPs, %llu exponentials, %llu barriers", (unsigned long long)k->mma_flops,
+               (unsigned long long)k->exponentials, (unsigned long long)k->barriers);
     for (const TraceCollective *c = k->collectives; c->what; c++)
-        printf(", %llu %s", (unsigned long long)c->count, c->what);
-    printf("\n");
+        print_text(", %llu %s", (unsigned long long)c->count, c->what);
+    print_text("\n");
 }
 
 static void print_race(const TraceRace *race, FILE *to) {
@@ -112,14 +114,14 @@ static int multiplies_8_bits(const Trace *trace) {
 static void print_roof(const TraceReport *r, const char *what, double bytes) {
     double intensity = r->flops / bytes, peak = r->chip->tflops[multiplies_8_bits(r->trace)];
     double balance = peak * 1000 / r->chip->gbps;
-    printf("  %-28s %14.0f bytes %9.2f FLOPs a byte   %-6s at most %7.1f of %.0f TFLOP/s: %s is the limit\n", what, bytes,
-           intensity, r->chip->name, roof(r->chip, peak, intensity), peak, intensity < balance ? "memory" : "compute");
+    printf("  %-23s %12.0f bytes %8.2f FLOPs a byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
+           r->chip->name, intensity < balance ? "memory" : "compute", roof(r->chip, peak, intensity), peak);
 }
 
 static void print_table(const TraceReport *r) {
     const Problem *p = r->p;
-    printf("%s   batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s\n", r->variant, p->batch, p->heads, p->kv_heads,
-           p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
+    print_text("%s   batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s\n", r->variant, p->batch, p->heads,
+               p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
     for (int i = 0; i < r->trace->kernel_count; i++) {
         const TraceKernel *k = &r->trace->kernels[i];
         const TraceRow *rows = r->trace->rows, *end = rows + r->trace->row_count;

@@ -18,6 +18,7 @@ for both. All inputs are N(0,1). Each figure is a median of runs that each start
 """
 import argparse
 import ctypes
+import itertools
 import json
 import math
 import os
@@ -40,7 +41,8 @@ def arguments():
     parser.add_argument("--variant", help="if not the last one that the program's --help lists")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="fp16")
     parser.add_argument("--fa3", metavar="FILE", help="time FlashAttention-3 as well: its _C.so")
-    parser.add_argument("--quick", action="store_true", help="two lengths instead of four")
+    parser.add_argument("--lengths", metavar="N,N,...", help="forward, backward: 512,2048,4096,16384 if not given",
+                        type=lambda text: [int(n) for n in text.split(",")], default=[512, 2048, 4096, 16384])
     given = parser.parse_args()
     given.program = os.path.join(".", given.program or PROGRAMS[given.what])
     if not os.path.exists(given.program):
@@ -71,20 +73,28 @@ def program_ms(given, **shape):
     return mine[0]["latency_ms"]
 
 
-def gpu_ms(work, cold=None):
-    """The median of `work`'s runs, each behind a write to all of `cold`, a tensor larger than L2."""
-    work()
-    times = []
-    while len(times) < 10 or (len(times) < 100 and sum(times) < 60):
+def timed_runs(work, runs, cold):
+    events = []
+    for _ in range(runs):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if cold is not None:
             cold.zero_()
         start.record()
         work()
         end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
+        if cold is None:
+            end.synchronize()
+        events.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in events]
+
+
+def gpu_ms(work, cold=None):
+    """The median of `work`'s runs. `cold` is a tensor larger than L2, which is overwritten before each run; nobody waits between
+    these runs, so that Python prepares one while the GPU is busy with another. Without `cold` the GPU is idle before each run,
+    as it is before the program's own CUDA graphs."""
+    once = statistics.median(timed_runs(work, 5, cold))
+    return statistics.median(timed_runs(work, min(100, max(10, int(60 / once))), cold))
 
 
 ratios = {}
@@ -131,10 +141,8 @@ def training(given):
     """forward and backward"""
     cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
     backward = given.what == "backward"
-    shapes = [(d, causal, n) for d in (64, 128) for causal in (False, True)
-              for n in ((2048, 16384) if given.quick else (512, 2048, 4096, 16384))]
-    for d, causal, n in shapes:
-        batch, heads = TOKENS // n, HIDDEN // d
+    for d, causal, n in itertools.product((64, 128), (False, True), given.lengths):
+        batch, heads = max(1, TOKENS // n), HIDDEN // d
         q, k, v, do = (normal(given, batch, heads, n, d).requires_grad_(backward) for _ in range(4))
 
         def attention():
@@ -157,7 +165,7 @@ def training(given):
 
 def decode(given):
     """One query. As the program does, a CUDA graph goes over copies of the inputs that together are larger than L2."""
-    for batch, heads, kv_heads, keys, d in DECODING[::3] if given.quick else DECODING:
+    for batch, heads, kv_heads, keys, d in DECODING:
         kv_bytes = 2 * batch * kv_heads * keys * d * 2
         copies = [(normal(given, batch, heads, 1, d), normal(given, batch, kv_heads, keys, d), normal(given, batch, kv_heads, keys, d))
                   for _ in range(math.ceil(256e6 / kv_bytes))]
@@ -194,7 +202,7 @@ def fp8(given):
     ones = {name: jnp.ones((1, 1, 1, 1), jnp.float32) for name in names}
     d = 128
     for causal in (False, True):
-        for n in (2048, 16384) if given.quick else (2048, 4096, 8192, 16384):
+        for n in (2048, 4096, 8192, 16384):
             batch, heads = TOKENS // n, HIDDEN // d
             inputs = [jax.random.normal(key, (batch, n, heads, d), jnp.bfloat16).astype(jnp.float8_e4m3fn)
                       for key in jax.random.split(jax.random.key(0), 3)]

@@ -1,0 +1,140 @@
+/* text.c - what people read: lines of at most 120 places, plain ASCII without a UTF-8 locale, and a line of progress where a terminal
+ * can overwrite it.
+ */
+#define _GNU_SOURCE
+#include "../common/host/text.h"
+#include "../common/host/errors.h"
+#include "capture.h"
+#include "tap.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+
+#define TEN "012345678 "
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+
+static void print(void *text) {
+    for (const char *part = text; *part; part += strcspn(part, "|") + (strchr(part, '|') != NULL))
+        print_text("%.*s", (int)strcspn(part, "|"), part); /* in pieces, as a table is printed */
+}
+
+static void prints(const char *text, const char *want, const char *name) {
+    char *got = captured(STDOUT_FILENO, print, (void *)text);
+    if (!ok(strcmp(got, want) == 0, "%s", name))
+        diag("printed:\n%s\nexpected:\n%s", got, want);
+    free(got);
+}
+
+static void test_lines(void) {
+    prints("a|b\n|c\nd|\n", "ab\nc\nd\n", "pieces of lines");
+    prints("\n\n", "\n\n", "empty lines");
+    prints(HUNDRED TEN "012345678|9\n", HUNDRED TEN "0123456789\n", "120 places");
+    prints(HUNDRED TEN "0123456789|0\n", HUNDRED "012345678\n           01234567890\n", "121: the last word goes on below");
+    prints(HUNDRED TEN "0123456789X| 0\n", HUNDRED "012345678\n           0123456789X 0\n", "no break behind place 121");
+    prints("×" HUNDRED TEN "01234567·\n", "×" HUNDRED TEN "01234567·\n", "places, not bytes");
+    prints(HUNDRED "one, two; three four five six\n", HUNDRED "one, two;\n           three four five six\n",
+           "better after a comma or semicolon");
+    prints("  " HUNDRED "a · b cdefghijklmnopqrstuvwxyz\n", "  " HUNDRED "a ·\n             b cdefghijklmnopqrstuvwxyz\n",
+           "or a dot; indented as the line was, and more");
+    prints(HUNDRED "4.0   a.cuh:180 in b.cu:27\n", HUNDRED "4.0\n           a.cuh:180 in b.cu:27\n",
+           "or in a gap, which goes");
+    prints(HUNDRED HUNDRED HUNDRED "end\n",
+           HUNDRED TEN "012345678\n           " HUNDRED "012345678\n           " TEN TEN TEN TEN TEN TEN TEN "end\n",
+           "more than twice");
+    char word[400] = {[0 ... 298] = 'w', '\n'};
+    prints(word, word, "a word is not broken");
+}
+
+static void test_locales(void) {
+    static const struct {
+        const char *all, *type, *lang;
+        int utf8;
+    } cases[] = {{"C", "C.UTF-8", "C.UTF-8", 0},
+                 {"en_US.utf8", "C", "C", 1},
+                 {"", "", "de_DE.UTF-8", 1},
+                 {NULL, "UTF-8", "C", 1},
+                 {NULL, NULL, NULL, 0},
+                 {NULL, NULL, "de_DE.ISO-8859-1", 0},
+                 {NULL, "POSIX", "en_US.UTF-8", 0},
+                 {"", "", "", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *values[] = {cases[i].all, cases[i].type, cases[i].lang};
+        for (int v = 0; v < 3; v++)
+            values[v] ? setenv(names[v], values[v], 1) : unsetenv(names[v]);
+        char name[100];
+        snprintf(name, sizeof name, "LC_ALL %s, LC_CTYPE %s, LANG %s", values[0] ? values[0] : "unset",
+                 values[1] ? values[1] : "unset", values[2] ? values[2] : "unset");
+        prints("a · b×c é\n", cases[i].utf8 ? "a · b×c é\n" : "a - bxc é\n", name);
+    }
+    setenv("LC_ALL", "C", 1);
+    prints(HUNDRED "×× · 0123456789\n", HUNDRED "xx - 0123456789\n", "the width is the same, too");
+    setenv("LC_ALL", "C.UTF-8", 1);
+}
+
+/* ---- progress ---- */
+
+static void two_steps(void) {
+    show_progress("%s ...", "one");
+    show_progress("%s ...", "two");
+    end_progress();
+    end_progress();
+}
+static void fails(void) {
+    show_progress("%s ...", "one");
+    program_is("it");
+    cannot_run("cannot");
+}
+
+/* What a terminal gets of a function's stdout and stderr, or of stderr alone, with TERM=type. */
+static const char *on_terminal(const char *type, int stdout_too, void (*run)(void)) {
+    static char text[1000];
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
+        return NULL;
+    int slave = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(stdout_too ? slave : open("/dev/null", O_WRONLY), STDOUT_FILENO);
+        dup2(slave, STDERR_FILENO);
+        setenv("TERM", type, 1);
+        run();
+        exit(0);
+    }
+    waitpid(child, NULL, 0); /* what it says fits into the terminal's buffer */
+    close(slave);
+    ssize_t size = read(terminal, text, sizeof text - 1);
+    text[size > 0 ? size : 0] = 0;
+    close(terminal);
+    return text;
+}
+
+static void test_progress(void) {
+    static const struct {
+        const char *type;
+        int stdout_too;
+        void (*run)(void);
+        const char *want, *name;
+    } cases[] = {
+        {"xterm", 1, two_steps, "one ...\r\033[Ktwo ...\r\033[K", "progress: each line wipes out the one before"},
+        {"dumb", 1, two_steps, "", "TERM=dumb: none"},
+        {"xterm", 0, two_steps, "", "stdout is not a terminal: none"},
+        {"xterm", 1, fails, "one ...\r\033[Kit: cannot\r\n", "a message takes its place, and ends in a newline"},
+        {"dumb", 1, fails, "it: cannot\r\n", "TERM=dumb: the message alone"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = on_terminal(cases[i].type, cases[i].stdout_too, cases[i].run);
+        if (!got)
+            ok(1, "# SKIP there is no terminal to be had");
+        else if (!ok(strcmp(got, cases[i].want) == 0, "%s", cases[i].name))
+            diag("got %s", got);
+    }
+}
+
+int main(void) {
+    setenv("LC_ALL", "C.UTF-8", 1);
+    test_lines();
+    test_locales();
+    test_progress();
+    return tap_done();
+}
