@@ -274,6 +274,6 @@ ifneq ($(DEVICE),cpu)
 bug:
 	@$(MAKE) DEVICE=cpu $@
 else
-bug: $(OUT)/classroom/bug ## plant a mistake in a copy of a stage, guess, and see what sees it: make bug N=04.12; without N a list
+bug: $(OUT)/classroom/bug ## plant a mistake in a copy, guess, and see what sees it: make bug N=04.12; without N a list
 	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' $< $(N)
 endif
