@@ -147,7 +147,7 @@ PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
 # What of the device tests/figures.c has of its own: the clock, above all. And it says when stdout is a terminal.
-$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc isatty
+$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc device_count_only isatty
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
