@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# classroom.t - compare, sweep, diff, exercise and plots: the answers they give, and that nothing a student does breaks them.
+# classroom.t - compare, sweep, diff and exercise: the answers they give, and that nothing a student does breaks them.
 #
 #     TEST_BUILD=build/cpu prove tests/classroom.t
 #     CLASSROOM=all prove tests/classroom.t          every fill-in exercise and every number of the notes: minutes
@@ -365,21 +365,6 @@ like(run($planter, $sum)->{out}, qr/\nFAIL .*\n\nSeen by the stage's program: wr
 is(read_text('00_naive/naive.cu'), $naive, 'and the tree is as it was');
 chdir $root;
 
-# ---- pictures
-SKIP: {
-    mkdir "$scratch/without";
-    write_text("$scratch/without/matplotlib.py", "raise ImportError('not here')\n");
-    skip 'no python3 here', 1 if system('command -v python3 >/dev/null') != 0;
-    $run = run('env', "PYTHONPATH=$scratch/without", 'python3', '-B', 'common/plots/plots.py');
-    is("$run->{code} $run->{err}", "2 plots need matplotlib: pip install matplotlib\n", 'plots without matplotlib: one line');
-    skip 'no matplotlib here', 3 if run('python3', '-c', 'import matplotlib')->{code};
-    run('python3', '-B', 'common/plots/pictures.py', "$scratch/pictures$_") for 1, 2;
-    my @pictures = map { s{.*/}{}r } sort glob "$scratch/pictures1/*.svg";
-    is("@pictures", 'fragments.svg loop_orders.svg ring.svg roles.svg swizzle.svg warp_ownership.svg', 'the pictures are drawn');
-    ok(!(grep { read_text("$scratch/pictures1/$_") ne read_text("$scratch/pictures2/$_") } @pictures), 'twice the same, byte for byte');
-    $run = run('python3', '-B', 'common/plots/plots.py', '--out', "$scratch/pictures1");
-    is($run->{code}, 0, 'plots of what was measured') or diag($run->{out}, $run->{err});
-}
 done_testing;
 
 # Whether a number stands in a text: whole, or to three digits or to two, as 4.0 · 10⁻⁴, too; a word.

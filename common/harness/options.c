@@ -131,6 +131,15 @@ static void set_folder(Options *o, const Option *option, const char *text) {
     *(const char **)((char *)o + option->field) = text;
 }
 
+#ifdef TRACE
+static void set_watch(Options *o, const Option *option, const char *text) {
+    if (!*text)
+        cannot_run("--%s: choose a file", option->is.name);
+    o->watch = text;
+    o->trace = 1;
+}
+#endif
+
 static void set_chip(Options *o, const Option *option, const char *text) {
     o->roofline = CHIPS[value_of(option, text, text)].name;
 }
@@ -188,7 +197,7 @@ static const Option OPTIONS[] = {
     {{"lengths", "0", MAX_SEQLEN, "how many keys exist in each batch entry: 17,0,256; one number is for all"}, "L", set_lengths, 0, "all"},
     {{"scale", NULL, 0, "what Q K^T is multiplied with"}, "X", set_scale, 0, "1/sqrt(head dim)"},
     {{"seed", NULL, 0, "a number that the random inputs follow from"}, "N", set_seed, 0, "0"},
-    {{"inputs", "normal|outliers", 0, "normal: random, mean 0, variance 1; outliers: variance 100 more in one of 1000"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
+    {{"inputs", "normal|outliers", 0, "normal: random, mean 0, variance 1; outliers: variance 100 more in 1 of 1000"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
     {{"load", NULL, 0, "Q, K and V from DIR/q.npy, k.npy, v.npy: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"}, "DIR", set_folder, OF_OPTIONS(load), NULL},
 
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
@@ -202,6 +211,9 @@ static const Option OPTIONS[] = {
     {{"csv", NULL, 0, "prints the rows as comma-separated values, under a line of names"}, NULL, set_format, 0, NULL},
     {{"json", NULL, 0, "prints the rows as JSON, an object a line"}, NULL, set_format, 0, NULL},
     {{"trace", NULL, 0, "in place of times: memory traffic, bank conflicts and races; needs the program of make trace-STAGE"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
+#ifdef TRACE
+    {{"watch", NULL, 0, "the same, and step by step as JSON: what make watch-STAGE makes a page of"}, "FILE", set_watch, 0, NULL},
+#endif
     {{"roofline", CHIP_NAMES, 0, "with --trace, the chip to compare with: " CHIP_NAMES "; else h200"}, "C", set_chip, 0, NULL},
     {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
 };
@@ -241,8 +253,8 @@ static void help_option(const Stage *stage, const Option *option) {
         snprintf(absent, sizeof absent, "%d, %d", int_at(&gpu, option->field), int_at(&cpu, option->field));
     else if (option->absent)
         snprintf(absent, sizeof absent, "%s", option->absent);
-    int indent = option->is.name ? 17 : 0;
-    printf("%-*s%-*s%s\n", indent, left, *absent ? 98 - indent : 0, option->is.help, absent);
+    int indent = option->is.name ? 20 : 0;
+    printf("%-*s%-*s%s\n", indent, left, *absent ? 99 - indent : 0, option->is.help, absent);
 }
 
 static void show_help(Options *o, const Option *option, const char *text) {
@@ -333,6 +345,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
                    o.save ? o.save : o.save_inputs, o.problem_count);
     if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
         cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
+    if (o.watch && o.problem_count > 1)
+        cannot_run("--watch %s: choose one value for each option, a page shows one problem", o.watch);
     return o;
 }
 
