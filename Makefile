@@ -17,7 +17,7 @@ endif
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
-        trace trace-defects intensity compare sweep ceilings fp8-errors plots pictures diff exercise compile_commands.json
+        trace trace-defects intensity compare sweep ceilings fp8-errors plots pictures diff exercise bug compile_commands.json
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|kind|links.
@@ -112,8 +112,7 @@ $(OUT)/%.a:
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
-SOLVED   := $(if $(EXERCISE),$(addprefix $(OUT)/exercises/$(EXERCISE)/,$(EXERCISE_STAGE) grid))
-$(PROGRAMS) $(TESTS) $(SOLVED) $(OUT)/notes/ceilings:
+$(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
 # What a page shows: the stage, and before it the one it builds on if that is of its kind and no --variant is named.
@@ -250,8 +249,8 @@ help: ## this list
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
 # Options go to the programs: make compare COMPARE_OPTIONS="--seqlen 1024 --causal". TOOLS are the students', in C.
-TOOLS := $(OUT)/classroom/compare $(OUT)/classroom/exercise
-$(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classroom/command.c) $(OUT)/common/host.a
+TOOLS := $(OUT)/classroom/compare $(OUT)/classroom/exercise $(OUT)/classroom/bug
+$(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classroom/trial.c common/classroom/command.c) $(OUT)/common/host.a
 	$(call quiet,link    $@)$(CC) $(CFLAGS) $^ -o $@ -lm
 
 compare: $(OUT)/classroom/compare $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
@@ -278,14 +277,15 @@ diff-%:
 diff: ## the lesson between two kernels: make diff-04 (from what 04 builds on), diff-03-04, diff-04.1-04.2
 	@sh common/classroom/diff.sh
 
-# One kernel file of a stage replaced by what lies in exercises/<number>/; common/classroom/exercise.c calls these.
-ifdef EXERCISE
-SCRATCH := $(call objects,$(wildcard exercises/$(EXERCISE)/*.cu))
-scratch  = $(SCRATCH) $(filter-out $(addprefix $(OUT)/$(EXERCISE_STAGE)/,$(notdir $(SCRATCH))),$(call kernels,$(EXERCISE_STAGE))) $(LIBRARIES)
-$(SCRATCH): KERNEL_CC += -I$(EXERCISE_STAGE) -w
-$(OUT)/exercises/$(EXERCISE)/$(EXERCISE_STAGE): $(OUT)/$(EXERCISE_STAGE)/main.c.o $(scratch)
-$(OUT)/exercises/$(EXERCISE)/grid: $(OUT)/$(EXERCISE_STAGE)/table.o $(call grid,$(EXERCISE_STAGE)) $(scratch)
-endif
+$(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
+exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=... or HINT=1; without N a list
+	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) HINT='$(HINT)' \
+	    $< $(N) $(if $(ANSWER),'$(ANSWER)') || [ $$? -eq 1 ] # "not yet" is no error of make's
 
-exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=...; without N a list
-	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(if $(filter /%,$(OUT)),$(OUT)-trace)' DEVICE=$(DEVICE) $< $(N) $(if $(ANSWER),'$(ANSWER)')
+ifneq ($(DEVICE),cpu)
+bug:
+	@$(MAKE) DEVICE=cpu $@
+else
+bug: $(OUT)/classroom/bug ## plant a mistake in a copy, guess, and see what sees it: make bug N=04.12; without N a list
+	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' $< $(N)
+endif

@@ -23,6 +23,29 @@ static char *whole(FILE *file) {
     return text;
 }
 
+char *text_of(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    size_t bytes = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
+    va_end(arguments);
+    char *text = malloc(bytes);
+    if (!text)
+        cannot_run("out of memory");
+    va_start(arguments, format);
+    vsnprintf(text, bytes, format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+char *read_file(const char *path) {
+    FILE *in = fopen(path, "rb");
+    if (!in)
+        cannot_run("%s cannot be read", path);
+    char *text = whole(in);
+    fclose(in);
+    return text;
+}
+
 Command command(const char *line, ...) {
     char words[8192], redirected[sizeof words + 64];
     va_list arguments;

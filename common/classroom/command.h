@@ -1,4 +1,4 @@
-/* command.h - runs a command and keeps what it said. */
+/* command.h - runs a command and keeps what it said; and texts. */
 #ifndef FA_COMMAND_H
 #define FA_COMMAND_H
 
@@ -11,6 +11,10 @@ typedef struct {
 
 /* Runs a line of shell, formatted as by printf. What it returns is kept until the program ends. */
 __attribute__((format(printf, 1, 2))) Command command(const char *line, ...);
+
+/* Formatted as by printf; a whole file. Both are kept until the program ends. */
+__attribute__((format(printf, 1, 2))) char *text_of(const char *format, ...);
+char *read_file(const char *path);
 
 /* "04_fa2" of "build/cpu/04_fa2/04_fa2" */
 const char *name_of(const char *path);

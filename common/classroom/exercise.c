@@ -3,15 +3,17 @@
  *     exercise                    lists them
  *     exercise 04.1               what is asked; for an exercise with a file, hands it out or tries it
  *     exercise 04.1 52224         checks an answer: numbers, with commas between
+ *     HINT=1 exercise 04.1        a hint; 2: and a second one
  *     exercise --solve 04.1       prints the answer
  *
- * Exit code: 0 right, or told what is asked; 1 not yet; 2 it cannot be checked, and one line says why.
+ * Exit code: 0 right, or told what is asked; 1 not yet; 2 it cannot be checked, and one line says why. `make exercise` ends well
+ * with 1, too, so that make adds nothing to what is said here: scripts that want to know call this program.
  * The exercises stand in notes/exercises/, whose README.md says how one is written. MAKE, OUT, TRACE_OUT and DEVICE are make's. */
 #define _POSIX_C_SOURCE 200809L
 #include "../host/errors.h"
 #include "../host/text.h"
-#include "../host/text.h"
 #include "command.h"
+#include "trial.h"
 
 #include <glob.h>
 #include <math.h>
@@ -30,6 +32,7 @@ static int line_count;
 static int at;                              /* the line it begins at */
 static const char *number, *stage;          /* "04.1", "04_fa2" */
 static char original[PATH], file[2 * PATH]; /* the kernel file it is about, and the student's own; "" if there is none */
+static Trial trial;                         /* the stage with the student's file */
 static const char *make, *out, *trace_out, *device;
 
 static void say(int code, const char *text, ...) __attribute__((format(printf, 2, 3), noreturn));
@@ -50,21 +53,8 @@ static const char *from_environment(const char *name, const char *otherwise) {
 
 /* ---- the files of notes/exercises/ ---- */
 
-static char *read_file(const char *path) {
-    FILE *in = fopen(path, "rb");
-    if (!in)
-        cannot_run("%s cannot be read", path);
-    fseek(in, 0, SEEK_END);
-    long size = ftell(in);
-    rewind(in);
-    char *text = calloc((size_t)size + 1, 1);
-    if (!text || fread(text, 1, (size_t)size, in) != (size_t)size)
-        cannot_run("%s cannot be read", path);
-    fclose(in);
-    return text;
-}
-
-/* A key and its value a line; # begins a comment. The file's name, NN_name.txt, is the stage's. */
+/* A key and its value a line; # begins a comment. The file's name, NN_name.txt, is the stage's, unless a line
+ * `stage` says another. */
 static void read_exercises(char *path) {
     char *save;
     for (char *line = strtok_r(read_file(path), "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -87,23 +77,26 @@ static void read_exercises(char *path) {
 static int in_exercise(int line) { return line < line_count && (line == at || strcmp(lines[line].key, "exercise") != 0); }
 static int has_key(int line, const char *key) { return strcmp(lines[line].key, key) == 0; }
 
-static const char *value(const char *key) {
+/* The value of the nth line with this key, from 1 on, or NULL. */
+static const char *nth_value(int n, const char *key) {
     for (int line = at; in_exercise(line); line++)
-        if (has_key(line, key))
+        if (has_key(line, key) && --n == 0)
             return lines[line].value;
     return NULL;
 }
+static const char *value(const char *key) { return nth_value(1, key); }
 
 /* Makes the exercise at this line the one at hand. */
 static void choose(int line) {
     at = line;
     number = value("exercise");
-    stage = value("stage");
-    const char *copy = value("change") ? value("change") : value("blank");
+    stage = nth_value(2, "stage") ? nth_value(2, "stage") : value("stage");
+    const char *copy = value("change") ? value("change") : value("blank") ? value("blank") : value("write");
     snprintf(original, sizeof original, "%.*s", copy ? (int)strcspn(copy, ":") : 0, copy ? copy : "");
     snprintf(file, sizeof file, "exercises/%s/%s", number, name_of(original));
     if (!copy)
         *file = 0;
+    trial = (Trial){number, stage, value("variant"), original, file, NULL};
 }
 
 static void list(void) {
@@ -116,26 +109,30 @@ static void list(void) {
             print_text("fill in %s: ", original);
         else if (value("change"))
             print_text("change %s; ", value("change"));
+        else if (value("write"))
+            print_text("write a kernel: ");
         print_text("%s\n", value("ask"));
     }
-    print_text("make exercise N=04.1: what is asked. With ANSWER=...: is it right?\n");
+    print_text("make exercise N=04.1: what is asked. With ANSWER=...: is it right? With HINT=1 or HINT=2: a hint.\n");
 }
 
 /* ---- programs ---- */
 
-/* The path of a program, built; with the student's file in place of the stage's, if there is one. */
-static const char *built(const char *folder, const char *name, const char *device_words) {
-    static char path[4 * PATH];
-    snprintf(path, sizeof path, "%s/%s%s/%s", folder, *file ? "exercises/" : "", *file ? number : stage, name);
+/* The path of the stage's program, built with the student's file in its place if there is one. `trace`: with TRACE=1. */
+static const char *built(int trace) {
+    const char *words = trace ? "cpu TRACE=1" : device, *folder = trace ? trace_out : out;
+    const char *program = text_of("%s/%s", stage, stage);
+    if (*file && !(folder = trial_build(&trial, words, folder, program)))
+        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+    if (*file)
+        return text_of("%s/%s", folder, program);
+    program = text_of("%s/%s", folder, program);
     show_progress("building ...");
-    Command c = command("log=$('%s' --no-print-directory DEVICE=%s %s%s %s%s '%s' 2>&1) || "
-                        "{ echo \"$log\" | grep -m 1 -w error || echo \"$log\"; exit 1; }",
-                        make, device_words, *file ? "EXERCISE=" : "", *file ? number : "", *file ? "EXERCISE_STAGE=" : "",
-                        *file ? stage : "", path);
+    Command c = command("'%s' --no-print-directory DEVICE=%s OUT='%s' '%s' 2>&1", make, words, folder, program);
     end_progress();
     if (c.code)
-        say(1, "it does not compile: %.*s", (int)strcspn(c.out, "\n"), c.out);
-    return path;
+        cannot_run("%s cannot be built: %.*s", program, (int)strcspn(c.out, "\n"), c.out);
+    return program;
 }
 
 /* ---- questions ---- */
@@ -155,31 +152,53 @@ static const char *answer_in(const char *options) {
     return place ? place : options + strlen(options);
 }
 
-/* What the kernels do: the answers, one a line. The rows of all `trace` and `measure` lines, with a field `run` that counts those
- * lines, are what the `answer` lines are computed from. */
+/* Runs programs and hands the rows that they print to awk: their JSON objects, and {"said": ...} for each other line. */
+static Command rows_of(const char *programs, const char *script) {
+    show_progress("running ...");
+    Command c = command("(%s) | sed '/^[^{]/ { s/\"//g; s/.*/{\"said\": \"&\"}/; }' | "
+                        "awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s }'",
+                        programs, script);
+    end_progress();
+    return c;
+}
+
+/* What the kernels do: the answers, one a line, then the known parts. The rows of all `trace` and `measure` lines, with a field
+ * `run` that counts those lines, are what the `answer` lines are computed from. Variables of the environment may stand before
+ * the options. */
 static char *computed(const char *answer) {
-    char runs[4096] = ":", script[4096] = "", traced_build[PATH];
-    snprintf(traced_build, sizeof traced_build, "cpu TRACE=1 OUT='%s'", trace_out);
+    const char *runs = ":", *script = "", *parts = "";
     make_copy();
     for (int line = at, run = 0; in_exercise(line); line++) {
-        const char *options = lines[line].value;
-        int traced = has_key(line, "trace"), fixed = (int)(answer_in(options) - options);
-        char *to = script + strlen(script);
+        const char *text = lines[line].value, *options = strstr(text, "--");
         if (has_key(line, "answer"))
-            snprintf(to, sizeof script - strlen(script), "print (%s)\n", options);
+            script = text_of("%sprint (%s)\n", script, text);
+        if (has_key(line, "part")) /* "the tiles alone: 32 * 1536" */
+            parts = text_of("%sprint (%s)\n", parts, strchr(text, ':') + 1);
+        int traced = has_key(line, "trace"), before = options ? (int)(options - text) : 0;
         if (!traced && !has_key(line, "measure"))
             continue;
-        snprintf(to, sizeof script - strlen(script), "if (!count(\"run=%d\")) exit 1\n", ++run); /* it did not run */
-        snprintf(runs + strlen(runs), sizeof runs - strlen(runs), "; '%s' %s --json %.*s %s | sed 's/^{/{\"run\": %d, /'",
-                 traced ? built(trace_out, stage, traced_build) : built(out, stage, device), traced ? "--trace" : "", fixed,
-                 options, options[fixed] ? answer : "", run);
+        int fixed = (int)(answer_in(text) - text);
+        script =
+            text_of("%sif (!count(\"run=%d\")) { print cell[rows, \"said\"] >\"/dev/stderr\"; exit 1 }\n", script, ++run);
+        runs =
+            text_of("%s; %.*s '%s' %s --json %.*s %s 2>&1 | sed 's/^{/{\"run\": %d, /'", runs, before, text, built(traced),
+                    traced ? "--trace" : "", fixed - before, text + before, text[fixed] ? answer : "", run);
     }
-    show_progress("running ...");
-    Command c = command("(%s) | awk \"$(cat common/classroom/rows.awk)\"' END { OFMT = \"%%.15g\"\n%s }'", runs, script);
-    end_progress();
+    Command c = rows_of(runs, text_of("%s%s", script, parts));
     if (c.code)
         cannot_run("%s", c.reason);
     return c.out;
+}
+
+/* A text from its nth line on; that line alone. */
+static const char *from_line(const char *text, int n) {
+    for (; n > 1; n--)
+        text += strcspn(text, "\n"), text += *text == '\n';
+    return text;
+}
+static const char *line_of(const char *text, int n) {
+    text = from_line(text, n);
+    return text_of("%.*s", (int)strcspn(text, "\n"), text);
 }
 
 static int is_number(const char *word, double *x) {
@@ -188,32 +207,81 @@ static int is_number(const char *word, double *x) {
     return end > word && (!*end || strcmp(end, "%") == 0) && isfinite(*x);
 }
 
+/* What helps with number i of count, which is not x but y: in which direction it is wrong, and what it is instead, if it is one of
+ * the known parts. These stand behind the answers in `all`. */
+static void help(int i, int count, const char *given, double x, double y, double within, const char *all) {
+    char *what = count > 1 ? text_of("number %d, %.100s,", i, given) : text_of("%.100s", given);
+    print_text("%s is too %s.", what, x < y ? "low" : "high");
+    if (within)
+        print_text(" Up to %g %% off would do.\n", 100 * within);
+    else
+        print_text(" The exact number is wanted.\n");
+    for (int n = 1; nth_value(n, "part"); n++) {
+        const char *part = nth_value(n, "part");
+        double known = atof(line_of(all, count + n));
+        if (fabs(x - known) <= (within ? within : 1e-9) * fabs(known))
+            print_text("  %.100s is %.*s.\n", given, (int)strcspn(part, ":"), part);
+    }
+}
+
+static void give_hint(int n) {
+    if (nth_value(n, "hint"))
+        print_text("  Hint: %s.\n", nth_value(n, "hint"));
+    if (nth_value(n + 1, "hint"))
+        print_text("  Another hint: make exercise N=%s HINT=%d\n", number, n + 1);
+}
+
 /* Compares the answer with the right one, number by number, or word by word. */
 static void check(char *answer) {
-    const char *hint = value("hint"), *within = value("within");
-    char wrong[1024] = "", *save_given, *save_right;
+    const char *within_text = value("within");
+    double within = within_text ? atof(within_text) : 0;
+    int count = 0, given_count = 0, wrong = 0;
+    char *save;
     if (value("measure") && *answer_in(value("measure"))) { /* what comes out is "right", or why not */
         if (answer[strspn(answer, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,=-")])
             cannot_run("ANSWER=%s: choose options, as the program takes them", answer);
-        const char *verdict = strtok_r(computed(answer), "\n", &save_right);
-        say(strcmp(verdict, "right") != 0, "%s", verdict);
+        const char *verdict = line_of(computed(answer), 1);
+        if (strcmp(verdict, "right") == 0)
+            say(0, "right");
+        print_text("not yet: %s\n", verdict);
+        give_hint(1);
+        exit(1);
     }
-    char *given = strtok_r(answer, ", \t", &save_given), *right = strtok_r(computed(""), "\n", &save_right);
-    for (int i = 1; given && right; i++) {
-        double x = 0, y = 0;
-        int numbers = is_number(right, &y);
-        if (numbers && !is_number(given, &x))
-            cannot_run("ANSWER=%s: choose numbers, with commas between", given);
-        if (numbers ? fabs(x - y) > (within ? atof(within) : 0) * fabs(y) + 1e-9 : strcmp(given, right) != 0)
-            snprintf(wrong + strlen(wrong), sizeof wrong - strlen(wrong), "%snumber %d is not %.100s", *wrong ? ", " : "", i,
-                     given);
-        given = strtok_r(NULL, ", \t", &save_given), right = strtok_r(NULL, "\n", &save_right);
+    while (nth_value(count + 1, "answer"))
+        count++;
+    const char *right = computed(""), *given[64];
+    for (char *word = strtok_r(answer, ", \t", &save); word && given_count < 64; word = strtok_r(NULL, ", \t", &save))
+        given[given_count++] = word;
+    for (int i = 1; i <= given_count && i <= count; i++) {
+        double x;
+        if (is_number(line_of(right, i), &x) && !is_number(given[i - 1], &x))
+            cannot_run("ANSWER=%s: choose numbers, with commas between", given[i - 1]);
     }
-    if (given || right)
-        cannot_run("ANSWER has too %s numbers: %s", given ? "many" : "few", value("ask"));
-    if (*wrong)
-        say(1, "%s%s%s", wrong, hint ? ". " : "", hint ? hint : "");
-    say(0, "right");
+    if (given_count != count)
+        cannot_run("ANSWER has %d numbers and not %d: %s", given_count, count, value("ask"));
+    for (int i = 1; i <= count; i++) {
+        double x, y;
+        const char *want = line_of(right, i), *got = given[i - 1];
+        int numbers = is_number(want, &y) && is_number(got, &x);
+        if (numbers ? fabs(x - y) <= within * fabs(y) + 1e-9 : strcmp(got, want) == 0)
+            continue;
+        print_text("%s", wrong++ ? "         " : "not yet: ");
+        if (numbers)
+            help(i, count, got, x, y, within, right);
+        else
+            print_text("number %d is not %.100s.\n", i, got);
+    }
+    if (!wrong)
+        say(0, "right");
+    give_hint(1);
+    exit(1);
+}
+
+/* Whether the change has been made: what is new stands in the student's file, what goes does not, behind `after`. */
+static int is_changed(void) {
+    const char *text = read_file(file), *after = value("after") ? strstr(text, value("after")) : text;
+    return (!value("changed") || strstr(text, value("changed"))) &&
+           (!value("gone") || !after || !strstr(after, value("gone")));
 }
 
 static void question(char *answer) {
@@ -225,10 +293,10 @@ static void question(char *answer) {
             print_text("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
             print_text("Your copy is %s. In it: %s.\n", file, change);
-        print_text("Then: make exercise N=%s ANSWER=...\n", number);
+        print_text("Then: make exercise N=%s ANSWER=..., or HINT=1.\n", number);
         return;
     }
-    if (change && !strstr(read_file(file), value("changed")))
+    if (change && !is_changed())
         say(1, "in %s is still to be done: %s", file, change);
     check(answer);
 }
@@ -268,33 +336,67 @@ static void cut(void) {
         fprintf(to, "%*s%s\n", indent, "", stub);
     fprintf(to, "%s", end);
     fclose(to);
-    if (strstr(file, ".cuh")) /* a header finds its way only into kernels beside it */
-        command("cp %s/*.cu exercises/%s/", stage, number);
     print_text("%s  %s is %s with %d lines missing, at line %d: %s.\nWrite them, then: make exercise N=%s\n", number, file,
                original, missing, first, value("ask"), number);
 }
 
-/* What the stage's grid finds in the student's file: the first case that fails, and how. */
+/* The simplest problem on which the student's file is wrong, and how. */
 static void try_file(void) {
-    const char *variant = value("variant");
-    const char *grid = built(out, "grid", device);
-    show_progress("trying shapes and masks ...");
-    Command c =
-        command("exec timeout 300 '%s' --quick %s %s 2>&1", grid, variant ? "--variant" : "", variant ? variant : "");
-    end_progress();
-    if (c.code == 0 && !c.signal)
+    Failure f = trial_failure(&trial, device, out, 0);
+    if (trial.error)
+        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+    if (!f.seen_by)
         say(0, "right");
-    if (c.code == 124)
-        say(1, "it does not come to an end");
-    const char *failure = strstr(c.out, " --variant "), *end = failure ? strstr(failure, "out of bounds") : NULL;
-    while (failure && failure > c.out && failure[-1] != ' ') /* back to the program's name */
-        failure--;
-    if (failure && end)
-        say(1, "it fails for %.*s)", (int)(end + strlen("out of bounds") - failure), failure);
-    char *last = c.out + strlen(c.out) - (*c.out != 0);
-    *last = 0; /* the newline */
-    last = strrchr(c.out, '\n');
-    say(1, "the device stopped it: %s", last ? last + 1 : c.out);
+    if (*f.problem)
+        print_text("not yet: %s%s%swrong for %s.\n", f.right ? "right for " : "", f.right ? f.right : "",
+                   f.right ? ", " : "", f.problem);
+    else
+        print_text("not yet: small problems are right, %s sees that it is wrong.\n", f.seen_by);
+    printf("%s%s%s%s", f.said, f.command ? "  See it again: " : "", f.command ? f.command : "", f.command ? "\n" : "");
+    give_hint(1);
+    exit(1);
+}
+
+/* ---- kernels to write ---- */
+
+/* The score of the student's kernel under the trace, beside the one that is wanted: lines "words: expression <= expression". */
+static void score(void) {
+    const char *script = "";
+    if (make_copy()) {
+        print_text("%s  %s.\n%s is the start: it compiles, and is wrong. Write it, then: make exercise N=%s\n", number,
+                   value("ask"), file, number);
+        return;
+    }
+    const char *folder = trial_build(&trial, "cpu TRACE=1", trace_out, value("program"));
+    if (!folder)
+        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+    for (int n = 1; nth_value(n, "score"); n++) {
+        const char *expression = strchr(nth_value(n, "score"), ':') + 1, *wanted = strstr(expression, "<=");
+        script = text_of("%sprint (%.*s)\nprint (%s)\n", script, (int)(wanted - expression), expression, wanted + 2);
+    }
+    Command c = rows_of(
+        text_of("timeout 120 '%s/%s' 2>&1", folder, value("program")),
+        text_of("if (!count(\"wrong=.*\")) { for (i = 1; i <= rows; i++) print \"    \" cell[i, \"said\"]; exit 1 }\n"
+                "%sfor (i = rows; i > 0; i--) if ((i, \"said\") in cell) print \"    \" cell[i, \"said\"]\n",
+                script));
+    if (c.code)
+        say(1, "the device stopped it:\n%s", c.out);
+    const char *failed = NULL;
+    print_text("%-36s %12s %17s\n", "", "yours", "wanted at most");
+    int n = 1;
+    for (; nth_value(n, "score"); n++) {
+        double yours = atof(line_of(c.out, 2 * n - 1)), wanted = atof(line_of(c.out, 2 * n));
+        int length = (int)strcspn(nth_value(n, "score"), ":"), bytes = strncmp(nth_value(n, "score"), "bytes", 5) == 0;
+        print_text("%-36.*s %*.*f%s %*.*f%s\n", length, nth_value(n, "score"), bytes ? 9 : 12, bytes ? 3 : 0,
+                   bytes ? yours / 1e6 : yours, bytes ? " MB" : "", bytes ? 14 : 17, bytes ? 3 : 0,
+                   bytes ? wanted / 1e6 : wanted, bytes ? " MB" : "");
+        failed = !failed && !(yours <= wanted) ? text_of("%.*s", length, nth_value(n, "score")) : failed;
+    }
+    if (!failed)
+        say(0, "right");
+    print_text("not yet: %s.\n%s", failed, from_line(c.out, 2 * n - 1));
+    give_hint(1);
+    exit(1);
 }
 
 int main(int argc, char **argv) {
@@ -314,7 +416,7 @@ int main(int argc, char **argv) {
         list();
         return 0;
     }
-    const char *asked = argv[1 + solve];
+    const char *asked = argv[1 + solve], *hint = getenv("HINT");
     int line = 0;
     while (line < line_count && (!has_key(line, "exercise") ||
                                  (strcmp(lines[line].value, asked) != 0 && strcmp(lines[line].value + 1, asked) != 0)))
@@ -326,9 +428,18 @@ int main(int argc, char **argv) {
         cannot_run("N=%s needs a GPU: what it asks for is measured there", number);
     if (solve && (!value("answer") || (value("measure") && *answer_in(value("measure")))))
         cannot_run("N=%s has no numbers to print", number);
-    if (solve)
-        for (char *c = computed(""); *c; c++)
-            putchar(*c != '\n' ? *c : c[1] ? ',' : '\n');
+    if (hint && *hint && strcmp(hint, "1") != 0 && strcmp(hint, "2") != 0)
+        cannot_run("HINT=%s: choose 1 or 2", hint);
+    if (solve) {
+        const char *right = computed("");
+        for (int i = 1; nth_value(i, "answer"); i++)
+            printf("%s%s", i > 1 ? "," : "", line_of(right, i));
+        printf("\n");
+    } else if (hint && *hint)
+        for (int i = 1; i <= atoi(hint); i++)
+            print_text("%s\n", nth_value(i, "hint") ? nth_value(i, "hint") : "There is no other hint.");
+    else if (value("write"))
+        score();
     else if (!value("blank"))
         question(argc > 2 ? argv[2] : NULL);
     else if (access(file, F_OK) != 0)

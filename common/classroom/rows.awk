@@ -50,3 +50,11 @@ function largest(field, where,    row, found) {
             found = cell[row, field]
     return found + 0
 }
+
+# The source line that a field of the first such row names: 68 for "fma.cu:68".
+function line_in(field, where,    row) {
+    for (row = 1; row <= rows; row++)
+        if ((row, field) in cell && holds(row, where))
+            return substr(cell[row, field], match(cell[row, field], /:[0-9]+[^:]*$/) + 1) + 0
+    return 0
+}
