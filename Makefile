@@ -17,7 +17,7 @@ endif
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
-        trace trace-defects intensity compare sweep ceilings fp8-errors plots diff exercise compile_commands.json
+        trace trace-defects intensity compare sweep ceilings fp8-errors plots pictures diff exercise compile_commands.json
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|kind|links.
@@ -116,13 +116,18 @@ SOLVED   := $(if $(EXERCISE),$(addprefix $(OUT)/exercises/$(EXERCISE)/,$(EXERCIS
 $(PROGRAMS) $(TESTS) $(SOLVED) $(OUT)/notes/ceilings:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
+# What a page shows: the stage, and before it the one it builds on if that is of its kind and no --variant is named.
+before  = $(firstword $(subst /, ,$(call column,$1,2)))
+watched = $(if $(findstring --variant,$(TRACE_OPTIONS)),,$(if $(filter $(call kind,$1),$(call kind,$(call before,$1))),$(call before,$1))) $1
+
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES)
-.PHONY: $(STAGES) $(STAGES:%=%/) $(STAGES:%=trace-%) $(STAGES:%=profile-%)
+.PHONY: $(STAGES) $(STAGES:%=%/) $(STAGES:%=trace-%) $(STAGES:%=watch-%) $(STAGES:%=profile-%)
 define stage_rules
 $1/: $1
 $1: $(OUT)/$1/$1
 $(if $(TRACE),trace-$1: $(OUT)/$1/$1)
+$(if $(TRACE),watch-$1: $(foreach s,$(call watched,$1),$(OUT)/$s/$s))
 $(OUT)/$1/$1: $(OUT)/$1/main.c.o $(call kernels,$1) $(LIBRARIES)
 $(OUT)/tests/$1: $(OUT)/$1/table.o $(call kernels,$1)
 $(OUT)/tests/figures_$1: $(OUT)/$1/table.o $(call kernels,$1) $(OUT)/tests/figures.c.o $(LIBRARIES)
@@ -138,7 +143,7 @@ $(STAGES):
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
 # <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
-NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/notebook% $(if $(on_gpu),tests/simt%)
+NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% $(if $(on_gpu),tests/simt%)
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.
@@ -148,7 +153,7 @@ PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
 # What of the device tests/figures.c has of its own: the clock, above all. And it says when stdout is a terminal.
-$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc isatty
+$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc device_count_only isatty
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
@@ -182,7 +187,7 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 # its own, one group of heads that is split; in `make trace` DECODE_OPTIONS says another.
 traced = $(if $(filter decoding,$(call kind,$1)),$(or $2,--heads 4 --kv-heads 1 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 1 --seqlen 256))
 ifndef TRACE
-trace intensity test-trace trace-defects $(STAGES:%=trace-%):
+trace intensity test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
@@ -193,11 +198,16 @@ trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRA
 $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
 
+# By itself it takes 512 keys: two tiles of FlashAttention-1's.
+$(STAGES:%=watch-%): watch-%: ## a page to watch it: tile by tile in time, and line by line (TRACE_OPTIONS)
+	@sh common/classroom/watch.sh $(if $(filter /%,$(OUT)),$(OUT),build)/watch/$*.html \
+	  '$(or $(TRACE_OPTIONS),$(if $(filter decoding,$(call kind,$*)),$(call traced,$*),--heads 1 --seqlen 512))' $^
+
 intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
 	@perl notes/intensity.pl $^
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
-	$(PROVE) $< tests/trace.t tests/notebook.t
+	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see where it says it is
 	$(PROVE) tests/trace_defects.t
@@ -257,9 +267,11 @@ ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are
 fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
 	@perl notes/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
 
-plots: ## draw notes/pictures/ from the result files; needs Python with matplotlib (PLOT_OPTIONS)
-	@command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }
-	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py $(PLOT_OPTIONS)
+python3 = command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }; python3 -B common/plots
+plots: ## draw the result files measured last, into pictures/ beside them; needs Python with matplotlib (PLOT_OPTIONS)
+	@$(python3)/plots.py $(PLOT_OPTIONS)
+pictures: ## draw notes/pictures/ anew, as the notes show them
+	@$(python3)/pictures.py && python3 -B common/plots/plots.py --notes
 
 diff-%:
 	@sh common/classroom/diff.sh $*

@@ -91,9 +91,10 @@ typedef struct {
     int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
     int max_seqlen_q;        /* 0: any */
     int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
-    Refusal *refuses;        /* NULL: any settings go together */
-    int eight_bits;          /* 1: its products have 8-bit factors, and the chip's peak for those is its own */
-    int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
+    int (*fills_device)(const Problem *p); /* NULL: no; or whether its grid has as many blocks as the device takes at once */
+    Refusal *refuses;                      /* NULL: any settings go together */
+    int eight_bits;                        /* 1: its products have 8-bit factors, and the chip's peak for those is its own */
+    int same_bits; /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 
     /* A variant that changes its inputs first; NULL in all others. */
     const char *prepare_name;          /* "quantise": of the row that says how long it takes */

@@ -3,17 +3,31 @@
 #
 #     perl notes/intensity.pl PROGRAM...                                                             (make intensity)
 #
-# PROGRAMs are trace builds. One head, N = 1024, D = 128. A longer N changes little: FLOPs and bytes both grow as its square.
+# PROGRAMs are trace builds. The figures are of one head of the ladder's problem, N = 4096, D = 128, which would take the
+# trace too long. Bytes are a N² + b N, so what is counted at N = 512 and 1024 gives a and b.
 use strict;
 use warnings;
 use JSON::PP;
 
+my ($short, $long, $ladder) = (512, 1024, 4096);
 my $file = 'notes/results/intensity.tsv';
 my @lines = ("variant\tFLOPs a byte\tbytes asked for\tif each byte moved once\n");
 for my $program (@ARGV) {
-    for my $row (map { decode_json($_) } grep { /attention_flops/ } `$program --trace --json --heads 1 --seqlen 1024 --head-dim 128`) {
-        push @lines, join("\t", $row->{variant}, sprintf('%.4g', $row->{attention_flops} / $row->{requested_bytes}),
-                          @$row{qw(requested_bytes unique_bytes)}) . "\n";
+    my (@variants, %at); # rows by variant and length
+    for my $length ($short, $long) {
+        my @output = `$program --trace --json --heads 1 --seqlen $length --head-dim 128`;
+        my @rows = map { decode_json($_) } grep { /attention_flops/ } @output;
+        @variants = map { $_->{variant} } @rows;
+        $at{$_->{variant}}{$length} = $_ for @rows;
+    }
+    for my $variant (@variants) {
+        my ($flops, $requested, $unique) = map {
+            my $key = $_;
+            my ($least, $more) = map { $at{$variant}{$_}{$key} } $short, $long;
+            my $square = ($more / $long - $least / $short) / ($long - $short);
+            $square * $ladder**2 + ($least / $short - $square * $short) * $ladder
+        } qw(attention_flops requested_bytes unique_bytes);
+        push @lines, sprintf "%s\t%.4g\t%.0f\t%.0f\n", $variant, $flops / $requested, $requested, $unique;
     }
     die "$program --trace: exit code ", $? >> 8, "\n" if $?;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# classroom.t - compare, sweep, diff, exercise and plots: the answers they give, and that nothing a student does breaks them.
+# classroom.t - compare, sweep, diff and exercise: the answers they give, and that nothing a student does breaks them.
 #
 #     TEST_BUILD=build/cpu prove tests/classroom.t
 #     CLASSROOM=all prove tests/classroom.t          every fill-in exercise and every number of the notes: minutes
@@ -37,7 +37,7 @@ is($run->{code}, 0, 'the tools are built') or BAIL_OUT($run->{err});
 
 # A stage that exists only here: speaks --help and --csv, takes N^2 / 100 ms, and has no memory for more than 512 keys.
 sub fake_stage {
-    my ($name, $ending) = @_;
+    my ($name, $ending, $cuda) = (@_, '');
     mkdir "$scratch/$name";
     write_text("$scratch/$name/$name", <<"END");
 #!/usr/bin/env perl
@@ -47,9 +47,9 @@ my \$causal = "\@ARGV" =~ /causal/ ? 'true' : 'false';
 my \$note = \$n > 512 ? '"out of memory: needs ""9.00"" GiB, which is more"' : '';
 my \$ms = \$n > 512 ? '' : \$n * \$n / 100;
 $ending
-print "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,settings,latency_ms,min_ms,tflops,gbps,"
-    . "tensor_bytes,workspace_bytes,worst_error,allowed_error,ok,device,clock_mhz,cuda,commit,note\\n"
-    . "$name,$name/slow,forward,1,1,1,\$n,\$n,64,fp16,\$causal,,\$ms,\$ms,1,1,1000,\@{[6 * \$n * \$n]},,,\$ok,Fake,,,x,\$note\\n";
+print "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,settings,latency_ms,min_ms,tflops,percent_of_peak,gbps,"
+    . "tensor_bytes,workspace_bytes,gpu_bytes,gpu_flops_per_byte,gpu_blocks,worst_error,allowed_error,ok,device,clock_mhz,cuda,commit,note\\n"
+    . "$name,$name/slow,forward,1,1,1,\$n,\$n,64,fp16,\$causal,,\$ms,\$ms,1,7,1,1000,\@{[6 * \$n * \$n]},1048576,3,64,,,\$ok,Fake,,$cuda,x,\$note\\n";
 exit \$code;
 END
     chmod 0755, "$scratch/$name/$name";
@@ -64,7 +64,7 @@ my @tiny = qw(--heads 1 --seqlen 24 --head-dim 64 --iters 1);
 $run = run($compare, @few, '--', @tiny);
 is($run->{code}, 0, 'compare: all agree') or diag($run->{out}, $run->{err});
 utf8::decode($run->{out});
-my @rows = $run->{out} =~ /^(0\S+) +forward .*×.* \/ /mg;
+my @rows = $run->{out} =~ /^(0\S+) +forward .* \/ /mg;
 is("@rows", '00_naive 01_tiled/fma 01_tiled/mma', 'compare: a line a variant, 00_naive once');
 like($run->{out}, qr/^problem  forward · batch 1 · heads 1\/1 · seqlen 24×24/m, 'compare: the problem');
 like($run->{out}, qr/\nPASS  2 variants agree with 00_naive\n\z/, 'compare: the verdict');
@@ -76,6 +76,18 @@ is($run->{err}, '', 'compare: no progress where stderr is not a terminal');
     unlike($run->{out}, qr/[^\n\x20-\x7e]/, 'compare: plain ASCII under LC_ALL=C');
     is_deeply([grep { length > 120 } split /\n/, $run->{out} . run($checker)->{out}], [], 'compare and exercise: lines of at most 120 characters');
 }
+
+# On the CPU device no ratio of its times: what a GPU would do, on the shape that it takes.
+like($run->{out}, qr/^times    are the simulator's/m, 'compare: on the CPU device it says whose times they are');
+unlike($run->{out}, qr/vs naive|TFLOP/, 'compare: and has no ratio of them');
+$run = run($compare, map({ "$build/$_/$_" } '03_fa1', '04_fa2'), '--', '--iters', 1, '--no-validate');
+my %each = $run->{out} =~ m{^(0\S+) .* \S+/132 +(\S+ \wiB) }mg;
+is(join(' > ', map { "$_ $each{$_}" } '03_fa1/fa1', '04_fa2/epilogue', '04_fa2/loop_swap', '04_fa2/split_q', '04_fa2/tuned'),
+    '03_fa1/fa1 161 MiB > 04_fa2/epilogue 161 MiB > 04_fa2/loop_swap 125 MiB > 04_fa2/split_q 63.0 MiB > 04_fa2/tuned 32.0 MiB',
+    'compare: bytes a multiprocessor, in the order of the ladder') or diag($run->{out});
+my $gpu = fake_stage('08_gpu', 'my ($ok, $code) = ("", 0);', '13.0');
+like(run($compare, $gpu, '--', '--seqlen', 16)->{out}, qr/^variant +direction +latency +TFLOP\/s +of peak +GB\/s +tensors \+ workspace +vs naive .*\n08_gpu\/slow +forward +2.56 ms +1.00 +7.00% +1.00 /m,
+    'compare: on a GPU speeds');
 
 $run = run($compare, $crash, $large, $few[0], '--', qw(--seqlen 1024 --batch 1 --heads 1 --iters 1 --lengths 1));
 is($run->{code}, 1, 'compare: a crash is a failure');
@@ -238,21 +250,6 @@ if ($all) {    # what the machine finds right stands in the notes' solutions
 }
 chdir $root;
 
-# ---- pictures
-SKIP: {
-    mkdir "$scratch/without";
-    write_text("$scratch/without/matplotlib.py", "raise ImportError('not here')\n");
-    skip 'no python3 here', 1 if system('command -v python3 >/dev/null') != 0;
-    $run = run('env', "PYTHONPATH=$scratch/without", 'python3', '-B', 'common/plots/plots.py');
-    is("$run->{code} $run->{err}", "2 plots need matplotlib: pip install matplotlib\n", 'plots without matplotlib: one line');
-    skip 'no matplotlib here', 3 if run('python3', '-c', 'import matplotlib')->{code};
-    run('python3', '-B', 'common/plots/pictures.py', "$scratch/pictures$_") for 1, 2;
-    my @pictures = map { s{.*/}{}r } sort glob "$scratch/pictures1/*.svg";
-    is("@pictures", 'fragments.svg loop_orders.svg ring.svg roles.svg swizzle.svg warp_ownership.svg', 'the pictures are drawn');
-    ok(!(grep { read_text("$scratch/pictures1/$_") ne read_text("$scratch/pictures2/$_") } @pictures), 'twice the same, byte for byte');
-    $run = run('python3', '-B', 'common/plots/plots.py', '--out', "$scratch/pictures1");
-    is($run->{code}, 0, 'plots of what was measured') or diag($run->{out}, $run->{err});
-}
 done_testing;
 
 # "variant length mask" of each row of a sweep, in order
@@ -265,5 +262,5 @@ sub keys_of_text {
 sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return <$in> // '' }
 sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
 # A sweep's note at each length.
-sub notes_of { return map { my @cell = split /,/, $_, 27; $cell[8] => $cell[26] } grep { /,08/ } split /\n/, read_text($csv) }
+sub notes_of { return map { my @cell = split /,/, $_, 31; $cell[8] => $cell[30] } grep { /,08/ } split /\n/, read_text($csv) }
 sub open_braces { my $text = read_text($_[0]); return ($text =~ tr/{//) - ($text =~ tr/}//) }

@@ -84,7 +84,15 @@ static void keep(int who, int is_backward, const Problem *p, const Tensors *t) {
     }
 }
 
+static int is_dry; /* a launch is counted only, and takes no time */
+void __real_device_count_only(int on);
+void __wrap_device_count_only(int on) { __real_device_count_only(is_dry = on); }
+
 static void launched(int who, const Problem *p, const Tensors *t, const Buffer *workspace) {
+    if (is_dry) {
+        (who == PRE_PASS ? original[who]->prepare : original[who]->launch)(p, t, workspace);
+        return;
+    }
     now += COST[who];
     if (is_timing)
         return;
@@ -462,6 +470,33 @@ static double peak_of(const Expected *row) {
     return !device->chip ? NAN : strncmp(stage.name, "06", 2) == 0 && row->who < MAX_VARIANTS ? 2 * peak : peak;
 }
 
+static const Variant *variant_of(const Expected *row) { return original[row->who]; }
+
+/* By the stage's formula, which the trace holds against what the kernels do. Of the pre-pass's kernels and the others. */
+static double gpu_bytes_of(const Problem *p, const int *lengths, const Expected *row) {
+    const Variant *v = variant_of(row);
+    Traffic traffic[MAX_TRAFFIC];
+    double bytes[2] = {0, 0};
+    if (!v->predict || row->direction == BOTH)
+        return NAN;
+    for (int i = v->predict(p, lengths, traffic); i-- > 0;) {
+        const char *kernel = traffic[i].kernel;
+        int is_pre_pass =
+            !strncmp(kernel, "cache_", 6) || (!strncmp(stage.name, "06", 2) && strcmp(kernel, "wgmma_attention") &&
+                                              strcmp(kernel, "fp8_mma_kernel") && strncmp(kernel, "naive_", 6));
+        bytes[is_pre_pass] += traffic[i].read + traffic[i].written;
+    }
+    return row->direction == PREPARE ? bytes[1] : row->direction == WITH_PREPARE ? bytes[0] + bytes[1] : bytes[0];
+}
+
+/* Whether the number of blocks is the device's, which on the CPU device is no GPU's. */
+static int fills_device(const Expected *row, const Problem *p) {
+    const char *name = variant_of(row)->name;
+    return !strcmp(name, "overlapped") ||
+           (!strncmp(stage.name, "07", 2) &&
+            (!strcmp(name, "equal_shares") || (!strcmp(name, "split_k") && !p->settings[0] && !p->settings[1])));
+}
+
 /* A row's fields against what is known of it. `sample`: of times its cost. */
 static void check_fields(const Printed *out, const Expected *row, const Fields *f, Sample sample, const char *l2,
                          const char *kind) {
@@ -504,6 +539,12 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     for (int i = pieces_of(row->name, row->who, p, pieces); ran && i-- > 0;)
         workspace += pieces[i].bytes;
     is_number(row->name, f, "workspace_bytes", workspace);
+    double gpu_bytes = ran ? gpu_bytes_of(p, out->lengths, row) : NAN, blocks = number_of(f, "gpu_blocks");
+    is_number(row->name, f, "gpu_bytes", gpu_bytes);
+    is_number(row->name, f, "gpu_flops_per_byte", is_counted ? flops_of(p, out->lengths, row->direction) / gpu_bytes : NAN);
+    if ((blocks >= 1) != (gpu_bytes > 0 && !(device->is_cpu && fills_device(row, p))))
+        wrong(row->name, "gpu_blocks", text_of(f, "gpu_blocks"),
+              "blocks of a kernel that is known, unless they are the device's");
     is_number(row->name, f, "read_gbps", stage.bytes ? BANDWIDTH.read_gbps : NAN);
     is_number(row->name, f, "copy_gbps", stage.bytes ? BANDWIDTH.copy_gbps : NAN);
     if (is_validated && row->direction == FORWARD)
@@ -590,7 +631,7 @@ static void is_line(const Printed *table, int line, const char *want) {
     }
 }
 
-static void row_text(const Expected *row, const Fields *f, Line text) {
+static void row_text(const Expected *row, const Fields *f, const Problem *p, Line text) {
     double gbps = number_of(f, "gbps");
     *text = 0;
     append(text, "%s", row->name);
@@ -601,8 +642,20 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
     if (stage.forward)
         append(text, " %s", text_of(f, "direction"));
     time_figure(text, number_of(f, "latency_ms"));
-    time_figure(text, number_of(f, "min_ms"));
-    if (row->direction == PREPARE) {
+    if (device_properties()->is_cpu) {
+        double bytes = number_of(f, "gpu_bytes"), blocks = number_of(f, "gpu_blocks");
+        if (!(bytes > 0)) {
+            append(text, " - - - -");
+        } else {
+            byte_figure(text, bytes);
+            if (row->direction == PREPARE)
+                append(text, " -");
+            else
+                figure(text, number_of(f, "gpu_flops_per_byte"), "");
+            append(text, fills_device(row, p) ? " fills them" : " %.0f/132", blocks);
+            byte_figure(text, bytes / (blocks < 132 ? blocks : 132));
+        }
+    } else if (time_figure(text, number_of(f, "min_ms")), row->direction == PREPARE) {
         append(text, stage.bytes ? " - - -" : " - -");
     } else if (stage.bytes) {
         figure(text, gbps, "");
@@ -618,7 +671,9 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
         byte_figure(text, number_of(f, "workspace_bytes"));
     else
         append(text, " 0");
-    if ((row->direction == FORWARD || row->direction == BACKWARD) && row->who != FORWARD_PASS)
+    if (device_properties()->is_cpu)
+        ;
+    else if ((row->direction == FORWARD || row->direction == BACKWARD) && row->who != FORWARD_PASS)
         figure(text, COST[REFERENCE] / row->cost, "×");
     else
         append(text, " -");
@@ -661,7 +716,7 @@ static void check_details(const Printed *table, int line, const Expected *rows, 
         line++; /* another test's */
     for (int i = 0; i < count; i++) {
         Line text = "";
-        if (*rows[i].note)
+        if (*rows[i].note || device_properties()->is_cpu)
             continue;
         append(text, "noise %s: the middle half of 4 runs spans 483%% of the median: measure again, on a quiet machine",
                rows[i].name);
@@ -738,12 +793,24 @@ static void test_formats(const char *name, const char *settings, Problem p) {
     is_line(&table, line++, problem);
     if (stage.bytes)
         is_line(&table, line++, "memory gives 5 GB/s when it is read, 4 GB/s when it is copied (bytes read and written)");
-    append(titles, "variant%s latency min%s tensors + workspace vs naive error / allowed", stage.forward ? " direction" : "",
-           stage.bytes ? " GB/s of read of copy" : " TFLOP/s of peak");
+    if (device_properties()->is_cpu) {
+        is_line(&table, line++, "times are the simulator's: they say nothing about a GPU, not even which variant is faster");
+        is_line(&table, line++, "GPU what a GPU does with these options: batch 2 · heads 4/2 · seqlen 7×33 · head_dim 64");
+        is_line(&table, line++,
+                " moves: bytes asked of device memory; blocks/SMs: of the grid, for the 132 multiprocessors of an H200;");
+        is_line(&table, line++,
+                " each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can be");
+        append(titles,
+               "variant%s simulated GPU: moves FLOPs/byte blocks/SMs each SM tensors + workspace error / "
+               "allowed",
+               stage.forward ? " direction" : "");
+    } else
+        append(titles, "variant%s latency min%s tensors + workspace vs naive error / allowed",
+               stage.forward ? " direction" : "", stage.bytes ? " GB/s of read of copy" : " TFLOP/s of peak");
     is_line(&table, line++, titles);
     for (int i = 0; i < all; i++) {
         Line text;
-        row_text(&rows[i], &fields[i], text);
+        row_text(&rows[i], &fields[i], &table.p, text);
         is_line(&table, line++, text);
     }
     ok(!failures, "%s: the table says the same", name);

@@ -168,20 +168,21 @@ like($help, qr/$_/, "--help tells of $_")
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
-    '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +batch entries +4, 1', '--heads N +query heads +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
+    '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +problems of the same shape, .* 4, 1', '--heads N +query heads of each +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
-    '05_fa2_backward' => ['--save-inputs writes do\.npy, too: the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
+    '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3 or e5m2', '--scaling: tensor or block', '--hadamard'],
-    '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries a head +1, 1',
-                            '--seqlen-k N +keys a head +65536, 2048', '--head-dim N .* 128, 64',
-                            '--splits: auto or a whole number from 1 to 1024', '--kv-cache: same or e4m3', 'cuts off\. GB/s counts K and V as far as keys exist and Q read once, .*'],
+    '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries of a head, Sq +1, 1',
+                            '--seqlen-k N +keys of a head, Sk +65536, 2048', '--head-dim N .* 128, 64',
+                            '--splits: auto or a whole number from 1 to 1024', '--kv-cache: same or e4m3', 'GB/s are 10\^9 bytes a second: K and V as far as keys exist, and Q, read once, .*'],
 );
-for my $stage (sort keys %tells) {
+for my $stage (stages()) {
     my $help = run($stage, '--help')->{out};
-    like($help, qr/^ *$_$/m, "$stage --help: $_") for @{$tells{$stage}};
+    like($help, qr/^ *$_$/m, "$stage --help: $_") for @{$tells{$stage} // []};
     is(scalar(() = $help =~ /this stage's own/g), $stage =~ /06|07/ ? 1 : 0, "$stage --help: its own options");
+    is(join("\n", grep { length > 120 } split /\n/, $help), '', "$stage --help: at most 120 columns");
     is(scalar(() = $help =~ /do\.npy/g), $stage =~ /05/ ? 1 : 0, "$stage --help: dO of a backward stage alone");
-    like($help, qr/^variants\n( +\w+ +\S.*\n)+ +00_naive +\S.*\n\z/m, "$stage --help: its variants");
+    like($help, qr/^variants\n( +\w+ +\S.*\n)* +00_naive +\S.*\n\z/m, "$stage --help: its variants");
 }
 
 done_testing();

@@ -21,12 +21,20 @@ is($run->{err}, '', 'no progress where stderr is not a terminal');
 my @lines = split /\n/, $run->{out};
 like($lines[0], qr/^device   \S.* · \S/, 'the device');
 is($lines[1], 'problem  forward · batch 2 · heads 2/2 · seqlen 40×56 · head_dim 64 · fp16 · causal · key lengths 56,17', 'the problem');
-like($lines[2], qr/^variant +latency +min +TFLOP\/s +of peak +tensors \+ workspace +vs naive +error \/ allowed$/, 'the titles');
+my $on_gpu = ($ENV{TEST_DEVICE} // 'cpu') eq 'cuda';
+splice @lines, 2, 4 if !$on_gpu && is(join("\n", @lines[2 .. 5]), <<'END' =~ s/\n\z//r, 'on the CPU device: whose times these are');
+times    are the simulator's: they say nothing about a GPU, not even which variant is faster
+GPU      what a GPU does with these options: batch 2 · heads 2/2 · seqlen 40×56 · head_dim 64
+         moves: bytes asked of device memory; blocks/SMs: of the grid, for the 132 multiprocessors of an H200;
+         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can be
+END
+like($lines[2], $on_gpu ? qr/^variant +latency +min +TFLOP\/s +of peak +tensors \+ workspace +vs naive +error \/ allowed$/
+    : qr/^variant +simulated +GPU: moves +FLOPs\/byte +blocks\/SMs +each SM +tensors \+ workspace +error \/ allowed$/, 'the titles');
 for my $i (0 .. 2) {
     my $number = qr/\d+(\.\d+)?/;
     my $bytes = qr/$number [KMG]iB/;
-    like($lines[3 + $i], qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +(?:-|$number%) +$bytes \+ $bytes +$number× +\S+ \/ \S+$/,
-        "the row of $variants[$i]");
+    like($lines[3 + $i], $on_gpu ? qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +(?:-|$number%) +$bytes \+ $bytes +$number× +\S+ \/ \S+$/
+        : qr/^\Q$variants[$i]\E +$number [um]s +$bytes +$number +\d+\/132 +$bytes +$bytes \+ $bytes +\S+ \/ \S+$/, "the row of $variants[$i]");
     is(length $lines[3 + $i], length $lines[2], 'ends where the titles end, though × is two bytes');
     like($lines[6 + $i], qr/^workspace  \Q$variants[$i]\E: S $bytes, P $bytes$/, 'its workspace by purpose');
 }
@@ -61,6 +69,7 @@ for my $case (
     ['bf16', '--dtype', 'bf16'],
     ['fp32', '--dtype', 'fp32'],
     ['peaked softmax', '--scale', 6],
+    ['the first device', '--device', 0],
     ['another seed', '--seed', 18446744073709551615],
 ) {
     my ($name, @options) = @$case;
@@ -88,8 +97,8 @@ like($run->{err}, qr/^[^\n]*fma_scores[^\n]*\n\z/, 'and one line that names the 
 
 # ---- JSON and CSV
 my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal lengths scale settings inputs seed l2
-    iters runs latency_ms min_ms iqr_ms noisy tflops percent_of_peak gbps tensor_bytes workspace_bytes read_gbps copy_gbps rmse
-    worst_fp64_error worst_error allowed_error ok device clock_mhz cuda commit note);
+    iters runs latency_ms min_ms iqr_ms noisy tflops percent_of_peak gbps tensor_bytes workspace_bytes gpu_bytes
+    gpu_flops_per_byte gpu_blocks read_gbps copy_gbps rmse worst_fp64_error worst_error allowed_error ok device clock_mhz cuda commit note);
 
 sub json_rows { return map { decode_json($_) } split /\n/, run('01_tiled', @small, '--json', @_)->{out} }
 
@@ -151,6 +160,37 @@ for my $stage (stages()) {
     }
 }
 
+# ---- what a GPU would do: where no shape is given, on the one that it takes. Blocks as in the notes: a head each; 32, 64, 128 queries
+SKIP: {
+    skip 'a GPU has what it takes', 3 if $on_gpu;
+    my @options = qw(--iters 1 --no-validate --json);
+    my %row = map { my $row = decode_json($_); ($row->{variant} => $row) } map { split /\n/, run($_, @options)->{out} } '03_fa1', '04_fa2';
+    is(join(' ', map { "$_ $row{$_}{gpu_blocks}" } sort keys %row), '03_fa1/fa1 64 03_fa1/fma 64 04_fa2/epilogue 64 04_fa2/loop_swap 8192 '
+        . '04_fa2/split_q 4096 04_fa2/tuned 2048', 'blocks of the grid at batch 4, heads 16, seqlen 4096');
+    # Q, O and LSE once, K and V for each tile of 64 queries
+    my $bytes = 4 * 16 * 4096 * (2 * 128 * 2 + 4) + 4 * 16 * 2 * 4096 / 64 * 4096 * 128 * 2;
+    ok($row{'04_fa2/split_q'}{gpu_bytes} == $bytes && abs($row{'04_fa2/split_q'}{gpu_flops_per_byte} * $bytes / (4 * 4 * 16 * 4096**2 * 128) - 1) < 1e-6,
+        'bytes of split_q, and FLOPs for each');
+    my ($own) = map { decode_json($_) } run('04_fa2', @options, '--variant', 'split_q', '--seqlen', 65)->{out};
+    is("$own->{gpu_blocks} $own->{seqlen_q}", '4 65', 'and a shape that is given is taken');
+}
+
+# ---- on the CPU device a problem for a GPU says how long it will take, before anything else; then nobody waits for it
+SKIP: {
+    skip 'a GPU is fast', 2 if $on_gpu;
+    my @words = qw(--batch 1 --heads 4 --seqlen 65536 --head-dim 128 --variant tuned --no-validate);
+    my $child = open(my $said, '-|') // die "fork: $!";
+    if (!$child) {
+        open(STDERR, '>&', \*STDOUT);
+        exec('04_fa2/04_fa2', @words);
+    }
+    my ($first, $second) = (scalar(<$said>), scalar(<$said>));
+    kill 'KILL', $child;
+    close $said;
+    like($first, qr/^04_fa2: this will take about \d+ (seconds|minutes|hours): the CPU device simulates every thread of a GPU$/, 'a long run says so');
+    like($second, qr/^device /, 'before it starts');
+}
+
 # ---- TFLOP/s of what was computed: with one key, 4 D FLOPs a query
 my ($one) = map { decode_json($_) } run('02_online_softmax', qw(--batch 1 --heads 2 --seqlen 300 --head-dim 64 --lengths 1 --variant online --json --iters 1 --no-validate))->{out};
 ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-6, '--lengths 1: FLOPs of one key a query');
@@ -174,7 +214,7 @@ is($run->{code}, 0, 'several problems: exit code 0') or diag($run->{out}, $run->
 my @tables = split /\n\n/, $run->{out};
 is(pop @tables, "4 problems: 4 good, 0 bad, 0 not run or not checked\n", 'and a line about all of them');
 is(scalar @tables, 4, 'a table for each');
-like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2 .* $words[$_][1]\n(.*\n){7}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
+like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2 .* $words[$_][1]\n((times|GPU|  ).*\n)*(\w.*\n){7}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
 my @same = grep { !/latency|_ms|tflops|gbps|percent/ } @fields;
 my @together = json_rows(@axes);
 for my $i (0 .. 3) {

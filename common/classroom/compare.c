@@ -95,58 +95,96 @@ static int is_unchecked(const Line *row) { return is_known(row, "worst_error") &
 
 /* ---- the table ---- */
 
-enum { TITLES = 8 };
-static const int WIDTHS[TITLES] = {-30, -16, 8, 7, 6, 21, 8, 17}; /* < 0: names, to the left */
+/* On the CPU device the times are a simulator's: what a GPU would do takes the place of speeds and ratios. */
+enum { TITLES = 9, SMS = 132 }; /* multiprocessors of an H200 */
+/* clang-format off */
+static const char *const ON_GPU[TITLES] = {"variant", "direction", "latency", "TFLOP/s", "of peak", "GB/s",
+                                           "tensors + workspace", "vs naive", "error / allowed"};
+static const char *const ON_CPU[TITLES] = {"variant", "direction", "simulated", "moves", "FLOPs/byte", "blocks/SMs",
+                                           "each SM", "workspace", "error / allowed"};
+static const int GPU_WIDTHS[TITLES] = {-30, -9, 8, 7, 7, 6, 19, 8, 17}; /* < 0: names, to the left */
+static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 8, 10, 11, 8, 9, 17};
+/* clang-format on */
 
-static void print_cells(const char *cells[TITLES]) {
+static int is_simulated(const Line *row) { return !is_known(row, "cuda"); }
+
+static void print_cells(const int widths[TITLES], const char *const cells[TITLES]) {
     for (int i = 0; i < TITLES; i++) {
-        int padding = abs(WIDTHS[i]) - display_width(cells[i]);
+        int padding = abs(widths[i]) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
-        print_text("%s%*s%s%*s", i ? " " : "", WIDTHS[i] < 0 ? 0 : padding, "", cells[i], WIDTHS[i] < 0 ? padding : 0, "");
+        print_text("%s%*s%s%*s", i ? " " : "", widths[i] < 0 ? 0 : padding, "", cells[i], widths[i] < 0 ? padding : 0, "");
     }
     print_text("\n");
 }
 
 static void print_heading(const char *problem, const Line *row) {
+    int simulated = is_simulated(row);
     if (!device_known) {
-        print_text("device   %s%s%s · commit %s\n", text(row, "device"), is_known(row, "cuda") ? " · CUDA " : "",
-                   text(row, "cuda"), text(row, "commit"));
+        print_text("device   %s%s%s · commit %s\n", text(row, "device"), simulated ? "" : " · CUDA ", text(row, "cuda"),
+                   text(row, "commit"));
+        if (simulated)
+            print_text(
+                "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+                "GPU      what a GPU does with these options, on the shape that it takes where none is given (--help)\n"
+                "         moves: bytes asked of device memory; blocks/SMs: of the grid, for the %d multiprocessors of an "
+                "H200;\n"
+                "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel "
+                "can be\n",
+                SMS);
         device_known = 1;
     }
     print_text("\nproblem  %s\n", problem);
-    print_cells((const char *[]){"variant", "direction", "latency", "TFLOP/s", "GB/s", "tensors + workspace", "vs naive",
-                                 "error / allowed"});
+    print_cells(simulated ? CPU_WIDTHS : GPU_WIDTHS, simulated ? ON_CPU : ON_GPU);
 }
 
 /* "-" for what is not known */
-static void print_known(Cell cell, const Line *row, const char *name) {
+static void print_known(Cell cell, const Line *row, const char *name, const char *unit) {
     if (number(row, name) > 0)
-        print_number(cell, number(row, name), "");
+        print_number(cell, number(row, name), unit);
     else
         strcpy(cell, "-");
 }
 
 static void print_row(const Line *row, const char *problem) {
-    const char *direction = is(row, "direction", "prepare and forward") ? "prepare, forward" : text(row, "direction");
+    const char *direction = is(row, "direction", "prepare and forward") ? "prep+fwd" : text(row, "direction");
     if (is_known(row, "note") && !is_unchecked(row)) {
-        print_text("%-30s %-16s %s\n", text(row, "variant"), direction, text(row, "note"));
+        print_text("%-30s %-9s %s\n", text(row, "variant"), direction, text(row, "note"));
         return;
     }
-    Cell latency, tflops, gbps, tensors, workspace, memory, ratio = "-", error = "-";
+    const char *variant = text(row, "variant");
+    Cell latency, tensors, workspace, memory, error = "-";
     const Seen *naive = find(problem, "00_naive");
     print_time(latency, number(row, "latency_ms"));
-    print_known(tflops, row, "tflops");
-    print_known(gbps, row, "gbps");
     print_bytes(tensors, number(row, "tensor_bytes"));
     print_bytes(workspace, number(row, "workspace_bytes"));
     snprintf(memory, sizeof memory, "%.30s + %.30s", tensors, workspace);
-    if (naive && naive->latency_ms > 0)
-        print_number(ratio, naive->latency_ms / number(row, "latency_ms"), "×");
     if (is_unchecked(row))
         strcpy(error, "not checked");
     else if (is_known(row, "worst_error"))
         snprintf(error, sizeof error, "%.1e / %.1e", number(row, "worst_error"), number(row, "allowed_error"));
-    print_cells((const char *[]){text(row, "variant"), direction, latency, tflops, gbps, memory, ratio, error});
+    if (is_simulated(row)) {
+        Cell moves = "-", intensity, blocks = "-", each = "-";
+        double busy = is_known(row, "gpu_blocks") && number(row, "gpu_blocks") < SMS ? number(row, "gpu_blocks") : SMS;
+        print_known(intensity, row, "gpu_flops_per_byte", "");
+        if (is_known(row, "gpu_bytes")) {
+            print_bytes(moves, number(row, "gpu_bytes"));
+            print_bytes(each, number(row, "gpu_bytes") / busy);
+            if (is_known(row, "gpu_blocks"))
+                snprintf(blocks, sizeof blocks, "%s/%d", text(row, "gpu_blocks"), SMS);
+            else
+                strcpy(blocks, "fills them");
+        }
+        print_cells(CPU_WIDTHS,
+                    (const char *[]){variant, direction, latency, moves, intensity, blocks, each, workspace, error});
+    } else {
+        Cell tflops, of_peak, gbps, ratio = "-";
+        print_known(tflops, row, "tflops", "");
+        print_known(of_peak, row, "percent_of_peak", "%");
+        print_known(gbps, row, "gbps", "");
+        if (naive && naive->latency_ms > 0)
+            print_number(ratio, naive->latency_ms / number(row, "latency_ms"), "×");
+        print_cells(GPU_WIDTHS, (const char *[]){variant, direction, latency, tflops, of_peak, gbps, memory, ratio, error});
+    }
 }
 
 /* ---- one program ---- */

@@ -10,6 +10,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "../host/errors.h"
 #include "../host/text.h"
+#include "../host/text.h"
 #include "command.h"
 
 #include <glob.h>
@@ -117,7 +118,7 @@ static void list(void) {
             print_text("change %s; ", value("change"));
         print_text("%s\n", value("ask"));
     }
-    printf("make exercise N=04.1: what is asked. With ANSWER=...: is it right?\n");
+    print_text("make exercise N=04.1: what is asked. With ANSWER=...: is it right?\n");
 }
 
 /* ---- programs ---- */
@@ -224,7 +225,7 @@ static void question(char *answer) {
             print_text("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
             print_text("Your copy is %s. In it: %s.\n", file, change);
-        printf("Then: make exercise N=%s ANSWER=...\n", number);
+        print_text("Then: make exercise N=%s ANSWER=...\n", number);
         return;
     }
     if (change && !strstr(read_file(file), value("changed")))

@@ -243,6 +243,8 @@ inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 template <typename... Parameter, typename... Argument>
 void launch(const char *name, const char *file, int line, void (*kernel)(Parameter...), dim3 grid, dim3 block,
             size_t shared_bytes, Argument... argument) {
+    if (!device_launched(name, (size_t)grid.x * grid.y * grid.z))
+        return;
     auto thread = [=] { kernel(argument...); };
     SimtLaunch simt = {};
     simt.kernel = name;

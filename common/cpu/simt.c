@@ -171,7 +171,7 @@ void simt_run_ready(Worker *w) {
 int simt_barrier(const char *what, int predicate, const char *file, int line) {
     Worker *w = simt_self;
     Fiber *fiber = w->current;
-    fiber->place = (Place){.what = what, .file = file, .line = line};
+    fiber->place = (Place){.what = what, .file = file, .line = line, .caller = __builtin_return_address(0)};
     clear_ready(w, fiber);
 
     if (w->barrier_arrived == 0)
@@ -205,7 +205,8 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
     if (!(mask >> lane & 1))
         simt_fail(file, line, "%s: lane %d is not in its own mask", what, lane);
 
-    fiber->place = (Place){.what = what, .file = file, .line = line, .mask = mask};
+    fiber->place =
+        (Place){.what = what, .file = file, .line = line, .mask = mask, .caller = __builtin_return_address(0)};
     warp->operands[lane] = operands;
     warp->arrived |= 1u << lane;
     clear_ready(w, fiber);
@@ -227,7 +228,7 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
     if ((number + 1) * WARPGROUP > w->threads)
         simt_fail(file, line, "%s needs a warpgroup, %d threads; this one has %d", what, WARPGROUP, w->threads % WARPGROUP);
 
-    fiber->place = (Place){.what = what, .file = file, .line = line};
+    fiber->place = (Place){.what = what, .file = file, .line = line, .caller = __builtin_return_address(0)};
     clear_ready(w, fiber);
     if (group->arrived == 0)
         group->place = fiber->place;
@@ -249,7 +250,7 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
 void simt_sleep(const char *what, const void *on, int detail, SimtDescribe *describe, const char *file, int line) {
     Worker *w = simt_self;
     Fiber *fiber = w->current;
-    fiber->place = (Place){what, file, line, 0, on, detail, describe};
+    fiber->place = (Place){what, file, line, 0, on, detail, describe, NULL};
     fiber->sleeps_on = on;
     clear_ready(w, fiber);
     switch_to(next_fiber(w));

@@ -40,6 +40,7 @@ typedef struct {
     const void *on;         /* of simt_sleep, and */
     int detail;             /*   what it waits for there */
     SimtDescribe *describe; /*   in words */
+    const void *caller;     /* for the trace: the address it was called from */
 } Place;
 
 typedef struct {

@@ -131,6 +131,15 @@ static void set_folder(Options *o, const Option *option, const char *text) {
     *(const char **)((char *)o + option->field) = text;
 }
 
+#ifdef TRACE
+static void set_watch(Options *o, const Option *option, const char *text) {
+    if (!*text)
+        cannot_run("--%s: choose a file", option->is.name);
+    o->watch = text;
+    o->trace = 1;
+}
+#endif
+
 static void set_chip(Options *o, const Option *option, const char *text) {
     o->roofline = CHIPS[value_of(option, text, text)].name;
 }
@@ -176,33 +185,36 @@ static Parser show_help;
 #define OF_OPTIONS(member) offsetof(Options, member)
 static const Option OPTIONS[] = {
     {{NULL, NULL, 0, "the problem"}, NULL, NULL, 0, "GPU, CPU if not given"},
-    {{"batch", NULL, MAX_BATCH, "batch entries"}, "N", OF_PROBLEM(batch), NULL},
-    {{"heads", NULL, MAX_HEADS, "query heads"}, "N", OF_PROBLEM(heads), NULL},
-    {{"kv-heads", NULL, MAX_HEADS, "key/value heads; must divide --heads"}, "N", OF_PROBLEM(kv_heads), "as --heads"},
-    {{"seqlen", NULL, MAX_SEQLEN, "queries a head"}, "N", OF_PROBLEM(seqlen_q), NULL},
-    {{"seqlen-k", NULL, MAX_SEQLEN, "keys a head"}, "N", OF_PROBLEM(seqlen_k), "as --seqlen"},
-    {{"head-dim", NULL, MAX_HEAD_DIM, "a multiple of 8 up to 256"}, "N", OF_PROBLEM(head_dim), NULL},
-    {{"dtype", "fp16|bf16|fp32", 0, "fp16, bf16 or fp32"}, "T", OF_PROBLEM(dtype), "fp16"},
-    {{"mask", "full|causal", 0, "full, or causal: see --causal"}, "M", OF_PROBLEM(causal), "full"},
-    {{"causal", NULL, 0, "a query sees keys up to its own place, the last query sees all of them"}, NULL, OF_PROBLEM(causal), NULL},
-    {{"lengths", "0", MAX_SEQLEN, "keys that exist in each batch entry: 17,0,256"}, "L", set_lengths, 0, "all"},
-    {{"scale", NULL, 0, "multiplies Q K^T"}, "X", set_scale, 0, "1/sqrt(head dim)"},
-    {{"seed", NULL, 0, "of the random inputs, which are N(0,1)"}, "N", set_seed, 0, "0"},
-    {{"inputs", "normal|outliers", 0, "normal, or outliers: N(0,100) added to one in 1000"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
-    {{"load", NULL, 0, "q.npy, k.npy, v.npy instead: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"}, "DIR", set_folder, OF_OPTIONS(load), NULL},
+    {{"batch", NULL, MAX_BATCH, "problems of the same shape, computed together"}, "N", OF_PROBLEM(batch), NULL},
+    {{"heads", NULL, MAX_HEADS, "query heads of each"}, "N", OF_PROBLEM(heads), NULL},
+    {{"kv-heads", NULL, MAX_HEADS, "key/value heads, one for a group of query heads; must divide --heads"}, "N", OF_PROBLEM(kv_heads), "as --heads"},
+    {{"seqlen", NULL, MAX_SEQLEN, "queries of a head, Sq"}, "N", OF_PROBLEM(seqlen_q), NULL},
+    {{"seqlen-k", NULL, MAX_SEQLEN, "keys of a head, Sk"}, "N", OF_PROBLEM(seqlen_k), "as --seqlen"},
+    {{"head-dim", NULL, MAX_HEAD_DIM, "numbers in a query, a key or a value, D: a multiple of 8 up to 256"}, "N", OF_PROBLEM(head_dim), NULL},
+    {{"dtype", "fp16|bf16|fp32", 0, "format of Q, K, V and O: fp16, bf16 or fp32"}, "T", OF_PROBLEM(dtype), "fp16"},
+    {{"mask", "full|causal", 0, "full: a query sees all keys; or causal: see --causal"}, "M", OF_PROBLEM(causal), "full"},
+    {{"causal", NULL, 0, "query i sees the keys up to i + Sk - Sq, so that the last query sees all; the same as --mask causal"}, NULL, OF_PROBLEM(causal), NULL},
+    {{"lengths", "0", MAX_SEQLEN, "how many keys exist in each batch entry: 17,0,256; one number is for all"}, "L", set_lengths, 0, "all"},
+    {{"scale", NULL, 0, "what Q K^T is multiplied with"}, "X", set_scale, 0, "1/sqrt(head dim)"},
+    {{"seed", NULL, 0, "a number that the random inputs follow from"}, "N", set_seed, 0, "0"},
+    {{"inputs", "normal|outliers", 0, "normal: random, mean 0, variance 1; outliers: variance 100 more in 1 of 1000"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
+    {{"load", NULL, 0, "Q, K and V from DIR/q.npy, k.npy, v.npy: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"}, "DIR", set_folder, OF_OPTIONS(load), NULL},
 
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
-    {{"variant", NULL, 0, "one of those below"}, "V", set_variant, 0, "all"},
-    {{"device", NULL, 0, "which GPU, from 0 on"}, "N", set_device, 0, "0"},
-    {{"iters", NULL, MAX_ITERS, "timed runs, cold L2; latency is their median"}, "N", set_int, OF_OPTIONS(iters), "about 100 ms, 5 to 100 runs"},
-    {{"warm", NULL, 0, "L2 keeps what the run before left there"}, NULL, set_int, OF_OPTIONS(warm), "cold"},
-    {{"no-validate", NULL, 0, "time only"}, NULL, set_no_validate, 0, NULL},
-    {{"save", NULL, 0, "o.npy and lse.npy of the one --variant"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
-    {{"save-inputs", NULL, 0, "before the run, q.npy, k.npy and v.npy as it computes with them: for --load"}, "DIR", set_folder, OF_OPTIONS(save_inputs), NULL},
-    {{"csv", NULL, 0, "the rows for machines, with a line of titles"}, NULL, set_format, 0, NULL},
-    {{"json", NULL, 0, "the rows for machines, one object a line"}, NULL, set_format, 0, NULL},
-    {{"trace", NULL, 0, "instead: memory traffic, bank conflicts, races (in the build of make trace-STAGE)"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
-    {{"roofline", CHIP_NAMES, 0, "of this chip, with --trace: " CHIP_NAMES "; default h200"}, "C", set_chip, 0, NULL},
+    {{"variant", NULL, 0, "runs one of those listed below"}, "V", set_variant, 0, "all"},
+    {{"device", NULL, 0, "which GPU, by its number"}, "N", set_device, 0, "0"},
+    {{"iters", NULL, MAX_ITERS, "timed runs; latency is their median"}, "N", set_int, OF_OPTIONS(iters), "5 to 100, 100 ms"},
+    {{"warm", NULL, 0, "the L2 cache keeps what the run before left in it"}, NULL, set_int, OF_OPTIONS(warm), "emptied before"},
+    {{"no-validate", NULL, 0, "compares nothing and runs no 00_naive: times only"}, NULL, set_no_validate, 0, NULL},
+    {{"save", NULL, 0, "O and LSE, ln of each row's sum of e^S, of the one --variant into DIR/o.npy and lse.npy"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
+    {{"save-inputs", NULL, 0, "before the run, Q, K and V as it computes with them into DIR, in files that --load reads"}, "DIR", set_folder, OF_OPTIONS(save_inputs), NULL},
+    {{"csv", NULL, 0, "prints the rows as comma-separated values, under a line of names"}, NULL, set_format, 0, NULL},
+    {{"json", NULL, 0, "prints the rows as JSON, an object a line"}, NULL, set_format, 0, NULL},
+    {{"trace", NULL, 0, "in place of times: memory traffic, bank conflicts and races; needs the program of make trace-STAGE"}, NULL, set_trace, OF_OPTIONS(trace), NULL},
+#ifdef TRACE
+    {{"watch", NULL, 0, "the same, and step by step as JSON: what make watch-STAGE makes a page of"}, "FILE", set_watch, 0, NULL},
+#endif
+    {{"roofline", CHIP_NAMES, 0, "with --trace, the chip to compare with: " CHIP_NAMES "; else h200"}, "C", set_chip, 0, NULL},
     {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
 };
 /* clang-format on */
@@ -242,32 +254,35 @@ static void help_option(const Stage *stage, const Option *option) {
     else if (option->absent)
         snprintf(absent, sizeof absent, "%s", option->absent);
     int indent = option->is.name ? 20 : 0;
-    printf("%-*s%-*s%s\n", indent, left, *absent ? 74 - indent : 0, option->is.help, absent);
+    printf("%-*s%-*s%s\n", indent, left, *absent ? 99 - indent : 0, option->is.help, absent);
 }
 
 static void show_help(Options *o, const Option *option, const char *text) {
     (void)option, (void)text;
     const Stage *stage = o->stage;
-    printf("%s - %s\n\n"
-           "usage: %s [options]\n\n"
-           "Computes attention with each variant, compares the result with 00_naive (and that with a double precision\n"
-           "reference), times it, and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot run here, or cannot\n"
-           "be checked. Shape, dtype, mask and a stage's own options take several values, as in --seqlen 512,1024\n"
-           "--head-dim 64,128: every combination runs, the option listed last changes fastest, and each has its table.\n\n",
-           stage->name, stage->idea, stage->name);
+    printf(
+        "%s - %s\n\n"
+        "usage: %s [options]\n\n"
+        "Computes attention, O = softmax(scale Q K^T) V, with each variant, compares the result with that of 00_naive, and\n"
+        "00_naive's with one in double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not,\n"
+        "2 cannot run here, or cannot be checked. Shape, dtype, mask and a stage's own options take several values, as in\n"
+        "--seqlen 512,1024 --head-dim 64,128: every combination runs, the option listed last changes fastest, and each has\n"
+        "a table of its own. On the CPU device, a simulator, the table says what a GPU would do.\n\n",
+        stage->name, stage->idea, stage->name);
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(stage, each);
     printf("\n"
-           "TFLOP/s counts 4 * batch * heads * seqlen * seqlen_k * head_dim, half of that when causal, whatever --lengths\n"
-           "cuts off. GB/s %s read once, O and LSE written once.\n",
-           stage->bytes ? "counts K and V as far as keys exist and Q" : "(csv and json) counts Q, K and V");
+           "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key. Counted are\n"
+           "batch * heads * Sq * Sk pairs, and half as many when causal; with --lengths those pairs that it leaves.\n"
+           "GB/s%s are 10^9 bytes a second: %s read once, O and LSE written once.\n",
+           stage->bytes ? "" : " (in CSV and JSON)", stage->bytes ? "K and V as far as keys exist, and Q," : "Q, K and V");
     if (stage->forward)
-        printf(
-            "The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K,\n"
-            "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy. --load reads "
-            "and\n"
-            "--save-inputs writes do.npy, too: the gradient of the loss with respect to O, in the shape of q.npy.\n",
-            stage->forward->name);
+        printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K, "
+               "V,\n"
+               "O, dO and LSE read once, dQ, dK and dV, the gradients, written once. --save writes them, dq.npy, dk.npy, "
+               "dv.npy.\n"
+               "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O, as q.npy in shape.\n",
+               stage->forward->name);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         const Setting *s = &stage->settings[i];
         char values[160] = "";
@@ -330,6 +345,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
                    o.save ? o.save : o.save_inputs, o.problem_count);
     if (o.trace && o.format == FORMAT_JSON && o.problem_count > 1)
         cannot_run("--trace and --json: choose one value for each option, the rows do not say which problem they are of");
+    if (o.watch && o.problem_count > 1)
+        cannot_run("--watch %s: choose one value for each option, a page shows one problem", o.watch);
     return o;
 }
 
@@ -381,6 +398,16 @@ void options_select(Options *o, int index, int is_cpu) {
         if (o->key_lengths[b] > p->seqlen_k)
             cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", o->key_lengths[b], p->seqlen_k);
     }
+}
+
+Problem options_on_gpu(const Options *o) {
+    Options other = *o;
+    for (int i = 0; i < COMMON_OPTIONS; i++)
+        if (o->lengths.count || (is_shape(&OPTIONS[i]) && o->axes[OPTIONS[i].field / sizeof(int)].count))
+            return o->problem;
+    other.key_lengths = NULL;
+    options_select(&other, o->selected, 0);
+    return other.problem;
 }
 
 void options_free(Options *o) {

@@ -45,6 +45,7 @@ typedef struct {
     Format format;
     int validate;
     int trace;            /* instead of a run: count memory traffic (trace.h) */
+    const char *watch;    /* with it: the file to write what happened step by step to, or NULL */
     const char *roofline; /* for the trace: a chip's name */
 
     /* filled in by options_select */
@@ -63,6 +64,9 @@ void options_give(Options *options, size_t field, int value);
  * Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say
  * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
 void options_select(Options *options, int index, int is_cpu);
+
+/* The problem that a GPU would run with the same options: the selected one, or the shape that a GPU takes if none is given. */
+Problem options_on_gpu(const Options *options);
 
 void options_free(Options *options);
 

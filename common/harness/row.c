@@ -48,6 +48,11 @@ double row_of_peak(const Report *r, const Row *row) {
     return row->peak_tflops > 0 ? 100 * row_tflops(r, row) / row->peak_tflops : NAN;
 }
 
+double row_intensity(const Report *r, const Row *row) {
+    double flops = counted_flops(&r->gpu_problem, r->options->key_lengths, row->direction);
+    return flops > 0 && row->gpu_bytes > 0 ? flops / row->gpu_bytes : NAN;
+}
+
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
 
 /* 00_naive knows none of the stage's own options, the 8-bit cache among them: its bytes are those without. */

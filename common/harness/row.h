@@ -24,6 +24,9 @@ typedef struct Row {
     double peak_tflops;                /* of the chip, for what the variant multiplies (peak.h); 0 or NAN: unknown */
     double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
     size_t tensor_bytes, workspace_bytes;
+    double gpu_bytes; /* of report->gpu_problem: what its kernels ask of device memory, by the stage's formula; 0: unknown */
+    size_t gpu_blocks;                       /* of the kernel that asks for most of them; 0: unknown */
+    int fills_device;                        /* that grid is as large as the device, whatever the problem */
     Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
     int workspace_count;
     int validated;             /* its results were compared */
@@ -42,6 +45,7 @@ typedef struct {
     const Stage *stage;
     const Task *task;
     const Problem *problem;
+    Problem gpu_problem; /* what a GPU would run with these options; on a GPU the same */
     const Options *options;
     const DeviceProperties *device;
     int sample_count;    /* rows the oracle looked at */
@@ -59,6 +63,8 @@ double row_tflops(const Report *report, const Row *row);
 double row_gbps(const Report *report, const Row *row);
 /* TFLOP/s as a percentage of the chip's peak; NAN: unknown. */
 double row_of_peak(const Report *report, const Row *row);
+/* FLOPs for each of the gpu_bytes; NAN: unknown. */
+double row_intensity(const Report *report, const Row *row);
 /* The interquartile range over the median; NAN: fewer runs than four, which have no quartiles. More than NOISY is worth a remark. */
 double row_noise(const Row *row);
 #define NOISY 0.05

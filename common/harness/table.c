@@ -14,20 +14,61 @@ static void print_known(Cell cell, double value, const char *unit) {
         strcpy(cell, "-");
 }
 
-enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, MEMORY, VS_NAIVE, ERROR, COLUMN_COUNT };
+enum {
+    VARIANT,
+    DIRECTION,
+    LATENCY,
+    MIN,
+    TFLOPS,
+    OF_PEAK,
+    GBPS,
+    OF_READ,
+    OF_COPY,
+    SIMULATED,
+    MOVED,
+    INTENSITY,
+    BLOCKS,
+    EACH,
+    MEMORY,
+    VS_NAIVE,
+    ERROR,
+    COLUMN_COUNT
+};
 
-static const char *TITLES[COLUMN_COUNT] = {"variant",  "direction",      "latency", "min",     "TFLOP/s",
-                                           "of peak",  "GB/s",           "of read", "of copy", "tensors + workspace",
-                                           "vs naive", "error / allowed"};
-static const int WIDTHS[COLUMN_COUNT] = {
-    [DIRECTION] = 10, [LATENCY] = 9, [MIN] = 8,     [TFLOPS] = 9,   [OF_PEAK] = 9, [GBPS] = 7,
-    [OF_READ] = 8,    [OF_COPY] = 8, [MEMORY] = 21, [VS_NAIVE] = 9, [ERROR] = 19};
+/* On the CPU device no figure that comes from the clock says anything about a GPU: what a GPU would do takes their place. */
+enum { ON_GPU = 1, ON_CPU = 2, ON_BOTH = 3 };
+enum { SMS = 132 }; /* multiprocessors of an H200 */
 
-static int is_shown(const Task *task, int column) {
-    static const unsigned asked[COLUMN_COUNT] = {
-        [DIRECTION] = SHOW_DIRECTION, [TFLOPS] = SHOW_TFLOPS, [OF_PEAK] = SHOW_TFLOPS,
-        [GBPS] = SHOW_GBPS,           [OF_READ] = SHOW_GBPS,  [OF_COPY] = SHOW_GBPS};
-    return !asked[column] || task->columns & asked[column];
+/* clang-format off */
+static const struct {
+    const char *title;
+    int width;
+    int on;
+    unsigned asked; /* the task must ask for it */
+} COLUMNS[COLUMN_COUNT] = {
+    [VARIANT] = {"variant", 0, ON_BOTH, 0},
+    [DIRECTION] = {"direction", 10, ON_BOTH, SHOW_DIRECTION},
+    [LATENCY] = {"latency", 9, ON_GPU, 0},
+    [MIN] = {"min", 8, ON_GPU, 0},
+    [TFLOPS] = {"TFLOP/s", 9, ON_GPU, SHOW_TFLOPS},
+    [OF_PEAK] = {"of peak", 9, ON_GPU, SHOW_TFLOPS},
+    [GBPS] = {"GB/s", 7, ON_GPU, SHOW_GBPS},
+    [OF_READ] = {"of read", 8, ON_GPU, SHOW_GBPS},
+    [OF_COPY] = {"of copy", 8, ON_GPU, SHOW_GBPS},
+    [SIMULATED] = {"simulated", 10, ON_CPU, 0},
+    [MOVED] = {"GPU: moves", 11, ON_CPU, 0},
+    [INTENSITY] = {"FLOPs/byte", 11, ON_CPU, 0},
+    [BLOCKS] = {"blocks/SMs", 11, ON_CPU, 0},
+    [EACH] = {"each SM", 9, ON_CPU, 0},
+    [MEMORY] = {"tensors + workspace", 21, ON_BOTH, 0},
+    [VS_NAIVE] = {"vs naive", 9, ON_GPU, 0},
+    [ERROR] = {"error / allowed", 19, ON_BOTH, 0},
+};
+/* clang-format on */
+
+static int is_shown(const Report *r, int column) {
+    unsigned asked = COLUMNS[column].asked;
+    return COLUMNS[column].on & (r->device->is_cpu ? ON_CPU : ON_GPU) && (!asked || r->task->columns & asked);
 }
 
 /* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma", if the line has room for it. */
@@ -35,7 +76,7 @@ static int name_width(const Report *r) {
     int room = LINE_PLACES;
     size_t longest = strlen(NAIVE);
     for (int i = 0; i < COLUMN_COUNT; i++)
-        room -= is_shown(r->task, i) ? WIDTHS[i] : 0;
+        room -= is_shown(r, i) ? COLUMNS[i].width : 0;
     for (int i = 0; i < MAX_VARIANTS && r->stage->variants[i].name; i++) {
         const Variant *v = &r->stage->variants[i];
         size_t length = strlen(r->stage->name) + 1 + strlen(v->name) + (v->prepare_name ? strlen(v->prepare_name) + 1 : 0);
@@ -49,8 +90,8 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     int room = name_width(r) - display_width(cells[VARIANT]), too_much = room < 0 ? -room : 0;
     print_text("%s%*s", cells[VARIANT], room < 0 ? 0 : room, "");
     for (int i = VARIANT + 1; i < COLUMN_COUNT; i++) {
-        int padding = WIDTHS[i] - display_width(cells[i]);
-        if (!is_shown(r->task, i))
+        int padding = COLUMNS[i].width - display_width(cells[i]);
+        if (!is_shown(r, i))
             continue;
         int taken = padding - 1 < too_much ? padding - 1 : too_much; /* less than none where this cell is too long itself */
         too_much -= taken;
@@ -59,12 +100,29 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     print_text("\n");
 }
 
+static void print_shape(const Problem *p) {
+    print_text("batch %d · heads %d/%d · seqlen %d×%d · head_dim %d", p->batch, p->heads, p->kv_heads, p->seqlen_q,
+               p->seqlen_k, p->head_dim);
+}
+
+/* On the CPU device: what the figures are, which none would take for a GPU's times. */
+static void print_what_is_shown(const Problem *p) {
+    print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+               "GPU      what a GPU does with these options: ");
+    print_shape(p);
+    print_text(
+        "\n         moves: bytes asked of device memory; blocks/SMs: of the grid, for the %d multiprocessors of an H200;\n"
+        "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can "
+        "be\n",
+        SMS);
+}
+
 void table_start(const Report *r) {
     const Problem *p = r->problem;
     print_text("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
-    print_text("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch,
-               p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype),
-               p->causal ? "causal" : "full");
+    print_text("problem  %s · ", r->task->title);
+    print_shape(p);
+    print_text(" · %s · %s", dtype_name(p->dtype), p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
         print_text(" · scale %g", p->scale);
     if (r->options->key_lengths) {
@@ -88,10 +146,29 @@ void table_start(const Report *r) {
     if (r->bandwidth.read_gbps > 0)
         print_text("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
                    r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
+    if (r->device->is_cpu)
+        print_what_is_shown(&r->gpu_problem);
     Cell titles[COLUMN_COUNT];
     for (int i = 0; i < COLUMN_COUNT; i++)
-        snprintf(titles[i], sizeof(Cell), "%s", TITLES[i]);
+        snprintf(titles[i], sizeof(Cell), "%s", COLUMNS[i].title);
     print_line(r, titles);
+}
+
+/* The cells that say what a GPU would do; "-" for what is not known. A multiprocessor without a block moves nothing. */
+static void print_gpu(const Report *r, const Row *row, Cell cells[COLUMN_COUNT]) {
+    size_t busy = row->fills_device || row->gpu_blocks > SMS ? SMS : row->gpu_blocks;
+    print_known(cells[INTENSITY], row_intensity(r, row), "");
+    strcpy(cells[MOVED], "-");
+    strcpy(cells[BLOCKS], "-");
+    strcpy(cells[EACH], "-");
+    if (row->gpu_bytes > 0) {
+        print_bytes(cells[MOVED], row->gpu_bytes);
+        print_bytes(cells[EACH], row->gpu_bytes / (double)busy);
+        if (row->fills_device)
+            strcpy(cells[BLOCKS], "fills them");
+        else
+            snprintf(cells[BLOCKS], sizeof(Cell), "%zu/%d", row->gpu_blocks, SMS);
+    }
 }
 
 void table_row(const Report *r, const Row *row) {
@@ -109,6 +186,8 @@ void table_row(const Report *r, const Row *row) {
     print_known(cells[GBPS], row_gbps(r, row), "");
     print_known(cells[OF_READ], 100 * row_gbps(r, row) / r->bandwidth.read_gbps, "%");
     print_known(cells[OF_COPY], 100 * row_gbps(r, row) / r->bandwidth.copy_gbps, "%");
+    print_time(cells[SIMULATED], row->latency_ms);
+    print_gpu(r, row, cells);
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
@@ -177,6 +256,6 @@ void table_end(const Report *r, const Row *rows, int count) {
         if (rows[i].direction == BACKWARD && rows[i].validated)
             print_gradients(&rows[i]);
     for (int i = 0; i < count; i++)
-        if (row_ran(&rows[i]) && row_noise(&rows[i]) > NOISY)
+        if (row_ran(&rows[i]) && !r->device->is_cpu && row_noise(&rows[i]) > NOISY)
             print_noise(&rows[i]);
 }

@@ -4,9 +4,7 @@
 
 #include <stdlib.h>
 
-void launch_once(void *context) {
-    const Launch *l = context;
-    const Problem *p = l->run->p;
+static void launch(const Launch *l, const Problem *p) {
     const DirectionKind *d = &directions[l->direction];
     if (d->runs_forward)
         l->run->stage->forward->launch(p, l->tensors, NULL);
@@ -19,6 +17,18 @@ void launch_once(void *context) {
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+void launch_once(void *context) {
+    const Launch *l = context;
+    launch(l, l->run->p);
+}
+
+void launch_dry(const Launch *l, const Problem *p) {
+    device_forget_launches();
+    device_count_only(1);
+    launch(l, p);
+    device_count_only(0);
 }
 
 /* Below it lies that share of the samples, which are in order; between two of them it is interpolated. */

@@ -30,22 +30,27 @@ static int trace_variant(Run *run, const Variant *v) {
     double flops = counted_flops(run->p, o->key_lengths, run->task->direction);
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
     flush_output();
+    if (o->watch)
+        trace_page_variant(row->name);
     free_outputs(run, row);
     return trace->race_count;
 }
 
 int trace_variants(Run *run) {
+    const Options *o = &run->options;
+    int traced = 0, races = 0;
     set_outputs(run, run->task);
     if (run->task->start_untimed)
         run->task->start_untimed(run);
-    if (run->only)
-        return trace_variant(run, run->only) > 0;
-    int traced = 0, races = 0;
-    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
-        int found = trace_variant(run, &run->stage->variants[i]);
+    if (o->watch)
+        trace_page_begin(o->watch, run->stage->name, run->p, o->key_lengths, o->roofline);
+    for (int i = 0; i < MAX_VARIANTS && (run->only ? i < 1 : run->stage->variants[i].name != NULL); i++) {
+        int found = trace_variant(run, run->only ? run->only : &run->stage->variants[i]);
         traced += found >= 0;
         races += found > 0;
     }
+    if (o->watch)
+        trace_page_end();
     if (!traced)
         fprintf(stderr, "%s: --trace: no variant can run this problem here\n", run->stage->name);
     return races ? 1 : traced ? 0 : 2;

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void progress(const Run *run, const char *name, const char *text) {
     if (run->options.format == FORMAT_TABLE && text)
@@ -109,6 +110,39 @@ static void run_once(Run *run, Launch *launch, Row *row) {
         }
 }
 
+/* What the launch's kernels would move on a GPU, if the formula knows all of them, and the grid of the one that moves most. */
+static void count_moves(const Launch *launch, Row *row) {
+    const Variant *v = launch->variant;
+    const Run *run = launch->run;
+    const Problem *p = &run->report.gpu_problem;
+    Traffic traffic[MAX_TRAFFIC];
+    const LaunchedKernel *kernels;
+    double most = 0;
+    row->gpu_bytes = 0;
+    row->gpu_blocks = 0;
+    row->fills_device = v->fills_device && v->fills_device(p);
+    if (!v->predict || variant_refuses(v, p))
+        return;
+    launch_dry(launch, p);
+    int count = v->predict(p, run->options.key_lengths, traffic);
+    for (int k = device_launches(&kernels); k-- > 0;) {
+        double bytes = 0;
+        for (int i = 0; i < count; i++)
+            if (strcmp(traffic[i].kernel, kernels[k].kernel) == 0)
+                bytes += traffic[i].read + traffic[i].written;
+        if (bytes == 0) {
+            row->gpu_bytes = 0;
+            row->gpu_blocks = 0;
+            return;
+        }
+        row->gpu_bytes += bytes;
+        row->gpu_blocks = bytes > most ? kernels[k].blocks : row->gpu_blocks;
+        most = bytes > most ? bytes : most;
+    }
+    if (row->fills_device && run->report.device->is_cpu)
+        row->gpu_blocks = 0; /* as many as this device takes, and no GPU */
+}
+
 static void run_and_time(Run *run, Launch *launch, Row *row) {
     Direction direction = launch->direction;
     if (variant_prepares(launch->variant, run->p))
@@ -117,6 +151,7 @@ static void run_and_time(Run *run, Launch *launch, Row *row) {
     progress(run, row->name, "timing");
     launch->direction = direction;
     run->task->time(launch, row);
+    count_moves(launch, row);
     if (row->role == ROW_REFERENCE)
         run->reference_ms = row->latency_ms;
     row->speed_ratio = run->reference_ms / row->latency_ms;
@@ -171,5 +206,6 @@ void run_part(Run *run, const Launch *launch, const Row *row, Direction directio
     snprintf(part->name, sizeof part->name, "%s/%s", run->stage->name, name);
     progress(run, part->name, directions[direction].runs_forward ? "timing, with the forward pass" : "timing");
     time_launch(&timed, part);
+    count_moves(&timed, part);
     finish_row(run, part);
 }

@@ -1,10 +1,14 @@
 # drawing.py - how every picture of the tree looks. For plots.py and pictures.py.
 #
 # SVG on an opaque pale panel with dark text, so that a picture reads alike on paper, on a white page and on a dark one.
-# Colours are of middle tone and never alone: markers and dashes tell lines apart as well. The same data gives the same
-# file, byte for byte.
+# Colours are of middle tone and never alone: markers, dashes or words tell things apart. The same data gives the same
+# file, byte for byte. save() says so on stderr if a page of GitHub would show a picture with letters too small, or
+# with one text over another; the tests want it silent.
+import itertools
 import os
+import re
 import sys
+from collections import Counter
 
 try:
     import matplotlib
@@ -14,18 +18,25 @@ except ImportError:
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt  # noqa: E402: the backend comes first
+from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
 
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#c9c9c2"
+ALARM = "#b04a00"
+WARPS = ["#8fc3e8", "#f3c27a", "#9fd3b4", "#e0a9cb"]  # four warps, blocks or registers
+WIDEST, SMALLEST = 850, 9  # CSS pixels: a page of GitHub; letters
+FONTS = "'DejaVu Sans', 'Verdana', sans-serif"  # as matplotlib writes the list below
 
 matplotlib.rcParams.update({
     "svg.hashsalt": "attention", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
     "figure.facecolor": PANEL, "savefig.facecolor": PANEL, "axes.facecolor": PANEL, "axes.edgecolor": FAINT,
     "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK, "axes.titlesize": 9,
     "axes.grid": True, "grid.color": FAINT, "grid.linewidth": 0.5, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 })
 
-# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), darker for print.
+# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), but darker.
 LOOKS = {
     "00_naive": ("#6b6b6b", "o", "-"),
     "01_tiled/fma": ("#c98500", "s", "--"),
@@ -45,9 +56,9 @@ LOOKS = {
     "07_flash_decoding/one_block": ("#5f6f00", "X", "--"),
     "07_flash_decoding/split_k": ("#5f6f00", "p", ":"),
     "07_flash_decoding/equal_shares": ("#5f6f00", "p", "-"),
-    "08_fa3/wgmma": ("#a32020", "1", ":"),
-    "08_fa3/specialised": ("#a32020", "2", "--"),
-    "08_fa3/overlapped": ("#a32020", "3", "-"),
+    "08_fa3/wgmma": ("#a32020", "s", ":"),
+    "08_fa3/specialised": ("#a32020", "D", "--"),
+    "08_fa3/overlapped": ("#a32020", "o", "-"),
 }
 
 
@@ -56,15 +67,91 @@ def look(variant):
     return {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4.5, "linewidth": 1.4}
 
 
+# ---- a sheet to draw on: one unit is a CSS pixel, rows count downwards ----
+
+def sheet(width, height):
+    figure = plt.figure(figsize=(width / 96, height / 96))
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.axis("off")
+    axis.set_xlim(0, width)
+    axis.set_ylim(height, 0)
+    return figure, axis
+
+
+def cell(axis, left, top, width, height, colour, text="", size=7.5, edge=INK, **more):
+    axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, edgecolor=edge, linewidth=0.5,
+                             clip_on=False))
+    if text != "":
+        write(axis, left + width / 2, top + height / 2, text, size, **more)
+
+
+def write(axis, left, top, text, size=7.5, align="center", **more):
+    axis.text(left, top, text, fontsize=size, ha=align, va="center", **more)
+
+
+def heading(axis, left, top, text):
+    write(axis, left, top, text, 9, "left", fontweight="bold")
+
+
+def arrow(axis, start, end, colour=INK, style="-|>", **more):
+    axis.add_patch(FancyArrowPatch(start, end, arrowstyle=style, mutation_scale=9, color=colour, linewidth=1, shrinkA=0,
+                                   shrinkB=0, clip_on=False, zorder=3, **more))
+
+
+# ---- files ----
+
+def check(figure, name):
+    """Says what a reader could not read."""
+    figure.canvas.draw()
+    axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
+    beyond = {tick.label1 for axis in axes for tick in axis.get_major_ticks()  # not drawn
+              if not min(axis.get_view_interval()) <= tick.get_loc() <= max(axis.get_view_interval())}
+    texts = [text for text in figure.findobj(Text)
+             if text.get_visible() and text.get_text().strip() and text not in beyond]
+    complaints = [f"letters of {text.get_fontsize() * 96 / 72:.1f} pixels: {text.get_text()!r}" for text in texts
+                  if text.get_fontsize() * 96 / 72 < SMALLEST]
+    width = figure.get_tightbbox().width * 96
+    if width > WIDEST:
+        complaints.append(f"{width:.0f} pixels wide")
+    boxes = [(text, text.get_window_extent()) for text in texts if text.get_rotation() % 90 == 0]
+    for (one, a), (other, b) in itertools.combinations(boxes, 2):
+        across, down = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        if across > 1 and down > 2:  # points; a box has some air above and below its letters
+            complaints.append(f"{one.get_text()!r} lies over {other.get_text()!r}")
+    for complaint in complaints:
+        print(f"{name}: {complaint}", file=sys.stderr)
+
+
+def compact(svg):
+    """matplotlib's SVG without what no reader and no browser needs: a third of the bytes."""
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<!DOCTYPE.*?>|<\?xml.*?\?>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"|; stroke-linejoin: miter', "", svg)
+    svg = re.sub(r' id="(patch|text|line2d|xtick|ytick)_\d+"', "", svg)
+    short = lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip(".")
+    svg = re.sub(r'="[^"]*"', lambda attribute: re.sub(r"\d+\.\d+", short, attribute[0]), svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"\s*([MLHVCQz])\s*", r"\1", path[0]).replace("\n", ""), svg)
+    before = None
+    while svg != before:  # groups of one
+        before, svg = svg, re.sub(r"<g>\s*(<[^g][^<]*?(?:/>|>[^<]*</text>))\s*</g>", r"\1", svg)
+    svg = svg.replace(f"font-family: {FONTS}; ", "")
+    rules = f"text{{font-family: {FONTS}}}"
+    for i, (style, times) in enumerate(Counter(re.findall(r' style="([^"]*)"', svg)).most_common()):
+        if times > 2:
+            rules += f"\n.s{i}{{{style}}}"
+            svg = svg.replace(f' style="{style}"', f' class="s{i}"')
+    svg = svg.replace("*{", f"{rules}\n*{{", 1)
+    return "".join(line.strip() + "\n" for line in svg.splitlines() if line.strip())
+
+
 def save(figure, name, folder):
     """Writes folder/name as SVG, without a date."""
+    check(figure, name)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
     figure.savefig(path, format="svg", bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
     plt.close(figure)
-    # matplotlib leaves blanks at the ends of lines
-    with open(path) as file:
-        text = "".join(line.rstrip() + "\n" for line in file)
-    with open(path, "w") as file:
+    with open(path, encoding="utf-8") as file:
+        text = compact(file.read())
+    with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     print(path)

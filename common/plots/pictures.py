@@ -1,221 +1,589 @@
 #!/usr/bin/env python3
-# pictures.py - the pictures of the notes that need no measurement: who visits, owns and stores what.     (make plots)
-#
+# pictures.py - the pictures of the notes that need no measurement: who visits, owns and stores what, and when.
+#                                                                                                     (make pictures)
 #     python3 common/plots/pictures.py [notes/pictures]
 #
-# Lanes, registers and chunks are computed with the formulas of common/gpu/instructions.cuh and tile.cuh.
+# A picture a function. Lanes, registers and chunks are computed with the formulas of common/gpu/instructions.cuh and
+# tile.cuh, the worked example's numbers are those of notes/worked_example.md.
 import sys
+from math import log2
 
-from drawing import FAINT, INK, PANEL, plt, save
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from drawing import ALARM, FAINT, INK, PANEL, WARPS, arrow, cell, heading, save, sheet, write
 
 FOLDER = sys.argv[1] if len(sys.argv) > 1 else "notes/pictures"
-
-WARPS = ["#8fc3e8", "#f3c27a", "#9fd3b4", "#e0a9cb"]  # four warps, blocks or registers
-
-
-def canvas(width, height, columns=1):
-    figure, axes = plt.subplots(1, columns, figsize=(width, height), squeeze=False)
-    for axis in axes[0]:
-        axis.set_aspect("equal")
-        axis.axis("off")
-    return figure, axes[0]
+QK, SOFTMAX, PV, COPY = WARPS[0], WARPS[1], WARPS[2], FAINT
 
 
-def cell(axis, column, row, width, height, colour, text="", size=7, edge=INK, **more):
-    """Rows count downwards, as in a matrix: call axis.invert_yaxis() once."""
-    axis.add_patch(Rectangle((column, row), width, height, facecolor=colour, edgecolor=edge, linewidth=0.5))
-    if text != "":
-        axis.text(column + width / 2, row + height / 2, text, ha="center", va="center", fontsize=size, **more)
+def grid(axis, left, top, columns, rows, unit, colour=PANEL):
+    for row in range(rows):
+        for column in range(columns):
+            cell(axis, left + column * unit, top + row * unit, unit, unit, colour)
 
 
-def arrow(axis, start, end, colour=INK):
-    axis.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=9, color=colour, linewidth=1))
+# ---- 00 to 03 ----
+
+def naive():
+    """Which thread of 00_naive's three kernels computes what from what."""
+    figure, axis = sheet(730, 305)
+    n, d, unit = 8, 3, 13
+    kernels = (("naive_scores", "one thread, one element of S", ("Q", "K transposed", "S")),
+               ("naive_softmax", "one thread, one row of P", ("S", "", "P")),
+               ("naive_output", "one thread, one element of O", ("P", "V", "O")))
+    for panel, (title, what, (first, second, result)) in enumerate(kernels):
+        left, top = (20, 270, 550)[panel], 160
+        heading(axis, left, 12, title)
+        write(axis, left, 30, what, 8, "left")
+        columns = {"Q": d, "S": n, "P": n, "V": d, "O": d, "K transposed": n}
+        right = left + columns[first] * unit + 15
+        grid(axis, left, top, columns[first], n, unit)
+        cell(axis, left, top + 5 * unit, columns[first] * unit, unit, WARPS[0])
+        grid(axis, right, top, columns[result], n, unit)
+        if second:
+            deep = columns[first]
+            grid(axis, right, top - deep * unit - 6, columns[second], deep, unit)
+            cell(axis, right + unit, top - deep * unit - 6, unit, deep * unit, WARPS[1])
+            write(axis, right + columns[second] * unit + 5, top - 28, second, 8, "left")
+        cell(axis, right + (unit if second else 0), top + 5 * unit, unit if second else n * unit, unit, WARPS[2])
+        write(axis, left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
+        write(axis, right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
+    write(axis, 365, 295,
+          "Nothing is shared: for each element of S a row of Q and a row of K are read again from device memory")
+    save(figure, "naive.svg", FOLDER)
 
 
-def frame(axis, left, right, top, bottom):
-    axis.set_xlim(left, right)
-    axis.set_ylim(bottom, top)
+def tiling():
+    """What a block loads for one element of S, and for a tile of 64 x 64."""
+    figure, axis = sheet(720, 320)
+    for left, title, at, size, words in (
+            (90, "00_naive: a thread loads for itself", 92, 6,
+             "1 + 1 rows of D numbers for one element:\na row is used once"),
+            (460, "01_tiled: a block loads for a tile", 60, 60,
+             "64 + 64 rows for 64 · 64 elements:\na row is used 64 times")):
+        heading(axis, left - 75, 12, title)
+        grid(axis, left, 85, 3, 3, 60)
+        cell(axis, left, 35, 180, 42, PANEL)
+        cell(axis, left - 50, 85, 42, 180, PANEL)
+        cell(axis, left + at, 35, size, 42, WARPS[1])
+        cell(axis, left - 50, 85 + at, 42, size, WARPS[0])
+        cell(axis, left + at, 85 + at, size, size, WARPS[2])
+        write(axis, left + 186, 56, "K transposed", 8, "left")
+        write(axis, left - 29, 276, "Q", 8)
+        write(axis, left + 90, 276, "S", 8)
+        write(axis, left + 60, 302, words)
+    write(axis, 550, 175, "tile", 8)
+    save(figure, "tiling.svg", FOLDER)
 
+
+def online_softmax():
+    """A row of scores, tile by tile: the maximum rises in steps, and the sum moves to each new maximum."""
+    tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 4, 1, 3)  # S in units of ln 2
+    figure, axis = sheet(720, 300)
+    zero, unit, wide = 195, 32, 36
+    m, l = None, 0
+    write(axis, 40, 25, "scores S\nin units of ln 2")
+    for t, tile in enumerate(tiles):
+        left = 110 + 200 * t
+        before, m = m, max(tile) if m is None else max(m, *tile)
+        alpha = 0 if before is None else 2.0**(before - m)
+        of_tile = sum(2.0**(s - m) for s in tile)
+        for i, s in enumerate(tile):
+            cell(axis, left + wide * i, zero - s * unit - 2, wide - 4, s * unit + 2, WARPS[t])
+            write(axis, left + wide * i + 16, zero + 9, s, 7.5)
+        axis.plot([left - 8, left + 4 * wide + 4], [zero - m * unit - 5] * 2, color=ALARM, linewidth=1.8)
+        write(axis, left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
+        write(axis, left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
+        new = alpha * l + of_tile
+        text = f"α = 2^({before} − {m}) = {alpha:g}\nl = α · {l:g} + {of_tile:g} = {new:g}" if t else f"l = {new:g}"
+        write(axis, left + 2 * wide, 258 if t else 251, text, 8)
+        l = new
+    write(axis, 360, 290,
+          f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept")
+    save(figure, "online_softmax.svg", FOLDER)
+
+
+def merge():
+    """Two sets of keys become one: with (m, l, O undivided), and with (LSE, O). The numbers of the worked example."""
+    figure, axis = sheet(780, 330)
+    rows = (
+        ("undivided: tile after tile (02, 04)", "m = 2 ln 2\nl = 3/2\nÕ = (6, 3)", "m = 3 ln 2\nl = 5/4\nÕ = (4, −5/4)",
+         "· α = e^(m − m') = 1/2", "· β = e^(m̃ − m') = 1",
+         "m' = max = 3 ln 2\nl' = α 3/2 + β 5/4 = 2\nÕ' = α (6, 3) + β (4, −5/4)\n"
+         "   = (7, 1/4)"),
+        ("divided: block with block (07)", "LSE = ln 6\nO = (4, 2)", "LSE = ln 10\nO = (16/5, −1)",
+         "· e^(LSE_A − LSE) = 3/8",
+         "· e^(LSE_B − LSE) = 5/8", "LSE = ln (6 + 10)\nO = 3/8 (4, 2)\n   + 5/8 (16/5, −1)\n   = (7/2, 1/8)"))
+    for i, (title, a, b, weight_a, weight_b, both) in enumerate(rows):
+        top = 20 + 165 * i
+        heading(axis, 10, top - 8, title)
+        for j, (name, text, weight) in enumerate((("keys 1, 2", a, weight_a), ("keys 3, 4", b, weight_b))):
+            write(axis, 45, top + 40 + 68 * j, name, 8)
+            cell(axis, 90, top + 10 + 68 * j, 150, 58, WARPS[j], text, 8)
+            arrow(axis, (244, top + 39 + 68 * j), (476, top + 52 + 42 * j))
+            write(axis, 350, top + (26 if j == 0 else 118), weight, 8)
+        cell(axis, 480, top + 24, 215, 90, WARPS[2], both, 8)
+    write(axis, 737, 93, "at the end\nO = Õ / l\n= (7/2, 1/8)", 8)
+    save(figure, "merge.svg", FOLDER)
+
+
+# ---- 04 and 05 ----
 
 def loop_orders():
     """In which order the tiles of S are visited, and by which block."""
-    n = 4
-    figure, (fa1, fa2) = canvas(8.2, 4.3, 2)
-    for axis, title in ((fa1, "03_fa1: keys outer, queries inner"), (fa2, "04_fa2/loop_swap: queries outer, keys inner")):
-        frame(axis, -1.6, n + 1.9, -1.3, n + 1.3)
-        axis.set_title(title)
-        axis.text(n / 2, -0.75, "tiles of keys", ha="center", va="center", fontsize=8)
-        axis.text(-0.45, n / 2, "tiles of queries", ha="center", va="center", fontsize=8, rotation=90)
+    n, unit = 4, 58
+    figure, axis = sheet(800, 360)
+    for side, title in enumerate(("03_fa1: keys outer, queries inner", "04_fa2/loop_swap: queries outer, keys inner")):
+        left, top = 45 + 400 * side, 70
+        heading(axis, left - 35, 12, title)
+        write(axis, left + n * unit / 2, 36, "tiles of keys", 8)
+        write(axis, left - 25, top + n * unit / 2, "tiles of queries", 8, rotation=90)
         for column in range(n):
-            axis.text(column + 0.5, -0.25, f"K, V {column}", ha="center", va="center", fontsize=7)
+            write(axis, left + (column + 0.5) * unit, 58, f"K, V {column}")
         for row in range(n):
-            axis.text(n + 0.1, row + 0.5, f"O {row}", ha="left", va="center", fontsize=7)
-    for row in range(n):
-        for column in range(n):
-            cell(fa1, column, row, 1, 1, WARPS[0], column * n + row + 1, 8)
-            cell(fa2, column, row, 1, 1, WARPS[row], column + 1, 8)
-    for column in range(n):
-        arrow(fa1, (column + 0.8, 0.1), (column + 0.8, n - 0.1))
-    for row in range(n):
-        arrow(fa2, (0.1, row + 0.8), (n - 0.1, row + 0.8))
-        fa2.text(n + 0.75, row + 0.5, f"block {row}", ha="left", va="center", fontsize=7)
-    fa1.text(n / 2, n + 0.7, "numbers: steps of the head's one block. Between two\n"
-             "columns O, l, m of all rows go to device memory and back", ha="center", va="center", fontsize=7.5)
-    fa2.text(n / 2, n + 0.7, "numbers: steps of the row's own block. O, l, m stay in\n"
-             "registers; K and V are read again by every block", ha="center", va="center", fontsize=7.5)
+            write(axis, left + n * unit + 8, top + (row + 0.5) * unit,
+                  f"O {row}" + (f"   block {row}" if side else ""), 7.5, "left")
+            for column in range(n):
+                step = column + 1 if side else column * n + row + 1
+                cell(axis, left + column * unit, top + row * unit, unit, unit, WARPS[row if side else 0])
+                write(axis, left + (column + 0.5) * unit, top + (row + 0.4) * unit, step, 8.5)
+            if side:
+                arrow(axis, (left + 5, top + (row + 0.8) * unit), (left + n * unit - 5, top + (row + 0.8) * unit))
+            else:
+                arrow(axis, (left + (row + 0.8) * unit, top + 5), (left + (row + 0.8) * unit, top + n * unit - 5))
+    write(axis, 160, 340,
+          "numbers: steps of the head's one block. Between two\n"
+          "columns O, l, m of all rows go to device memory and back")
+    write(axis, 575, 340,
+          "numbers: steps of the row's own block. O, l, m stay in\nregisters; K and V are read again by every block")
     save(figure, "loop_orders.svg", FOLDER)
+
+
+def steps():
+    """One step of FlashAttention-1's only block, and two blocks of FlashAttention-2's grid on one multiprocessor."""
+    figure, axis = sheet(800, 330)
+    scale, left = 108, 95  # pixels a microsecond
+    heading(axis, 5, 12,
+            "03_fa1: one step, 32 queries and 128 keys, as predicted; the block is alone on its multiprocessor")
+    parts = [(0.5, "wait: l, m"), (0.8, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
+    time = 0
+    for length, text in parts:
+        waits = text.startswith("wait")
+        cell(axis, left + time * scale, 30, length * scale, 38, PANEL if waits else PV if not text else QK, text, 7,
+             edge=FAINT if waits else INK)
+        time += length
+    write(axis, left - 8, 49, "one block", 8, "right")
+    for tick in range(7):
+        write(axis, left + tick * scale, 80, f"{tick} us", 7.5)
+    write(axis, left + 330, 103,
+          "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.1 us.  green: a part of O is added. "
+          "Nobody else is there to work")
+    heading(axis, 5, 145,
+            "04_fa2/tuned: O stays, the next K and V come during the products, a second block fills the gaps")
+    phases = (("Q Kᵀ", 95, QK), ("softmax", 70, SOFTMAX), ("P V", 95, PV))
+    for block in range(2):
+        at, i, top = left + (0 if block == 0 else 130), 0, 165 + 46 * block
+        write(axis, left - 8, top + 19, f"block {block}", 8, "right")
+        while at < left + 640:
+            text, length, colour = phases[i % 3]
+            cell(axis, at, top, min(length, left + 660 - at), 38, colour, text if at + length <= left + 660 else "",
+                 7.5)
+            at, i = at + length, i + 1
+    cell(axis, left, 262, 660, 14, COPY)
+    write(axis, left - 8, 269, "copies", 8, "right")
+    write(axis, left + 330, 269, "the next K and V", 7.5)
+    write(axis, left + 330, 305,
+          "Not to scale. While one block is at its softmax, the other multiplies, if chance has them out of step.\n"
+          "Thousands of query tiles make thousands of blocks: there is always a second one")
+    save(figure, "steps.svg", FOLDER)
 
 
 def warp_ownership():
     """How four warps share S = Q K^T and O = P V of a tile."""
-    figure, (keys, queries) = canvas(8.2, 3.9, 2)
-    titles = "split-K: a warp owns keys (03_fa1)", "split-Q: a warp owns queries (04_fa2/split_q)"
-    for axis, title in zip((keys, queries), titles):
-        frame(axis, -2.3, 7.6, -2.5, 6.2)
-        axis.set_title(title)
-        axis.text(2, 4.35, "S, then P", ha="center", va="center", fontsize=8)
-        axis.text(-1.2, 4.35, "Q", ha="center", va="center", fontsize=8)
-        axis.text(6.1, 4.35, "O", ha="center", va="center", fontsize=8)
-        axis.text(2, -2.05, "K transposed", ha="center", va="center", fontsize=8)
-    for w in range(4):
-        cell(keys, w, 0, 1, 4, WARPS[w], f"warp\n{w}")
-        cell(keys, w, -1.7, 1, 1.4, WARPS[w])
-        cell(queries, 0, w, 4, 1, WARPS[w], f"warp {w}")
-        cell(queries, -1.9, w, 1.4, 1, WARPS[w])
-        cell(queries, 5.2, w, 1.8, 1, WARPS[w])
-        cell(keys, 5.05 + 0.13 * w, 0.13 * w, 1.6, 3.6, WARPS[w])
-    cell(keys, -1.9, 0, 1.4, 4, FAINT)
-    cell(queries, 0, -1.7, 4, 1.4, FAINT)
-    keys.text(6.24, 2.2, "4 partial\nsums", ha="center", va="center", fontsize=7)
-    keys.text(2.6, 5.35, "a row's maximum, sum and O are found by four warps together,\n"
-              "through shared memory, with barriers between", ha="center", va="center", fontsize=7.5)
-    queries.text(2.6, 5.35, "a row's maximum, sum and O never leave the warp;\n"
-                 "every warp reads all of K and V", ha="center", va="center", fontsize=7.5)
+    figure, axis = sheet(810, 390)
+    unit, d = 38, 54
+    for side, title in enumerate(("split-K: a warp owns keys (03_fa1)",
+                                  "split-Q: a warp owns queries (04_fa2/split_q)")):
+        left, top = 105 + 410 * side, 185
+        right = left + 4 * unit + 30
+        heading(axis, left - 95, 12, title)
+        for w in range(4):
+            if side == 0:
+                cell(axis, left + w * unit, top, unit, 4 * unit, WARPS[w], f"warp\n{w}")
+                cell(axis, left + w * unit, top - d - 6, unit, d, WARPS[w])
+                cell(axis, right, top - 4 * unit - 6 + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
+                cell(axis, right + 6 * w, top + 6 * w, d, 4 * unit - 18, WARPS[w])
+            else:
+                cell(axis, left, top + w * unit, 4 * unit, unit, WARPS[w], f"warp {w}")
+                cell(axis, left - d - 6, top + w * unit, d, unit, WARPS[w], f"warp {w}")
+                cell(axis, right, top + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
+        if side == 0:
+            cell(axis, left - d - 6, top, d, 4 * unit, FAINT, "all\nwarps")
+            write(axis, right + 45, top + 86, "4 partial\nsums")
+        else:
+            cell(axis, left, top - d - 6, 4 * unit, d, FAINT, "all warps")
+            cell(axis, right, top - 4 * unit - 6, d + 16, 4 * unit, FAINT, "all\nwarps")
+        for name, at, height in (("Q", left - d / 2 - 6, top + 4 * unit + 10),
+                                 ("S, then P", left + 2 * unit, top + 4 * unit + 10),
+                                 ("O", right + 35, top + 4 * unit + 10),
+                                 ("K transposed", left + 2 * unit, top - d - 16),
+                                 ("V", right + 35, top - 4 * unit - 16)):
+            write(axis, at, height, name, 8)
+    write(axis, 200, 372,
+          "a row's maximum, sum and O are found by four warps together,\nthrough shared memory, with barriers between")
+    write(axis, 610, 372, "a row's maximum, sum and O never leave the warp;\nevery warp reads all of K and V")
     save(figure, "warp_ownership.svg", FOLDER)
 
 
-def fragments():
-    """Which lane holds which element of the operands of mma m16n8k16, and in which register."""
-    figure, axes = plt.subplots(1, 3, figsize=(9.4, 4.6), gridspec_kw={"width_ratios": [16, 8, 8]})
-    a, b, c = axes
-    operands = (a, 16, "A, 16 × 16: a[0] … a[3]"), (b, 8, "B, 16 × 8: b[0], b[1]"), (c, 8, "C, 16 × 8: c[0] … c[3]")
-    for axis, columns, title in operands:
-        axis.set_aspect("equal")
-        axis.axis("off")
-        axis.set_title(title)
-        frame(axis, -1.3, columns + 0.1, -1.2, 16.2)
-        for column in range(columns):
-            axis.text(column + 0.5, -0.4, column, ha="center", va="center", fontsize=6)
-        for row in range(16):
-            axis.text(-0.4, row + 0.5, row, ha="center", va="center", fontsize=6)
-    for lane in range(32):
-        r, pair = lane // 4, 2 * (lane % 4)
-        for i in range(4):  # a register holds two neighbours of a row
-            cell(a, pair + 8 * (i // 2), r + 8 * (i % 2), 2, 1, WARPS[i], lane, 6)
-        for i in range(2):  # of B two neighbours of a column
-            cell(b, r, pair + 8 * i, 1, 2, WARPS[i], lane, 6)
-        for i in range(4):  # C is fp32: one element a register
-            cell(c, pair + i % 2, r + 8 * (i // 2), 1, 1, WARPS[i], lane, 6)
-    for axis, names in ((a, ("a[0]", "a[1]", "a[2]", "a[3]")), (b, ("b[0]", "b[1]")), (c, ("c[0]", "c[1]", "c[2]", "c[3]"))):
-        for i, name in enumerate(names):
-            axis.add_patch(Rectangle((i * 3.4 - 0.5, 17), 0.7, 0.7, facecolor=WARPS[i], edgecolor=INK, linewidth=0.5,
-                                     clip_on=False))
-            axis.text(i * 3.4 + 0.4, 17.35, name, ha="left", va="center", fontsize=7)
-    a.text(8, 19, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", ha="center", va="center",
-           fontsize=7.5)
-    save(figure, "fragments.svg", FOLDER)
+def backward_ownership():
+    """Which block owns which gradient in the two kernels of 05_fa2_backward."""
+    figure, axis = sheet(810, 385)
+    unit, d = 48, 40
+    for side, title in enumerate(("a block owns keys: dK and dV (both variants)",
+                                  "a block owns queries: dQ (two_pass, second kernel)")):
+        left, top = 100 + 410 * side, 95
+        right, below = left + 4 * unit + 8, top + 4 * unit + 8
+        heading(axis, left - 90, 12, title)
+        for i in range(4):
+            down, across = (WARPS[i], FAINT) if side == 0 else (FAINT, WARPS[i])
+            cell(axis, left + i * unit, top - d - 8, unit, d, down, f"K, V\n{i}")
+            cell(axis, left - d - 8, top + i * unit, d, unit, across, f"Q, dO\n{i}", 7)
+            for j in range(4):
+                cell(axis, left + i * unit, top + j * unit, unit, unit, WARPS[j if side else i])
+            if side == 0:
+                cell(axis, left + i * unit, below, unit, d, WARPS[i], f"dK, dV\n{i}", 7)
+                cell(axis, right, top + i * unit, d + 16, unit, PANEL, f"dQ {i}", edge=ALARM)
+                arrow(axis, (left + (i + 0.5) * unit, top + 8), (left + (i + 0.5) * unit, top + 4 * unit - 4))
+            else:
+                cell(axis, right, top + i * unit, d + 16, unit, WARPS[i], f"dQ {i}")
+                arrow(axis, (left + 8, top + (i + 0.5) * unit), (left + 4 * unit - 4, top + (i + 0.5) * unit))
+        write(axis, left + 2 * unit, 34, "tiles of keys", 8)
+        write(axis, left - 75, top + 2 * unit, "tiles of queries", 8, rotation=90)
+    write(axis, 205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
+          "A row of dQ is a sum over all blocks: atomics (atomic), or left out (two_pass)")
+    write(axis, 610, 362,
+          "Each dQ is whole when its block ends: no atomics,\n"
+          "the same bits in every run. The price: S and dP are computed again")
+    save(figure, "backward_ownership.svg", FOLDER)
 
 
-def swizzle():
-    """Where the 16-byte chunks of a 128-byte row lie, and so which banks ldmatrix meets that reads one chunk of 8 rows."""
-    figure, panels = canvas(7.6, 4.1, 2)
-    chunk_read = 3
-    keys = ("plain", lambda row: 0), ("swizzled: chunk XOR row", lambda row: row % 8)
-    for axis, (title, key) in zip(panels, keys):
-        frame(axis, -1.8, 8.2, -2.1, 9.6)
-        axis.set_title(title)
-        axis.text(4, -1.5, "banks", ha="center", va="center", fontsize=8)
-        for place in range(8):
-            axis.text(place + 0.5, -0.5, f"{4 * place}-{4 * place + 3}", ha="center", va="center", fontsize=5.5)
-        for row in range(8):
-            axis.text(-0.8, row + 0.5, f"row {row}", ha="center", va="center", fontsize=7)
-            for chunk in range(8):
-                is_read = chunk == chunk_read
-                cell(axis, chunk ^ key(row), row, 1, 1, WARPS[1] if is_read else PANEL, chunk, 8,
-                     fontweight="bold" if is_read else "normal")
-        places = {chunk_read ^ key(row) for row in range(8)}
-        wavefronts = 8 // len(places)
-        axis.text(4, 8.9, f"chunk {chunk_read} of eight rows: {len(places)} of 8 bank groups, "
-                  f"{wavefronts} wavefront{'s' if wavefronts > 1 else ''}", ha="center", va="center", fontsize=7.5)
-    save(figure, "swizzle.svg", FOLDER)
+# ---- 06 to 08 ----
+
+def key_order():
+    """In which order 06_fp8 stores the keys of V, so that P stays in its lane."""
+    figure, axis = sheet(780, 270)
+    unit, left, half = 40, 130, 8
+    held = [[2 * c, 2 * c + 1, half + 2 * c, half + 2 * c + 1] for c in range(4)]  # lane c's keys in S
+    lane_of = {key: c for c, keys in enumerate(held) for key in keys}
+    write(axis, left - 10, 40, "S: key", 8, "right")
+    write(axis, left - 10, 165, "P as operand: place", 8, "right")
+    write(axis, left - 10, 215, "V transposed: key", 8, "right")
+    for key in range(16):
+        cell(axis, left + key * unit, 22, unit, 36, WARPS[lane_of[key]], f"{key}\nlane {lane_of[key]}", 7)
+    for place in range(16):
+        lane, i = divmod(place, 4)
+        key = held[lane][i]
+        cell(axis, left + place * unit, 147, unit, 36, WARPS[lane], f"{place}\nlane {lane}", 7)
+        cell(axis, left + place * unit, 200, unit, 30, WARPS[lane], key, 8)
+        axis.plot([left + (key + 0.5) * unit, left + (place + 0.5) * unit], [60, 145], color=INK, linewidth=0.7)
+    write(axis, left + 8 * unit, 256,
+          "a lane keeps what it has: V's keys change their places instead, and a sum has no order", 8)
+    save(figure, "key_order.svg", FOLDER)
 
 
-QK, SOFTMAX, PV, COPY = WARPS[0], WARPS[1], WARPS[2], FAINT
+def shares():
+    """How 07's three kernels cut the keys of four heads, and how tickets find the block that merges a head."""
+    figure, axis = sheet(800, 395)
+    lengths, left, unit, share = (12, 7, 20, 11), 115, 13, 5
+    starts = [sum(lengths[:h]) for h in range(5)]
+    heading(axis, 5, 12, "Who reads which key tiles of heads 0 to 3")
+
+    def row(top, name, cuts, count):
+        write(axis, left - 10, top + 13, name, 8, "right")
+        for block, (start, end, head) in enumerate(cuts):
+            cell(axis, left + start * unit, top, (end - start) * unit, 26, WARPS[head],
+                 count(block) if end - start > 1 else "", 7.5)
+
+    heads = [(starts[h], starts[h + 1], h) for h in range(4)]
+    row(30, "one_block", heads, lambda block: f"block {block}")
+    halves = [part for start, end, h in heads
+              for part in ((start, (start + end + 1) // 2, h), ((start + end + 1) // 2, end, h))]
+    row(70, "split_k, 2 pieces", halves, lambda block: block)
+    write(axis, left - 10, 123, "equal_shares", 8, "right")
+    for start, end, h in heads:
+        cell(axis, left + start * unit, 110, (end - start) * unit, 26, WARPS[h])
+    for block in range(10):
+        axis.plot([left + block * share * unit] * 2, [106, 140], color=INK, linewidth=1.6)
+        write(axis, left + (block + 0.5) * share * unit, 148, f"block {block}", 7)
+    axis.plot([left + 50 * unit] * 2, [106, 140], color=INK, linewidth=1.6)
+    write(axis, left + 325, 168,
+          "Blocks 2, 3 and 7 have the end of one head and the beginning of the next: two partial results each")
+    heading(axis, 5, 200, "Tickets of head 2: five blocks have a part of it, and end in any order")
+    ends = {3: 250, 4: 420, 5: 330, 6: 520, 7: 290}  # pixels: when a block's partial result is written
+    for place, (block, end) in enumerate(ends.items()):
+        top, ticket = 215 + 29 * place, sorted(ends.values()).index(end)
+        last = ticket == 4
+        write(axis, left - 10, top + 11, f"block {block}", 8, "right")
+        cell(axis, left, top, end - left, 22, WARPS[2], "keys of head 2")
+        cell(axis, end, top, 80, 22, SOFTMAX, f"ticket {ticket}", 7.5, edge=ALARM if last else INK)
+        if last:
+            cell(axis, end + 80, top, 150, 22, WARPS[0], "the last: merges all five", 7.5)
+    write(axis, left + 325, 378,
+          "A block writes its O and LSE, then draws. Nobody waits: ticket 4 is the fifth, so all parts are there")
+    save(figure, "shares.svg", FOLDER)
 
 
-def lane(axis, row, name, steps):
+def lane(axis, left, top, height, unit, name, steps):
     """A row of a time line: `steps` are (start, length, colour, text)."""
-    axis.text(-0.2, row + 0.4, name, ha="right", va="center", fontsize=7.5)
+    write(axis, left - 8, top + height / 2, name, 8, "right")
     for start, length, colour, text in steps:
-        cell(axis, start, row, length, 0.8, colour, text, 6)
+        cell(axis, left + start * unit, top, length * unit, height, colour, text, 7)
 
 
 def roles():
-    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's clocks, D = 128, in hundreds:
-    a warpgroup's Q K^T and P V 5 each if it has the tensor cores alone, its softmax 8."""
-    figure, panels = plt.subplots(3, 1, figsize=(9.2, 5.6))
-    titles = ("wgmma: three blocks, each at another step by chance", "specialised: two consumers in step",
-              "overlapped: turns, and the next S before this P V")
-    for axis, title in zip(panels, titles):
-        axis.axis("off")
-        frame(axis, -5.5, 57, -0.2, 3.2)
-        axis.set_title(title, loc="left")
-    one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"), (start + 13, 5, PV, f"P V{i}")]
+    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
+    D = 128: a warpgroup's Q K^T and P V 5 each if it has the tensor cores alone, its softmax 8."""
+    figure, axis = sheet(810, 440)
+    unit, left, end = 12.3, 90, 57
+    heading(axis, 0, 10, "wgmma: three blocks, each at another step by chance")
+    one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"),
+                            (start + 13, 5, PV, f"P V{i}")]
     for block in range(3):
-        lane(panels[0], block, f"block {block}", [s for i in range(3 if block == 0 else 2) for s in one(6 * block + 18 * i, i)])
-    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 8, SOFTMAX, f"softmax {i}"), (start + 18, 10, PV, f"P V{i}")]
-    lane(panels[1], 0, "producer", [(0, 6, COPY, "K1, V1"), (28, 6, COPY, "K2, V2")])
+        lane(axis, left, 24 + 34 * block, 28, unit, f"block {block}",
+             [s for i in range(3 if block == 0 else 2) for s in one(6 * block + 18 * i, i)])
+    heading(axis, 0, 144, "specialised: two consumers in step")
+    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 8, SOFTMAX, f"softmax {i}"),
+                             (start + 18, 10, PV, f"P V{i}")]
+    lane(axis, left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (28, 6, COPY, "K2, V2")])
     for consumer in range(2):
-        lane(panels[1], 1 + consumer, f"consumer {consumer}", both(0, 0) + both(28, 1))
-    lane(panels[2], 0, "producer", [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3")])
+        lane(axis, left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(28, 1))
+    heading(axis, 0, 280, "overlapped: turns, and the next S before this P V")
+    lane(axis, left, 294, 28, unit, "producer",
+         [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3")])
     for consumer in range(2):
-        steps = []
+        top = 330 + 50 * consumer
+        write(axis, left - 8, top + 20, f"consumer {consumer}", 8, "right")
         for turn in range(3):
             start = 20 * turn + 10 * consumer
-            steps += [(start, 0, 5, QK, f"Q K{turn + 1}"), (start + 5, 0, 5, PV, f"P V{turn}"),
-                      (start + 5, 0.42, 8, SOFTMAX, f"softmax {turn + 1}")]
-        for start, down, length, colour, text in steps:
-            if start + length <= 57:
-                cell(panels[2], start, 1 + consumer + down, length, 0.38, colour, text, 6)
-        panels[2].text(-0.2, 1.4 + consumer, f"consumer {consumer}", ha="right", va="center", fontsize=7.5)
+            for at, down, length, colour, text in ((start, 0, 5, QK, f"Q K{turn + 1}"),
+                                                   (start + 5, 0, 5, PV, f"P V{turn}"),
+                                                   (start + 5, 21, 8, SOFTMAX, f"softmax {turn + 1}")):
+                if at + length <= end:
+                    cell(axis, left + at * unit, top + down, length * unit, 20, colour, text, 7)
     save(figure, "roles.svg", FOLDER)
 
 
 def ring():
     """The ring of 08_fa3: two places, two mbarriers each, and who waits where."""
-    figure, (axis,) = canvas(8.2, 3.4)
-    frame(axis, -0.3, 16.3, -1.2, 5.4)
-    cell(axis, 0, 1.3, 3, 1.6, COPY, "producer warp\nasks TMA for tiles", 7)
+    figure, axis = sheet(780, 260)
+    cell(axis, 10, 95, 140, 70, COPY, "producer warp\nasks TMA for tiles", 8)
     for i in range(2):
-        top = 0.2 + 2.4 * i
-        cell(axis, 6.5, top, 3, 1.4, WARPS[i], f"place {i}\ntiles {i}, {i + 2}, {i + 4}, …", 7)
-        cell(axis, 13, top, 3, 1.4, WARPS[2], f"consumer {i}\n4 warps", 7)
-        arrow(axis, (3.1, 2.1 - 0.35 + 0.7 * i), (6.4, top + 0.7))
+        top = 40 + 110 * i
+        cell(axis, 300, top, 150, 70, WARPS[i], f"place {i}\ntiles {i}, {i + 2}, {i + 4}, …", 8)
+        cell(axis, 620, top, 150, 70, WARPS[2], f"consumer {i}\n4 warps", 8)
+        arrow(axis, (154, 115 + 30 * i), (296, top + 35))
         for j in range(2):
-            arrow(axis, (9.6, top + 0.4), (12.9, 0.6 + 2.4 * j))
-            arrow(axis, (12.9, 1.2 + 2.4 * j), (9.6, top + 1.0), "#b04a00")
-    axis.text(4.7, 0.3, "TMA", ha="center", va="center", fontsize=7.5)
-    axis.text(11.2, -0.6, "full: TMA has written all bytes; consumers wait", ha="center", va="center", fontsize=7.5)
-    axis.text(11.2, 4.9, "empty: all eight warps are done; the producer waits", ha="center", va="center", fontsize=7.5,
-              color="#b04a00")
+            arrow(axis, (454, top + 20), (616, 60 + 110 * j))
+            arrow(axis, (616, 90 + 110 * j), (454, top + 50), ALARM)
+    write(axis, 215, 75, "TMA", 8)
+    write(axis, 535, 15, "full: TMA has written all bytes; consumers wait", 8)
+    write(axis, 535, 245, "empty: all eight warps are done; the producer waits", 8, color=ALARM)
     save(figure, "ring.svg", FOLDER)
 
 
+# ---- what cuts across ----
+
+def memory_hierarchy():
+    """The levels of an H200, with the figures of notes/memory_hierarchy.md. An arrow is as thick as its bandwidth."""
+    figure, axis = sheet(790, 400)
+    for column, text in ((140, "level"), (390, "size"), (545, "reads, whole chip"), (705, "latency, clocks")):
+        write(axis, column, 14, text, 8.5, fontweight="bold")
+    levels = (
+        ("registers", "256 KB a multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),
+        ("shared memory", "up to 227 KB a block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150,
+         WARPS[0]),
+        ("L2", "60 MB\nA100: 40 MB", "9.7 TB/s\nA100: 5.4 TB/s", "260 to 280", 200, WARPS[1]),
+        ("device memory (HBM)", "141 GB\nA100: 80 GB", "4.8 TB/s (data sheet)\nA100: 2.04 TB/s", "480 to 690", 260,
+         WARPS[3]))
+    for i, (name, size, bandwidth, latency, width, colour) in enumerate(levels):
+        top = 35 + 98 * i
+        cell(axis, 140 - width / 2, top, width, 50, colour, name, 8.5)
+        write(axis, 390, top + 25, size, 8)
+        if i:
+            thick = (33, 9.7, 4.8)[i - 1]
+            cell(axis, 140 - thick / 2, top - 47, thick, 46, INK, edge=INK)
+            write(axis, 545, top + 25, bandwidth, 8)
+            write(axis, 705, top + 25, latency, 8)
+    save(figure, "memory_hierarchy.svg", FOLDER)
+
+
+def fragments():
+    """Which lane holds which element of the operands of mma m16n8k16, and in which register."""
+    figure, axis = sheet(700, 370)
+    unit, top = 17.5, 45
+    at = {"a": 30, "b": 365, "c": 540}
+    for name, columns, title in (("a", 16, "A, 16 × 16"), ("b", 8, "B, 16 × 8"), ("c", 8, "C, 16 × 8")):
+        heading(axis, at[name], 10, title)
+        for column in range(columns):
+            write(axis, at[name] + (column + 0.5) * unit, 35, column, 7)
+        for row in range(16):
+            write(axis, at[name] - 11, top + (row + 0.5) * unit, row, 7)
+
+    def element(name, column, row, width, height, register, lane):
+        cell(axis, at[name] + column * unit, top + row * unit, width * unit, height * unit, WARPS[register], lane, 7)
+
+    for lane in range(32):
+        r, pair = lane // 4, 2 * (lane % 4)
+        for i in range(4):  # a register holds two neighbours of a row
+            element("a", pair + 8 * (i // 2), r + 8 * (i % 2), 2, 1, i, lane)
+        for i in range(2):  # of B two neighbours of a column
+            element("b", r, pair + 8 * i, 1, 2, i, lane)
+        for i in range(4):  # C is fp32: one element a register
+            element("c", pair + i % 2, r + 8 * (i // 2), 1, 1, i, lane)
+    for name, registers, step in (("a", 4, 65), ("b", 2, 65), ("c", 4, 40)):
+        for i in range(registers):
+            cell(axis, at[name] + i * step, 334, 9, 9, WARPS[i])
+            write(axis, at[name] + i * step + 12, 339, f"{name}[{i}]", 7, "left")
+    write(axis, 340, 360, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", 8)
+    save(figure, "fragments.svg", FOLDER)
+
+
+def swizzle():
+    """Where the 16-byte chunks of a 128-byte row lie, and so which banks a read of one chunk of 8 rows meets."""
+    figure, axis = sheet(770, 385)
+    chunk_read, unit, top = 3, 37, 62
+    for side, (title, key) in enumerate((("plain", lambda row: 0), ("swizzled: chunk XOR row", lambda row: row % 8))):
+        left = 60 + 400 * side
+        heading(axis, left - 50, 10, title)
+        write(axis, left + 4 * unit, 32, "banks", 8)
+        for place in range(8):
+            write(axis, left + (place + 0.5) * unit, 52, f"{4 * place}-{4 * place + 3}", 7)
+        for row in range(8):
+            write(axis, left - 28, top + (row + 0.5) * unit, f"row {row}")
+            for chunk in range(8):
+                is_read = chunk == chunk_read
+                cell(axis, left + (chunk ^ key(row)) * unit, top + row * unit, unit, unit,
+                     WARPS[1] if is_read else PANEL, chunk, 8.5,
+                     fontweight="bold" if is_read else "normal")
+        places = {chunk_read ^ key(row) for row in range(8)}
+        wavefronts = 8 // len(places)
+        write(axis, left + 4 * unit, top + 8 * unit + 16,
+              f"chunk {chunk_read} of eight rows: {len(places)} of 8 bank groups, "
+              f"{wavefronts} wavefront{'s' if wavefronts > 1 else ''}", 8)
+    save(figure, "swizzle.svg", FOLDER)
+
+
+def formats():
+    """The bits of the number formats."""
+    figure, axis = sheet(800, 245)
+    unit, left = 15, 60
+    for row, (name, exponent, mantissa, words) in enumerate((
+            ("fp32", 8, 23, ""), ("fp16", 5, 10, "to 65504, 2¹⁰ numbers from 1 to 2"),
+            ("bf16", 8, 7, "to 3.4 · 10³⁸, 2⁷ numbers from 1 to 2"), ("e4m3", 4, 3, "to 448, 2³ numbers from 1 to 2"),
+            ("e5m2", 5, 2, "to 57344, 2² numbers from 1 to 2"))):
+        top = 10 + 40 * row
+        write(axis, left - 10, top + 13, name, 8.5, "right", fontweight="bold")
+        for bit in range(1 + exponent + mantissa):
+            cell(axis, left + bit * unit, top, unit, 26,
+                 WARPS[3] if bit == 0 else WARPS[1] if bit <= exponent else WARPS[0])
+        write(axis, left + (1 + exponent + mantissa) * unit + 10, top + 13,
+              words or "to 3.4 · 10³⁸, 2²³ numbers from 1 to 2", 8, "left")
+    parts = ("sign", WARPS[3]), ("exponent: the range", WARPS[1]), ("mantissa: the precision", WARPS[0])
+    for i, (text, colour) in enumerate(parts):
+        cell(axis, left + 150 * i, 218, 12, 12, colour)
+        write(axis, left + 150 * i + 18, 224, text, 8, "left")
+    save(figure, "formats.svg", FOLDER)
+
+
+def timing():
+    """What the host does and what the device does while a kernel is timed."""
+    figure, axis = sheet(790, 235)
+    left = 70
+    for top, name in ((35, "host"), (105, "device")):
+        write(axis, left - 8, top + 17, name, 8.5, "right")
+    for run in range(2):
+        start = left + 350 * run
+        queue = ("over-\nwrite", COPY), ("mark", WARPS[3]), ("kernel", QK), ("mark", WARPS[3])
+        for i, (text, colour) in enumerate(queue):
+            cell(axis, start + 44 * i, 35, 42, 34, colour, text, 7)
+        cell(axis, start + 30, 105, 170, 34, COPY, "L2 is overwritten", 8)
+        cell(axis, start + 204, 105, 140, 34, QK, "the kernel", 8)
+        for at in (202, 346):
+            axis.plot([start + at] * 2, [98, 158], color=ALARM, linewidth=2)
+        arrow(axis, (start + 204, 152), (start + 344, 152), ALARM, "<|-|>")
+        write(axis, start + 274, 166, f"run {run + 1}", 8, color=ALARM)
+    write(axis, left + 350, 17, "the host queues and runs ahead: it is done long before the first mark is passed", 8)
+    write(axis, left + 350, 205,
+          "The device notes the time at the marks. What the host does, the launch among it, is not between them.\n"
+          "The latency is the median of the runs; none finds its inputs in L2", 8)
+    save(figure, "timing.svg", FOLDER)
+
+
+def sectors():
+    """How many sectors of 32 bytes a request of 32 lanes touches."""
+    figure, axis = sheet(800, 265)
+    unit, left = 7.6, 185
+    cases = (("32 neighbours", [i for i in range(32)], 4),
+             ("not at a sector's beginning", [i + 3 for i in range(32)], 5),
+             ("every second float", [2 * i for i in range(32)], 8), ("down a column", [8 * i for i in range(9)], 32))
+    for row, (name, words, count) in enumerate(cases):
+        top = 28 + 54 * row
+        write(axis, left - 12, top + 13, name, 8, "right")
+        for sector in range(min(count, 8)):
+            for word in range(8 * sector, 8 * sector + 8):
+                cell(axis, left + word * unit + 4 * sector, top, unit, 26, WARPS[2] if word in words else PANEL,
+                     edge=FAINT)
+            cell(axis, left + 8 * sector * unit + 4 * sector, top, 8 * unit, 26, "none")
+        write(axis, left + min(count, 8) * (8 * unit + 4) + 6, top + 13, f"{'… ' if count > 8 else ''}{count} sectors",
+              8, "left")
+    write(axis, left, 14, "a frame: a sector, 32 bytes, 8 floats of 4 bytes.  green: a lane reads it", 8, "left")
+    write(axis, 400, 252,
+          "32 lanes want 128 bytes each time. Device memory moves whole sectors: 128, 160, 256 and 1024 bytes", 8)
+    save(figure, "sectors.svg", FOLDER)
+
+
+def fibers():
+    """How one core of the CPU runs the four threads of a block: each until a barrier, then the next."""
+    figure, axis = sheet(780, 230)
+    left, unit = 90, 78
+    barrier = left + 4 * unit
+    for thread in range(4):
+        top = 30 + 36 * thread
+        write(axis, left - 10, top + 13, f"thread {thread}", 8, "right")
+        cell(axis, left + thread * unit, top, unit, 26, WARPS[thread], "runs", 8)
+        if thread < 3:
+            axis.plot([left + (thread + 1) * unit, barrier], [top + 13] * 2, color=INK, linewidth=0.8, linestyle=":")
+        cell(axis, barrier + thread * unit, top, unit, 26, WARPS[thread], "runs on", 8)
+    axis.plot([barrier] * 2, [18, 180], color=ALARM, linewidth=1.6)
+    write(axis, barrier, 10, "__syncthreads: all four are here", 8, color=ALARM)
+    arrow(axis, (left, 192), (left + 8 * unit, 192))
+    write(axis, left + 4 * unit, 204, "time of one core", 8)
+    write(axis, left + 4 * unit, 222,
+          "dotted: the fiber waits; its stack and registers are kept. "
+          "Only barriers and warp-wide instructions switch fibers", 8)
+    save(figure, "fibers.svg", FOLDER)
+
+
+def rooms():
+    """Who may call whom: the rooms of common/ and the places of a new stage."""
+    figure, axis = sheet(790, 175)
+    for i, (name, what, colour) in enumerate((("0N_name/", "kernels, table\nof variants,\nformulas", WARPS[2]),
+                                              ("harness", "options, runs,\ntable", WARPS[0]),
+                                              ("judge", "right or\nwrong", WARPS[0]),
+                                              ("device", "memory,\nlaunch, time", WARPS[0]),
+                                              ("host", "files, threads,\nerrors", WARPS[0]))):
+        left = 5 + 158 * i
+        cell(axis, left, 25, 125, 90, colour)
+        write(axis, left + 62, 42, name, 8.5, fontweight="bold")
+        write(axis, left + 62, 80, what, 8)
+        if i < 4:
+            arrow(axis, (left + 128, 70), (left + 155, 70))
+    write(axis, 395, 140, "arrow: may include and call; never the other way. Green is what a new stage brings,", 8)
+    write(axis, 395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
+    save(figure, "rooms.svg", FOLDER)
+
+
+PICTURES = (naive, tiling, online_softmax, merge, loop_orders, steps, warp_ownership, backward_ownership, key_order,
+            shares, roles, ring, memory_hierarchy, fragments, swizzle, formats, timing, sectors, fibers, rooms)
+
 if __name__ == "__main__":
-    loop_orders()
-    warp_ownership()
-    fragments()
-    swizzle()
-    roles()
-    ring()
+    for picture in PICTURES:
+        picture()

@@ -1,35 +1,61 @@
 #!/usr/bin/env python3
-# plots.py - draws what was measured: notes/results/<device>/ into notes/pictures/.                       (make plots)
+# plots.py - draws result files.                             (make plots: your own; make pictures: those of the notes)
 #
-#     python3 common/plots/plots.py [--results notes/results/nvidia-h200] [--out notes/pictures]
+#     python3 common/plots/plots.py             the folder of notes/results/ measured last, into its pictures/
+#     python3 common/plots/plots.py --results notes/results/my-gpu --out /tmp/pictures
+#     python3 common/plots/plots.py --notes     what the notes show: notes/results/nvidia-h200 into notes/pictures
 #
-#     ladder.svg        ladder.jsonl                 what each variant bought on one problem
+#     ladder.svg        ladder.jsonl, fp8.jsonl      what each variant bought on one problem
 #     latency.svg       sweep.csv                    milliseconds against length
 #     tflops.svg        sweep.csv                    TFLOP/s against length
-#     memory.svg        sweep.csv                    bytes against length
+#     memory.svg        sweep.csv                    bytes against length, at one batch
 #     roofline.svg      ladder.jsonl, ceilings.tsv, ../intensity.tsv
 #     splits.svg        splits.tsv                   decoding: GB/s over the number of splits
 #     fp8_errors.svg    fp8_errors.tsv               how far 8 bits are from the truth
 #
-# A picture whose file is not there is left out, and a line says which. Needs matplotlib.
+# forward_lengths_fp16.txt, or else forward_fp16.txt, adds cuDNN and FlashAttention-2. A picture whose file is not there
+# is left out, and a line says which. Columns are read by name. Needs matplotlib.
 import argparse
 import csv
+import glob
 import json
 import os
+import re
 import sys
+import textwrap
 
 from drawing import INK, look, plt, save
 
-parser = argparse.ArgumentParser(description="draws notes/results/<device>/ into notes/pictures/")
-parser.add_argument("--results", default="notes/results/nvidia-h200", help="a folder of result files")
-parser.add_argument("--out", default="notes/pictures", help="where the pictures go")
+NOTES = "notes/results/nvidia-h200"
+
+
+def newest():
+    """The folder of result files that was written to last."""
+    files = [file for file in glob.glob("notes/results/*/*") if os.path.isfile(file) and not file.endswith("README.md")]
+    return os.path.dirname(max(files, key=os.path.getmtime)) if files else NOTES
+
+
+parser = argparse.ArgumentParser(description="draws a folder of result files")
+parser.add_argument("--results",
+                    help="a folder of result files; if not given, that of notes/results/ which was written to last")
+parser.add_argument("--out", help="where the pictures go; if not given, RESULTS/pictures")
+parser.add_argument("--notes", action="store_true", help=f"the pictures of the notes: {NOTES} into notes/pictures")
 options = parser.parse_args()
+options.results = options.results or (NOTES if options.notes else newest())
+options.out = options.out or ("notes/pictures" if options.notes else os.path.join(options.results, "pictures"))
+if not os.path.isdir(options.results):
+    print(f"plots.py: --results {options.results}: choose a folder of notes/results", file=sys.stderr)
+    sys.exit(2)
 
 
 # ---- result files ----
 
 def path_of(name):
     return os.path.normpath(os.path.join(options.results, name))
+
+
+def is_there(name):
+    return os.path.exists(path_of(name))
 
 
 def json_rows(name):
@@ -48,6 +74,39 @@ def number(cell):
         return float(cell.replace("%", ""))
     except (ValueError, AttributeError):
         return None
+
+
+def machine(what):
+    """What machine.tsv says, as a list of one; empty where there is none."""
+    return [row["is"] for row in csv_rows("machine.tsv",
+                                          "\t") if row["what"] == what] if is_there("machine.tsv") else []
+
+
+PEERS = {"cudnn": ("cuDNN", "-"), "flash": ("FlashAttention-2, PyTorch's", "--")}
+PEERS_FILE = next((name for name in ("forward_lengths_fp16.txt", "forward_fp16.txt") if is_there(name)), None)
+
+
+def peers():
+    """What peers.py timed beside ours: {(peer, head dim, mask): [(length, milliseconds, TFLOP/s), ...]}."""
+    found = {}
+    for line in open(path_of(PEERS_FILE)) if PEERS_FILE else ():
+        shape = re.match(r"D(\d+) (full|causal) S(\d+) B(\d+) ", line)
+        for peer, tflops in re.findall(r"\| (\w+) +([\d.]+)", line) if shape else ():
+            head_dim, mask, length, batch = shape[1], shape[2], int(shape[3]), int(shape[4])
+            flops = 4 * batch * 2048 * length**2 / (2 if mask == "causal" else 1)  # heads · D = 2048 there
+            found.setdefault((peer, head_dim, mask), []).append((length, flops / float(tflops) * 1e-9, float(tflops)))
+    return {key: sorted(line) for key, line in found.items() if key[0] in PEERS}
+
+
+def with_pre_pass(rows):
+    """06's kernels only together with the pre-pass that makes 8-bit numbers, under the kernel's name."""
+    rows = [row for row in rows if row["direction"] == "prepare and forward"
+            or row["direction"] == "forward" and not row["variant"].startswith("06_fp8/")]
+    return [dict(row, variant=row["variant"].replace("quantise+", "")) for row in rows]
+
+
+def label_of(variant):
+    return variant + (" with its pre-pass" if variant.startswith("06_fp8/") else "")
 
 
 # ---- what plots share ----
@@ -70,8 +129,8 @@ def plain_numbers(axis):
     axis.set_minor_formatter(plt.NullFormatter())
 
 
-def finish(figure, axes, rows, file, columns=3):
-    """The legend under the picture, and under that one line: which device, which day, which file."""
+def finish(figure, axes, rows, file, columns=3, words=()):
+    """The legend under the picture; under that `words`, a paragraph each; last: which device, which day, which file."""
     handles = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
@@ -79,18 +138,17 @@ def finish(figure, axes, rows, file, columns=3):
     height = figure.get_figheight()
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns,
-                      fontsize=8)
-    lines = -(-len(handles) // columns)
+                      fontsize=8, columnspacing=1.2, handlelength=2.4)
     days = sorted({row["date"] for row in rows if row.get("date")}) or machine("date")
-    words = [rows[0].get("device") or "".join(machine("GPU")), " to ".join(sorted({days[0], days[-1]})) if days else "", file]
-    figure.text(0.01, -(0.15 + 0.2 * lines) / height, ", ".join(word for word in words if word), fontsize=7, ha="left", va="top")
-
-
-def machine(what):
-    """What machine.tsv says, as a list of one; empty where there is none."""
-    if not os.path.exists(path_of("machine.tsv")):
-        return []
-    return [row["is"] for row in csv_rows("machine.tsv", "\t") if row["what"] == what]
+    device = rows[0].get("device") or "".join(machine("GPU"))
+    source = ", ".join(word for word in (device, " to ".join(sorted({days[0], days[-1]})) if days else "",
+                                         file) if word)
+    wide = int(17 * figure.get_tightbbox().width)
+    text = "\n".join(line for paragraph in (*words, source) for line in textwrap.wrap(paragraph, wide,
+                                                                                      subsequent_indent="   "))
+    left = figure.get_tightbbox().x0 / figure.get_figwidth()
+    figure.text(left, -(0.15 + 0.2 * -(-len(handles) // columns)) / height, text, fontsize=7.5, ha="left", va="top",
+                linespacing=1.35)
 
 
 def is_out_of_memory(row):
@@ -98,8 +156,7 @@ def is_out_of_memory(row):
 
 
 def forward_rows():
-    rows = csv_rows("sweep.csv")
-    return [row for row in rows if row["direction"] == "forward" and row["seqlen_q"] == row["seqlen_k"]]
+    return with_pre_pass([row for row in csv_rows("sweep.csv") if row["seqlen_q"] == row["seqlen_k"]])
 
 
 def series(rows, **where):
@@ -111,142 +168,247 @@ def series(rows, **where):
     return {variant: sorted(list_, key=lambda row: int(row["seqlen_k"])) for variant, list_ in sorted(found.items())}
 
 
+def problem(p):
+    return (f"batch {p['batch']}, {p['heads']} heads, N = {p['seqlen_q']}, D = {p['head_dim']}, {p['dtype']}, "
+            f"{'causal' if p['causal'] else 'full'}")
+
+
 # ---- the ladder ----
 
+def bases(variants):
+    """What each kernel is compared with: the one above it in its stage, or what the stage builds on."""
+    builds_on = dict(line.split()[:2] for line in open("common/ladder.txt") if line.strip() and line[0] != "#")
+    found = {}
+    for variant, above in zip(variants, [None] + variants):
+        stage = variant.split("/")[0]
+        if above is None or above.split("/")[0] != stage:
+            above = next((other for other in reversed(variants) if (other + "/").startswith(builds_on.get(stage,
+                                                                                                          "-") + "/")),
+                         None)
+        found[variant] = above
+    return found
+
+
 def ladder():
-    """Bars of latency, and how many times faster than the one before."""
-    rows = [row for row in json_rows("ladder.jsonl") if row["direction"] == "forward" and row["latency_ms"]]
-    seen, steps = set(), []
-    for row in rows:  # every program may have run 00_naive: the first will do
-        if row["variant"] not in seen:
-            steps.append(row)
-        seen.add(row["variant"])
-    figure, axis = plt.subplots(figsize=(7.2, 0.34 * len(steps) + 1.1))
-    longest = max(row["latency_ms"] for row in steps)
+    """A dot for a latency, and how many times faster than the kernel it builds on."""
+    rows = json_rows("ladder.jsonl") + (json_rows("fp8.jsonl") if is_there("fp8.jsonl") else [])
+    steps = {}
+    for row in with_pre_pass(rows):  # every program may have run 00_naive: the first will do
+        if row["latency_ms"]:
+            steps.setdefault(row["variant"], row)
+    steps = sorted(steps.values(), key=lambda row: row["stage"])
+    base_of = bases([row["variant"] for row in steps])
+    latency_of = {row["variant"]: row["latency_ms"] for row in steps}
+    figure, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
     for place, row in enumerate(steps):
-        milliseconds = row["latency_ms"]
-        axis.barh(place, milliseconds, color=look(row["variant"])["color"], height=0.62)
-        times = steps[place - 1]["latency_ms"] / milliseconds if place else 1
-        text = f"{milliseconds:.3g} ms"
-        if place:
-            faster = f"{times:.3g} × faster" if times > 1 else f"{1 / times:.3g} × slower"
-            text += ", the same" if abs(times - 1) < 0.005 else f", {faster}"
-        axis.text(milliseconds * 1.08, place, text, va="center", fontsize=8)
-    axis.set_yticks(range(len(steps)), [row["variant"] for row in steps])
+        latency = row["latency_ms"]
+        style = look(row["variant"])
+        lowest, highest = row.get("lowest_ms") or latency, row.get("highest_ms") or latency
+        axis.plot([lowest, highest], [place, place], color=style["color"], linewidth=5, alpha=0.5,
+                  solid_capstyle="butt")
+        axis.plot([latency], [place], marker="o", markersize=6.5, color=style["color"])
+        text = f"{latency:.3g} ms"
+        if row.get("rounds"):
+            text += f" ({100 * (highest - lowest) / latency:.1f} %)"
+        base = base_of[row["variant"]]
+        if base:
+            times = latency_of[base] / latency
+            text += f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
+            text += f" than {base}" if base != steps[place - 1]["variant"] else ""
+        axis.text(highest * 1.2, place, text, va="center", fontsize=8)
+    axis.set_yticks(range(len(steps)), [label_of(row["variant"]) for row in steps])
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.set_xlim(min(row["latency_ms"] for row in steps) / 2, longest * 12)
+    latencies = [row["latency_ms"] for row in steps]
+    axis.set_xlim(min(latencies) / 2, max(latencies) * 25)
     plain_numbers(axis.xaxis)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel("latency, ms (logarithmic)")
-    p = steps[0]
-    mask = "causal" if p["causal"] else "full"
-    axis.set_title(f"Forward, batch {p['batch']}, heads {p['heads']}, N = {p['seqlen_q']}, D = {p['head_dim']}, {p['dtype']}, {mask}",
-                   loc="left")
-    finish(figure, [], steps, "ladder.jsonl")
+    axis.set_xlabel("latency, ms (logarithmic: the same distance is the same factor)")
+    axis.set_title("Forward, " + problem(steps[0]), loc="left")
+    words = "Faster, slower: than the row above, or than the kernel named."
+    if any(row.get("rounds") for row in steps):
+        words += " In brackets: the spread, the slowest round minus the fastest."
+    files = "ladder.jsonl" + (", fp8.jsonl" if any(row["stage"] == "06_fp8" for row in steps) else "")
+    finish(figure, [], steps, files, words=[words])
     save(figure, "ladder.svg", options.out)
 
 
 # ---- against length ----
 
-def against_length(column, label, name, edge):
-    """A panel a head dim and mask. What is out of memory has no figure: it is marked at an edge, 0 the lower, 1 the upper."""
-    rows = forward_rows()
+def against_length(column, label, name, logarithmic):
+    """A panel a head dim and mask. What is out of memory has no figure: it is marked at the edge where it would be."""
+    rows, others = forward_rows(), peers()
     head_dims = sorted({row["head_dim"] for row in rows}, key=int)
     masks = [mask for mask in ("false", "true") if any(row["causal"] == mask for row in rows)]
-    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.1 * len(head_dims)),
+    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.3 * len(head_dims)),
                                   sharex=True, sharey=True, squeeze=False)
     lengths = {int(row["seqlen_k"]) for row in rows}
+    alone = min((int(row["seqlen_k"]) for row in rows if row["batch"] == "1"), default=None)
+    if all(row["batch"] == "1" for row in rows):
+        alone = None
     for i, head_dim in enumerate(head_dims):
-        for j, mask in enumerate(masks):
+        for j, causal in enumerate(masks):
             axis = panels[i][j]
+            mask = "causal" if causal == "true" else "full"
             lost = 0
-            for variant, line in series(rows, head_dim=head_dim, causal=mask).items():
-                known = [(int(row["seqlen_k"]), number(row[column])) for row in line if number(row[column]) is not None]
+            for variant, line in series(rows, head_dim=head_dim, causal=causal).items():
+                known = [(int(row["seqlen_k"]), number(row[column])) for row in line if number(row[column])]
                 if known:
-                    axis.plot(*zip(*known), label=variant, **look(variant))
+                    axis.plot(*zip(*known), label=label_of(variant), **look(variant))
                 for row in line:
                     if is_out_of_memory(row):  # one beside the other
-                        height = 0.97 - 0.055 * lost if edge else 0.03 + 0.055 * lost
-                        axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8, linestyle="",
-                                  color=look(variant)["color"], transform=axis.get_xaxis_transform(), clip_on=False)
+                        height = 0.97 - 0.055 * lost if logarithmic else 0.03 + 0.055 * lost
+                        axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8,
+                                  linestyle="", color=look(variant)["color"], transform=axis.get_xaxis_transform(),
+                                  clip_on=False)
                         lost += 1
+            for peer, (peer_name, dashes) in PEERS.items():
+                line = others.get((peer, head_dim, mask))
+                if line:
+                    axis.plot([n for n, _, _ in line], [ms if logarithmic else tflops for _, ms, tflops in line],
+                              color=INK, linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
+            if alone:
+                axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
             length_axis(axis, lengths)
-            axis.set_yscale("log")
-            plain_numbers(axis.yaxis)
-            axis.set_title(f"D = {head_dim}, {'causal' if mask == 'true' else 'full'}", loc="left")
+            if logarithmic:
+                axis.set_yscale("log")
+                plain_numbers(axis.yaxis)
+            axis.set_title(f"D = {head_dim}, {mask}", loc="left")
             if i == len(head_dims) - 1:
                 axis.set_xlabel("sequence length N")
             if j == 0:
                 axis.set_ylabel(label)
-    panels[0][0].plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=1.8, label="out of memory at this length")
+    if any(is_out_of_memory(row) for row in rows):
+        panels[0][0].plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=1.8,
+                          label="out of memory at this length")
+    if not logarithmic:
+        panels[0][0].set_ylim(bottom=0)  # of all: they share it
     figure.tight_layout()
-    finish(figure, panels.flat, rows, "sweep.csv; " + tokens_of(rows), 4)
+    finish(figure, panels.flat, rows,
+           ", ".join(filter(None, ("sweep.csv", PEERS_FILE if others else None, tokens_of(rows)))), 3,
+           kinks(rows, alone))
     save(figure, name, options.out)
 
 
+def kinks(rows, alone):
+    """Why the lines bend."""
+    words = []
+    if alone:
+        words.append(f"Dotted line: from N = {alone} on the batch is 1. To the left batch · N is the same everywhere, "
+                     "so the work grows as N (twice the N, twice the latency, the same TFLOP/s); to the right it grows "
+                     "as N² (four times the latency).")
+    if not rows[0]["cuda"]:
+        words.append("Times of the CPU device, a simulator. On a GPU the order of the lines is another one.")
+    else:
+        words.append("Rising from the left: with few keys a block's fixed cost (load Q, start, store O) weighs more; "
+                     "under a causal mask, so do the tiles on the diagonal, which are visited whole.")
+        words.append("03_fa1 and 04_fa2/epilogue have one block for each head of each batch entry. Once the batch is "
+                     "so small that these are fewer than the multiprocessors, half the batch leaves half as many at "
+                     "work: TFLOP/s fall until the batch is 1.")
+    return words
+
+
 def tokens_of(rows):
-    tokens = max(int(row["batch"]) * int(row["seqlen_q"]) for row in rows if int(row["batch"]) > 1) if any(
-        int(row["batch"]) > 1 for row in rows) else 0
+    tokens = max((int(row["batch"]) * int(row["seqlen_q"]) for row in rows if int(row["batch"]) > 1), default=0)
     widths = {int(row["heads"]) * int(row["head_dim"]) for row in rows}
     batch = f"batch = {tokens} / N, at least 1" if tokens else "batch 1"
     return batch + (f", heads = {widths.pop()} / D" if len(widths) == 1 else "") + f", {rows[0]['dtype']}"
 
 
 def memory():
-    rows = [row for row in forward_rows() if row["causal"] == "false" and number(row["tensor_bytes"])]
+    """Bytes of one batch entry, so that N and N² are what one sees. Variants with the same bytes are one line."""
+    rows = [row for row in forward_rows() if number(row["tensor_bytes"])]
     head_dim = max((row["head_dim"] for row in rows), key=int)
-    figure, axis = plt.subplots(figsize=(6.2, 3.8))
-    lengths = {int(row["seqlen_k"]) for row in rows}
+    lines = {}
     for variant, line in series(rows, head_dim=head_dim).items():
-        points = [(int(row["seqlen_k"]), (number(row["tensor_bytes"]) + number(row["workspace_bytes"])) / 2**30)
-                  for row in line]
-        axis.plot(*zip(*points), label=variant, **look(variant))
-        for row, point in zip(line, points):
-            if is_out_of_memory(row):
-                axis.plot(*point, marker="x", markersize=10, markeredgewidth=2, linestyle="", color=look(variant)["color"])
-    axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="asked for, and not there")
-    length_axis(axis, lengths)
+        lines[variant] = {int(row["seqlen_k"]): (number(row["tensor_bytes"]) + number(row["workspace_bytes"]))
+                          / int(row["batch"]) for row in line}
+    unit, name = (2**30, "GiB") if max(max(line.values()) for line in lines.values()) > 2**30 else (2**20, "MiB")
+    same = lambda a, b: any(n in b for n in a) and all(abs(a[n] - b[n]) < 0.02 * b[n] for n in a if n in b)
+    groups = []  # of variants, the most bytes first
+    for variant in sorted(lines, key=lambda variant: -lines[variant][max(lines[variant])] / max(lines[variant])):
+        group = next((group for group in groups if same(lines[variant], lines[group[0]])), None)
+        if group:
+            group.append(variant)
+        else:
+            groups.append([variant])
+    figure, axis = plt.subplots(figsize=(7.6, 3.9))
+    for group in groups:
+        points = sorted({n: bytes_ / unit for variant in group for n, bytes_ in lines[variant].items()}.items())
+        axis.plot(*zip(*points), label=", ".join(shorter(sorted(group), lines)), **look(sorted(group)[-1]))
+        (before, less), (last, most) = (points[:1] + points)[-2:]
+        if last == 2 * before and group in (groups[0], groups[-1]):
+            axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most),
+                          (-8, 6 if group is groups[0] else -52), textcoords="offset points", ha="right", fontsize=8)
+    for row in rows:
+        if is_out_of_memory(row) and row["head_dim"] == head_dim:
+            n = int(row["seqlen_k"])
+            axis.plot([n], [lines[row["variant"]][n] / unit], marker="x", markersize=10, markeredgewidth=2,
+                      linestyle="",
+                      color=INK)
+    if any(is_out_of_memory(row) for row in rows):
+        axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="asked for, and not there")
+    length_axis(axis, {n for line in lines.values() for n in line})
     axis.set_yscale("log")
     plain_numbers(axis.yaxis)
     axis.set_xlabel("sequence length N")
-    axis.set_ylabel("tensors + workspace, GiB")
-    axis.set_title(f"D = {head_dim}, full", loc="left")
-    finish(figure, [axis], rows, "sweep.csv; " + tokens_of(rows))
+    axis.set_ylabel(f"tensors + workspace, {name} (logarithmic)")
+    p = rows[0]
+    heads = next(row["heads"] for row in rows if row["head_dim"] == head_dim)
+    axis.set_title(f"Batch 1, {heads} heads, D = {head_dim}, {p['dtype']}", loc="left")
+    finish(figure, [axis], rows, "sweep.csv (bytes over batch)", 1)
     save(figure, "memory.svg", options.out)
+
+
+def shorter(group, variants):
+    """'04_fa2/split_q', 'tuned' or, if all variants of a stage are there, '04_fa2'."""
+    names, before = [], None
+    for variant in group:
+        stage = variant.split("/")[0]
+        if all(other in group for other in variants if other.split("/")[0] == stage):
+            names += [stage] if stage != before else []
+        else:
+            names.append(variant if stage != before else variant.split("/")[1])
+        before = stage
+    return names
 
 
 # ---- the roofline ----
 
 def roofline():
-    """TFLOP/s measured over FLOPs a byte counted by the trace, as if nothing were cached."""
+    """TFLOP/s measured over FLOPs a byte asked for, both for the ladder's problem."""
     steps = [row for row in json_rows("ladder.jsonl") if row["tflops"]]
     intensity = {row["variant"]: number(row["FLOPs a byte"]) for row in csv_rows("../intensity.tsv", "\t")}
     ceilings = {row["what"]: number(row["figure"]) for row in csv_rows("ceilings.tsv", "\t")}
-    bandwidth, peak, fma = ceilings["device memory"], ceilings["mma.sync"], ceilings["fp32 FMA"]
-    figure, axis = plt.subplots(figsize=(6.4, 4.0))
+    bandwidth = ceilings["device memory"]
+    figure, axis = plt.subplots(figsize=(7.4, 4.3))
     left, right = 0.25, 2000
-    bytes_a_flop = [left, peak / bandwidth, right]
-    axis.plot(bytes_a_flop, [min(peak, bandwidth * x) for x in bytes_a_flop], color=INK, linewidth=1.4)
-    axis.plot([fma / bandwidth, right], [fma, fma], color=INK, linewidth=1, linestyle=":")
-    axis.text(right, peak * 1.08, f"mma.sync, {peak:g} TFLOP/s", ha="right", va="bottom", fontsize=7.5)
-    axis.text(right, fma * 1.08, f"CUDA cores, {fma:g} TFLOP/s", ha="right", va="bottom", fontsize=7.5)
-    axis.text(left * 1.3, left * 1.3 * bandwidth * 1.35, f"device memory, {bandwidth:g} TB/s", ha="left", va="bottom",
-              fontsize=7.5, rotation=33, rotation_mode="anchor")
+    roofs = [(ceilings[what], name) for what,
+             name in (("wgmma, 16 bits", "wgmma"), ("mma.sync", "mma.sync"), ("fp32 FMA", "CUDA cores"))
+             if what in ceilings]
+    highest = max(peak for peak, _ in roofs)
+    for peak, name in roofs:  # the highest is named above its line, the others below
+        above = peak == highest
+        axis.plot([peak / bandwidth, right], [peak, peak], color=INK, linewidth=1.4 if above else 1,
+                  linestyle="-" if above else ":")
+        axis.text(right, peak * (1.06 if above else 0.94), f"{name}, {peak:.3g} TFLOP/s", ha="right",
+                  va="bottom" if above else "top", fontsize=7.5)
+    axis.plot([left, highest / bandwidth], [left * bandwidth, highest], color=INK, linewidth=1.4)
+    axis.text(1.1, 1.1 * bandwidth / 2.2, f"device memory, {bandwidth:g} TB/s", ha="left", va="center", fontsize=7.5)
     for row in steps:
-        x = intensity.get(row["variant"])
-        if x:
-            style = look(row["variant"])
-            style["linestyle"], style["markersize"] = "", 7
-            axis.plot([x], [row["tflops"]], label=row["variant"], **style)
+        if intensity.get(row["variant"]):
+            hollow = {"markerfacecolor": "none"} if row["variant"].endswith("/fma") else {}
+            style = dict(look(row["variant"]), linestyle="", markersize=7, **hollow)
+            axis.plot([intensity[row["variant"]]], [row["tflops"]], label=row["variant"], **style)
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlim(left, right)
     plain_numbers(axis.xaxis)
     plain_numbers(axis.yaxis)
-    axis.set_xlabel("FLOPs a byte of device memory asked for, before any cache")
-    axis.set_ylabel("TFLOP/s")
-    finish(figure, [axis], steps, "ladder.jsonl, intensity.tsv, ceilings.tsv. Above the roof: L2 serves what is asked for again")
+    axis.set_xlabel("FLOPs a byte of device memory asked for, before any cache (logarithmic)")
+    axis.set_ylabel("TFLOP/s (logarithmic)")
+    axis.set_title(problem(steps[0])[0].upper() + problem(steps[0])[1:], loc="left")
+    finish(figure, [axis], steps, "ladder.jsonl, intensity.tsv, ceilings.tsv", 4,
+           ["Above the slope: L2 serves what is asked for again. Far below: the kernel waits for something else."])
     save(figure, "roofline.svg", options.out)
 
 
@@ -259,7 +421,8 @@ def splits():
     figure, axis = plt.subplots(figsize=(5.6, 3.3))
     axis.plot(*zip(*speeds), label="--splits n", **look("07_flash_decoding/split_k"))
     if automatic:
-        axis.axhline(automatic[0], color=INK, linewidth=1, linestyle="--", label=f"--splits auto: {automatic[0]:.4g} GB/s")
+        axis.axhline(automatic[0], color=INK, linewidth=1, linestyle="--",
+                     label=f"--splits auto: {automatic[0]:.4g} GB/s")
     axis.set_xscale("log", base=2)
     axis.set_xticks([n for n, _ in speeds if n & (n - 1) == 0])
     axis.xaxis.set_major_formatter(thousands)
@@ -294,20 +457,22 @@ def fp8_errors():
 
 DRAWINGS = (
     ("ladder.svg", ["ladder.jsonl"], ladder),
-    ("latency.svg", ["sweep.csv"], lambda: against_length("latency_ms", "latency, ms (logarithmic)", "latency.svg", 1)),
-    ("tflops.svg", ["sweep.csv"], lambda: against_length("tflops", "TFLOP/s (logarithmic)", "tflops.svg", 0)),
+    ("latency.svg", ["sweep.csv"],
+     lambda: against_length("latency_ms", "latency, ms (logarithmic)", "latency.svg", True)),
+    ("tflops.svg", ["sweep.csv"], lambda: against_length("tflops", "TFLOP/s", "tflops.svg", False)),
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
     ("splits.svg", ["splits.tsv"], splits),
     ("fp8_errors.svg", ["fp8_errors.tsv"], fp8_errors),
 )
 
-if not os.path.isdir(options.results):
-    print(f"plots.py: --results {options.results}: choose a folder of notes/results", file=sys.stderr)
-    sys.exit(2)
+print(f"plots of {options.results}" + ("" if options.notes else "; of others: --results FOLDER"))
+print(f"into {options.out}" + ("" if options.notes else "; the notes' own pictures are drawn by: make pictures"))
 for picture, files, draw in DRAWINGS:
-    missing = [path_of(file) for file in files if not os.path.exists(path_of(file))]
+    missing = [path_of(file) for file in files if not is_there(file)]
     if missing:
         print(f"{picture}: not drawn, {missing[0]} is not there")
+    elif "sweep.csv" in files and not any(number(row["latency_ms"]) for row in forward_rows()):
+        print(f"{picture}: not drawn, {path_of('sweep.csv')} has no forward pass with as many queries as keys")
     else:
         draw()

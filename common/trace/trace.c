@@ -89,6 +89,7 @@ static void record_for(int agent, const void *address, size_t bytes, SiteKind ki
     if (counted)
         warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
     race_access(r, agent == SELF ? thread->number : agent, site, offset, bytes);
+    watch_access(r, tensor, kind, offset, bytes);
 }
 static void record(const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
     record_for(SELF, address, bytes, kind, place, counted);
@@ -168,12 +169,14 @@ void __tsan_atomic_thread_fence(void) {
 /* The linker (--wrap) sends calls of expf and exp2f here. */
 float __real_expf(float x);
 float __real_exp2f(float x);
-static void count_exponential(void) {
-    if (trace_self)
-        trace_self->exponentials++;
+static void count_exponential(const void *place) {
+    if (!trace_self)
+        return;
+    trace_self->exponentials++;
+    watch_work(trace_self, simt_self->current->number / SIMT_WARP, WATCH_EXPONENTIAL, place, 0);
 }
-float __wrap_expf(float x) { return count_exponential(), __real_expf(x); }
-float __wrap_exp2f(float x) { return count_exponential(), __real_exp2f(x); }
+float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
+float __wrap_exp2f(float x) { return count_exponential(PLACE), __real_exp2f(x); }
 
 /* ---- what the machine and the twins call ---- */
 
@@ -184,8 +187,10 @@ void trace_beside_read(const void *address, size_t bytes) { record(address, byte
 void trace_beside_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 0); }
 
 void trace_async_read(const void *address, size_t bytes) {
-    if (trace_self)
-        record_for(order_wgmma_agent(&trace_self->order), address, bytes, SITE_READ, PLACE, 0);
+    if (!trace_self)
+        return;
+    record_for(order_wgmma_agent(&trace_self->order), address, bytes, SITE_READ, PLACE, 0);
+    watch_async(trace_self, PLACE);
 }
 void trace_async_write(const void *address, size_t bytes, const void *barrier) {
     if (trace_self)
@@ -197,12 +202,20 @@ void trace_async_write(const void *address, size_t bytes, const void *barrier) {
         if (trace_self)                                                                                                     \
             order_##name(__VA_ARGS__);                                                                                      \
     }
-ORDER(release, const void *barrier, &trace_self->order, barrier)
-ORDER(phase, const void *barrier, &trace_self->order, barrier)
-ORDER(acquire, const void *barrier, &trace_self->order, barrier)
 ORDER(batch, void, &trace_self->order)
 ORDER(wait, int pending, &trace_self->order, pending)
 ORDER(proxy_fence, void, &trace_self->order)
+#undef ORDER
+#define ORDER(name, NAME)                                                                                                   \
+    void trace_##name(const void *barrier) {                                                                                \
+        if (!trace_self)                                                                                                    \
+            return;                                                                                                         \
+        order_##name(&trace_self->order, barrier);                                                                          \
+        watch_order(trace_self, WATCH_##NAME, barrier);                                                                     \
+    }
+ORDER(release, RELEASE)
+ORDER(phase, PHASE)
+ORDER(acquire, ACQUIRE)
 
 void trace_wide_atomic(const void *address, int words) {
     record_atomic(address, 4 * (size_t)words, PLACE);
@@ -224,6 +237,7 @@ void trace_block_begins(size_t block) {
     order_block_begins(&r->order);
     for (int warp = 0; warp < MAX_WARPS; warp++)
         r->warps[warp].returned = 0;
+    watch_block_begins(r);
 }
 
 void trace_barrier(void) {
@@ -234,20 +248,24 @@ void trace_barrier(void) {
     order_barrier(&r->order);
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         warp_flush(r, warp);
+    watch_barrier(r, simt_self->barrier.what, simt_self->barrier.caller);
 }
 
 void trace_collective(const char *what, int warp, unsigned lanes) {
     Recorder *r = trace_self;
     if (!r)
         return;
-    if (what)
+    const Place *at = &simt_self->current->place;
+    if (what) {
         result_count(r->collectives, what, 1);
+        watch_work(r, warp, what, at->what == what ? at->caller : NULL, result_flops(what));
+    }
     if (lanes != simt_self->warps[warp].exists)
         return; /* a part of the warp: the others may be anywhere */
     warp_flush(r, warp);
     /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
     if (what && strcmp(what, "__syncwarp") == 0)
-        order_warp(&r->order, warp);
+        order_warp(&r->order, warp), watch_warp(r, warp);
 }
 
 void trace_thread_returns(void) {
@@ -258,6 +276,8 @@ void trace_thread_returns(void) {
     r->warps[warp].returned |= 1u << number % SIMT_WARP;
     if (r->warps[warp].returned == simt_self->warps[warp].exists)
         warp_flush(r, warp);
+    if (simt_self->returned + 1 == simt_self->threads)
+        watch_block_ends(r);
 }
 
 /* ---- a launch, a trace ---- */
@@ -274,13 +294,14 @@ void trace_launch_begins(void) {
     add_tensor(SHARED_MEMORY_NAME, NULL, 0);
     device_each_allocation(add_tensor);
     race_launch_begins(recorders, simt_workers());
+    watch_launch_begins(recorders, simt_workers());
 }
 
 void trace_launch_ends(void) {
     trace_self = NULL; /* the launching thread goes on with code of the host */
     if (!recording)
         return;
-    result_add_launch(recorders, simt_workers());
+    watch_launch_ends(recorders, simt_workers(), result_add_launch(recorders, simt_workers()));
     race_launch_ends(recorders, simt_workers());
 }
 
@@ -291,6 +312,7 @@ void trace_kernel_fails(void) {
 
 void trace_begin(void) {
     result_clear();
+    watch_clear();
     recording = 1;
 }
 

@@ -93,6 +93,12 @@ void trace_print_races(const Trace *trace, FILE *to);
  * `predicted`: what formulas say (Variant.predict). `chip`: a name from roofline.h. */
 void trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
                  int predicted_count, const char *chip, int json);
+
+/* Writes the data of a page to watch them (trace_page.c): everything launched between trace_page_begin and trace_page_end is
+ * recorded step by step too, trace_page_variant writes what the last trace_end ended. A file that cannot be written ends the program. */
+void trace_page_begin(const char *path, const char *stage, const Problem *p, const int *key_lengths, const char *chip);
+void trace_page_variant(const char *name);
+void trace_page_end(void);
 #endif
 
 #ifdef __cplusplus

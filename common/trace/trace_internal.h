@@ -7,6 +7,8 @@
  *     trace_source.c  from a place in the program to a source line
  *     trace_result.c  what all this adds up to: the Trace of trace.h
  *     trace_report.c  prints it
+ *     trace_watch.c   records what happened step by step, if somebody watches
+ *     trace_page.c    writes that for the page of `make watch-<stage>`
  */
 #ifndef FA_TRACE_INTERNAL_H
 #define FA_TRACE_INTERNAL_H
@@ -81,6 +83,7 @@ typedef struct {
     Ordering order;
     int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
     uint32_t fenced, seen; /* __threadfence since the block began; see race_atomic */
+    struct Watch *watch;   /* NULL: nobody watches */
 } Recorder;
 
 extern __thread Recorder *trace_self; /* this worker's, while a launch is recorded; else NULL */
@@ -112,8 +115,27 @@ void source_lines(const Site *sites, int count, SourceLine *lines);
 extern Trace trace_result;
 void result_clear(void);
 void result_count(TraceCollective *collectives, const char *what, uint64_t count); /* adds to those of this kind */
-void result_add_launch(Recorder *const *recorders, int count);
+int result_add_launch(Recorder *const *recorders, int count);                      /* returns the kernel's number */
+unsigned result_flops(const char *what);   /* of one such collective; 0 if it multiplies nothing */
+const SiteCount *result_sites(int kernel); /* one a site */
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
 void result_finish(void);
+
+/* trace_watch.c; they do nothing if nobody watches. `warp`, `number`: the warp's. */
+#define WATCH_EXPONENTIAL "exponential"
+typedef struct Watch Watch;
+typedef enum { WATCH_RELEASE, WATCH_PHASE, WATCH_ACQUIRE } WatchOrder;
+void watch_clear(void);
+void watch_launch_begins(Recorder *const *recorders, int count);
+void watch_launch_ends(Recorder *const *recorders, int count, int kernel);
+void watch_block_begins(Recorder *r);
+void watch_block_ends(Recorder *r);
+void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t bytes); /* by the current thread */
+void watch_wavefronts(Recorder *r, int warp, uint64_t count);
+void watch_async(Recorder *r, const void *place); /* the current thread's warp reads shared memory by wgmma */
+void watch_work(Recorder *r, int warp, const char *what, const void *place, unsigned flops); /* place NULL: the wgmma's */
+void watch_barrier(Recorder *r, const char *what, const void *place);
+void watch_warp(Recorder *r, int warp);                               /* a __syncwarp of all its lanes */
+void watch_order(Recorder *r, WatchOrder order, const void *address); /* the current thread, at an mbarrier or the like */
 
 #endif

@@ -69,6 +69,7 @@ static void add_site(TraceKernel *kernel, int site, const SiteCount *count) {
     SiteCount *sum = &site_counts[kernel - trace_result.kernels][site];
     site_rows[kernel - trace_result.kernels][site] = (int)(row - trace_result.rows);
     sum->requests += count->requests;
+    sum->bytes += count->bytes;
     sum->cost += count->cost;
     sum->ideal += count->ideal;
     for (int direction = 0; direction < TRACE_DIRECTIONS; direction++) {
@@ -92,14 +93,19 @@ void result_count(TraceCollective *collectives, const char *what, uint64_t count
     c->count += count;
 }
 
-static void add_collective(TraceKernel *kernel, const TraceCollective *from) {
-    result_count(kernel->collectives, from->what, from->count);
+unsigned result_flops(const char *what) {
     unsigned m, n, k; /* "mma_m16n8k16": the name is the shape of the product */
-    if (sscanf(from->what, "mma_m%un%uk%u", &m, &n, &k) == 3 || sscanf(from->what, "wgmma_m%un%uk%u", &m, &n, &k) == 3)
-        kernel->mma_flops += 2 * m * n * k * from->count;
+    if (sscanf(what, "mma_m%un%uk%u", &m, &n, &k) == 3 || sscanf(what, "wgmma_m%un%uk%u", &m, &n, &k) == 3)
+        return 2 * m * n * k;
+    return 0;
 }
 
-void result_add_launch(Recorder *const *recorders, int count) {
+static void add_collective(TraceKernel *kernel, const TraceCollective *from) {
+    result_count(kernel->collectives, from->what, from->count);
+    kernel->mma_flops += result_flops(from->what) * from->count;
+}
+
+int result_add_launch(Recorder *const *recorders, int count) {
     TraceKernel *kernel = kernel_at_hand();
     kernel->launches++;
     kernel->blocks += (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
@@ -124,7 +130,10 @@ void result_add_launch(Recorder *const *recorders, int count) {
         for (int i = SHARED_TENSOR + 1; row->kernel == kernel->name && i < trace_tensor_count; i++)
             if (strcmp(row->tensor, trace_tensors[i].name) == 0)
                 race_count_unique(&trace_tensors[i], row->unique);
+    return (int)(kernel - trace_result.kernels);
 }
+
+const SiteCount *result_sites(int kernel) { return site_counts[kernel]; }
 
 /* Called by the workers, for each byte. */
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished) {

@@ -115,6 +115,7 @@ void warp_flush(Recorder *r, int warp) {
         SiteLog *log = w->sites[site];
         SiteCount *c = &r->sites[site];
         int shared = trace_sites[site].tensor == SHARED_TENSOR;
+        uint64_t before = c->cost;
         for (unsigned visit = 0; visit < log->count; visit++) {
             const Request *request = &log->requests[visit];
             c->requests++;
@@ -124,6 +125,8 @@ void warp_flush(Recorder *r, int warp) {
             else
                 count_sectors(request, c);
         }
+        if (shared)
+            watch_wavefronts(r, warp, c->cost - before);
         for (int lane = 0; lane < SIMT_WARP; lane++) {
             c->approximate |= log->visits[lane] != 0 && log->visits[lane] != log->count;
             log->visits[lane] = 0;

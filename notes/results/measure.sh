@@ -8,7 +8,8 @@
 # ROUNDS     how often each stage is run for ladder, backward, fp8 and decode, one after the other; 3
 #
 # The kernels of a round come one after the other, then the next round: what the clock and the power do meanwhile meets all alike.
-# The notes show nvidia-h200; to see your own figures there, copy your files over it, edit its machine.tsv, and run `make tables`.
+# The notes show nvidia-h200; to see your own figures there, copy your files over it, edit its machine.tsv, and run
+# `make tables pictures`. `make plots` draws them without that, into a folder beside them.
 stop() { echo "measure.sh: $1" >&2; exit 2; }
 [ $# -eq 1 ] || stop 'usage: sh notes/results/measure.sh FOLDER, a name such as my-gpu'
 case $1 in */* | .*) stop "$1: choose a name such as my-gpu, it becomes notes/results/my-gpu" ;; esac
@@ -35,7 +36,7 @@ for part in $PARTS; do
     case $part in
     ceilings) make -s ceilings DEVICE=cuda | grep -v '^  ' >"$into/ceilings.tsv" ;;
     ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl"
-        ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
+        LC_ALL=C.UTF-8 ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
     backward) rounds $ladder --no-validate -- 05_fa2_backward >"$into/backward.jsonl" ;;
     fp8) rounds $ladder -- 06_fp8 >"$into/fp8.jsonl" ;;
     decode)

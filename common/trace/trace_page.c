@@ -1,0 +1,138 @@
+/* trace_page.c - writes what the trace and trace_watch.c recorded as JSON, the data of watch.html. One object a program:
+ *
+ *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "tensors": [...], "kernels": [...]}]}
+ *
+ * A kernel has "sites" [[line, tensor, kind, requests, bytes, cost, ideal]] and "work" [[line, what, count, flops each]]. A
+ * launch has "steps", in the order of blocks:
+ *
+ *     [block, flops, exponentials, wavefronts, barriers, accumulators,
+ *      [tensor, direction, bytes, first row, last row, first column, last column, ...],       moves of device memory
+ *      [warp, tensor of the keys, first query, last query, first key, last key, ...],         products
+ *      [tensor (0: computed, -1: nothing yet), bytes, first row, last row, ...]]              shared memory; empty: as before
+ *
+ * Rows are counted through all heads, tensors are numbers in "tensors"; no rows: the first is after the last.
+ */
+#include "roofline.h"
+#include "trace_watch.h"
+
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static FILE *page;
+static const char *page_path;
+static int variant_count, launch_count; /* written */
+
+#define COMMA(i) ((i) ? "," : "")
+typedef unsigned long long Long;
+
+/* ---- kernels ---- */
+
+static void print_kernel(int number, const SourceLine *lines) {
+    const TraceKernel *kernel = &trace_result.kernels[number];
+    const SiteCount *sites = result_sites(number);
+    int printed = 0, work_count;
+    const Work *works = watch_works(&work_count);
+    fprintf(page, "%s\n{\"name\":\"%s\",\"blocks\":%llu,\"threads\":%llu,\"shared\":%llu,\"sites\":[", COMMA(number),
+            kernel->name, (Long)kernel->blocks, (Long)kernel->threads, (Long)kernel->shared_bytes);
+    for (int i = 0; i < trace_site_count; i++) {
+        if (!sites[i].requests)
+            continue;
+        fprintf(page, "%s[\"%s\",%d,%d,%llu,%llu,%llu,%llu]", COMMA(printed++), lines[i], trace_sites[i].tensor,
+                trace_sites[i].kind, (Long)sites[i].requests, (Long)sites[i].bytes, (Long)sites[i].cost,
+                (Long)sites[i].ideal);
+    }
+    fprintf(page, "],\"work\":[");
+    printed = 0;
+    for (int i = 0; i < work_count; i++)
+        if (works[i].kernel == number)
+            fprintf(page, "%s[\"%s\",\"%s\",%llu,%u]", COMMA(printed++), lines[trace_site_count + i], works[i].what,
+                    (Long)works[i].count, result_flops(works[i].what));
+    fprintf(page, "]}");
+}
+
+static void print_step(const Step *step) {
+    fprintf(page, "[%u,%llu,%llu,%llu,%llu,%d,[", step->block, (Long)step->flops, (Long)step->exponentials,
+            (Long)step->wavefronts, (Long)step->barriers, step->accumulators);
+    for (int i = 0; i < step->move_count; i++) {
+        const Span *s = &step->moves[i].span;
+        fprintf(page, "%s%d,%d,%llu,%u,%u,%u,%u", COMMA(i), s->tensor, step->moves[i].direction, (Long)step->moves[i].bytes,
+                s->lo, s->hi, s->left, s->right);
+    }
+    fprintf(page, "],[");
+    for (int i = 0; i < step->product_count; i++) {
+        const Product *p = &step->products[i];
+        fprintf(page, "%s%d,%d,%u,%u,%u,%u", COMMA(i), p->warp, p->keys.tensor, p->queries.lo, p->queries.hi, p->keys.lo,
+                p->keys.hi);
+    }
+    fprintf(page, "],[");
+    for (int i = 0; i < step->run_count; i++) {
+        const Span *s = &step->runs[i].span;
+        fprintf(page, "%s%d,%zu,%u,%u", COMMA(i), s->tensor, step->runs[i].bytes, s->lo, s->hi);
+    }
+    fprintf(page, "]]");
+}
+
+/* ---- the page ---- */
+
+void trace_page_begin(const char *path, const char *stage, const Problem *p, const int *key_lengths, const char *chip_name) {
+    const Chip *chip = find_chip(chip_name);
+    page = fopen(page_path = path, "w");
+    if (!page)
+        cannot_run("--watch %s: cannot be written", path);
+    variant_count = launch_count = 0;
+    fprintf(page,
+            "{\"stage\":\"%s\",\"problem\":{\"batch\":%d,\"heads\":%d,\"kv_heads\":%d,\"seqlen_q\":%d,\"seqlen_k\":%d,"
+            "\"head_dim\":%d,\"dtype\":\"%s\",\"causal\":%d,\"key_lengths\":[",
+            stage, p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal);
+    for (int i = 0; i < p->batch; i++)
+        fprintf(page, "%s%d", COMMA(i), key_length(p, key_lengths, i));
+    fprintf(
+        page,
+        "]},\n\"chip\":{\"name\":\"%s\",\"multiprocessors\":%d,\"ghz\":%g,\"gbps\":%g,\"tflops\":[%g,%g]},\n\"variants\":[",
+        chip->name, chip->multiprocessors, chip->ghz, chip->gbps, chip->tflops[0], chip->tflops[1]);
+    watch_problem(p);
+}
+
+void page_launch(const Launch *launch) {
+    fprintf(page, launch_count++ ? "," : "%s\n{\"launches\":[", COMMA(variant_count));
+    fprintf(page, "\n{\"kernel\":%d,\"file\":\"%s\",\"blocks\":%llu,\"merged_steps\":%d,\"merged_blocks\":%d,\"steps\":[",
+            launch->kernel, simt_job->file, (Long)launch->blocks, launch->merged_steps, launch->merged_blocks);
+    for (int i = 0; i < launch->count; i++) {
+        fprintf(page, "%s\n", COMMA(i));
+        print_step(&launch->steps[i]);
+    }
+    fprintf(page, "]}");
+}
+
+void trace_page_variant(const char *name) {
+    int work_count;
+    const Work *works = watch_works(&work_count);
+    size_t count = (size_t)(trace_site_count + work_count);
+    Site *places = host_alloc(count + 1, sizeof *places);
+    SourceLine *lines = host_alloc(count + 1, sizeof *lines);
+    memcpy(places, trace_sites, (size_t)trace_site_count * sizeof *places);
+    for (int i = 0; i < work_count; i++)
+        places[trace_site_count + i].place = works[i].place;
+    source_lines(places, (int)count, lines);
+
+    fprintf(page, "],\n\"name\":\"%s\",\"tensors\":[", name);
+    for (int i = 0; i < trace_tensor_count; i++)
+        fprintf(page, "%s\"%s\"", COMMA(i), trace_tensors[i].name);
+    fprintf(page, "],\"kernels\":[");
+    for (int i = 0; i < trace_result.kernel_count; i++)
+        print_kernel(i, lines);
+    fprintf(page, "]}");
+    variant_count++, launch_count = 0;
+    free(lines);
+    free(places);
+}
+
+void trace_page_end(void) {
+    fprintf(page, "]}\n");
+    watch_problem(NULL);
+    if (ferror(page) | fclose(page))
+        cannot_run("--watch %s: cannot be written", page_path);
+}

@@ -1,0 +1,503 @@
+/* trace_watch.c - records what happened step by step, for the page of `make watch-<stage>` (watch.html, notes/trace.md).
+ *
+ * Time. On the CPU device threads run one after another, so their order says nothing. What a kernel does say is what comes
+ * after what, and that is all a *step* is: each warp counts its steps, and goes on to the next one at __syncthreads, where
+ * all warps go on with the highest count, at __syncwarp, and where it acquires a barrier, with one more than the highest
+ * count of those who arrived there (Lamport's logical clock). What a block's warps do in their step t is step t of the block.
+ *
+ * Places. Each word of shared memory has its *origin*: the rows of the tensor it was copied from, which is what the thread
+ * read last of device memory, if it has read nothing of shared memory since; else it was computed. A warp that reads words
+ * of shared memory that came from Q and K, or Q and K themselves, multiplies these rows and those: a *product*, a rectangle
+ * of S. Rows of Q that were read in an earlier step stay in registers and count until others are read.
+ */
+#include "trace_watch.h"
+
+#include "../host/allocation.h"
+#include "../host/errors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORD = 4, CHUNK = 16, MAX_STEPS = 4000, MAX_RUNS = 12 };
+
+/* ---- where a tensor's bytes lie on the map of S ---- */
+
+/* OTHER: its rows are queries' or keys', but no product reads them. A tensor that is not in the table has bytes and no place. */
+typedef enum { NOWHERE, QUERIES, KEYS, VALUES, SCORES, OTHER } Side;
+enum { OF_KEYS = 1, TRANSPOSED = 2 /* [matrix][head_dim][keys] */ };
+/* clang-format off */
+static const struct { const char *name; Side side; int how; } PLACES[] = {
+    {"Q", QUERIES, 0}, {"Q8", QUERIES, 0}, {"dO", QUERIES, 0}, {"K", KEYS, OF_KEYS}, {"K8", KEYS, OF_KEYS}, {"K cache", KEYS, OF_KEYS},
+    {"V", VALUES, OF_KEYS}, {"VT8", VALUES, OF_KEYS | TRANSPOSED}, {"V cache", VALUES, OF_KEYS}, {"dK", OTHER, OF_KEYS}, {"dV", OTHER, OF_KEYS},
+    {"S", SCORES, 0}, {"P", SCORES, 0}, {"O", OTHER, 0}, {"LSE", OTHER, 0}, {"O accumulator", OTHER, 0}, {"l", OTHER, 0}, {"m", OTHER, 0},
+    {"dQ", OTHER, 0},
+};
+/* clang-format on */
+static struct {
+    Side side;
+    size_t rows, row_bytes; /* transposed: keys of a matrix, bytes of one */
+    int transposed;
+} shapes[MAX_TENSORS];
+static const Problem *problem; /* NULL: nobody watches */
+
+static void place_tensors(const Problem *p) {
+    memset(shapes, 0, sizeof shapes);
+    for (int i = 0; i < trace_tensor_count; i++)
+        for (size_t k = 0; k < sizeof PLACES / sizeof *PLACES; k++) {
+            int of_keys = PLACES[k].how & OF_KEYS, transposed = PLACES[k].how & TRANSPOSED;
+            size_t matrices = (size_t)p->batch * (of_keys ? p->kv_heads : p->heads),
+                   seqlen = of_keys ? p->seqlen_k : p->seqlen_q;
+            if (strcmp(trace_tensors[i].name, PLACES[k].name) != 0)
+                continue;
+            shapes[i].side = PLACES[k].side;
+            shapes[i].transposed = transposed;
+            shapes[i].rows = transposed ? seqlen : matrices * seqlen;
+            shapes[i].row_bytes = trace_tensors[i].bytes / (transposed ? matrices : shapes[i].rows);
+        }
+}
+
+static uint32_t least(size_t a, size_t b) { return (uint32_t)(a < b ? a : b); }
+static uint32_t most(size_t a, size_t b) { return (uint32_t)(a > b ? a : b); }
+
+static void widen(Span *a, const Span *b) {
+    a->lo = least(a->lo, b->lo), a->hi = most(a->hi, b->hi);
+    a->left = least(a->left, b->left), a->right = most(a->right, b->right);
+}
+static Span no_rows(int tensor) { return (Span){tensor, UINT32_MAX, 0, UINT32_MAX, 0}; }
+
+static Span span_of(int tensor, size_t offset, size_t bytes) {
+    size_t rows = shapes[tensor].rows, row_bytes = shapes[tensor].row_bytes;
+    if (shapes[tensor].side == NOWHERE)
+        return no_rows(tensor);
+    size_t row = offset / row_bytes, byte = offset % row_bytes;
+    if (shapes[tensor].transposed) {
+        size_t key = byte % (row_bytes / problem->head_dim);
+        return (Span){tensor, (uint32_t)(row * rows) + least(key, rows - 1),
+                      (uint32_t)(row * rows) + least(key + bytes, rows) - 1, 0, 0};
+    }
+    Span span = {tensor, (uint32_t)row, (uint32_t)((offset + bytes - 1) / row_bytes), 0, 0};
+    if (shapes[tensor].side == SCORES) {
+        size_t element = row_bytes / problem->seqlen_k;
+        span.left = (uint32_t)(byte / element), span.right = least((byte + bytes - 1) / element, problem->seqlen_k - 1);
+    }
+    return span;
+}
+
+/* ---- what is recorded ---- */
+
+/* One more element, zeroed. Capacities are powers of two. */
+#define APPEND(array, count) ((array) = grown((array), (count), sizeof *(array)), &(array)[(count)++])
+static void *grown(void *array, int count, size_t size) {
+    if ((count & (count - 1)) == 0)
+        array = host_resize(array, count ? 2 * (size_t)count : 1, size);
+    memset((char *)array + (size_t)count * size, 0, size);
+    return array;
+}
+
+/* What a warp read last of Q or P, of K, and of V, and in which step. */
+typedef struct {
+    Span span;
+    uint32_t time;
+} Operand;
+enum { OPERAND_Q, OPERAND_K, OPERAND_V, OPERANDS };
+
+typedef struct {
+    uint32_t time;
+    Operand operands[OPERANDS];
+    const void *accumulators[256]; /* those of this step's mma */
+    int accumulator_count;
+    uint64_t flops; /* of this step */
+    const void *async_place;
+} WarpWatch;
+
+typedef struct {
+    Span span; /* of device memory, read last; tensor 0: it was stored, or something else came between */
+    size_t bytes;
+    int pending;
+} Load;
+
+/* A worker's, for the block at hand, and then the steps of all its blocks. */
+struct Watch {
+    WarpWatch warps[MAX_WARPS];
+    Load loads[SIMT_MAX_BLOCK];
+    Span *origin;  /* of each word of shared memory */
+    Span *content; /* of each chunk, as of the last closed step */
+    struct {
+        const void *address;
+        uint32_t pending, complete;
+    } barriers[MAX_BARRIERS];
+    int barrier_count;
+    Step *steps, *done;
+    int step_count, closed, done_count;
+    Work *works;
+    int work_count;
+};
+
+static Work *works; /* of all launches */
+static int work_count;
+
+/* ---- steps ---- */
+
+static Step *step_at(Watch *w, uint32_t time) {
+    while ((uint32_t)w->step_count <= time)
+        *APPEND(w->steps, w->step_count) = (Step){.block = trace_self->block, .time = (uint32_t)w->step_count - 1};
+    return &w->steps[time];
+}
+
+static void add_operand(WarpWatch *warp, const Span *span) {
+    Side side = shapes[span->tensor].side;
+    Operand *operand = &warp->operands[side == KEYS ? OPERAND_K : side == VALUES ? OPERAND_V : OPERAND_Q];
+    if (side == NOWHERE || side == OTHER)
+        return;
+    if (operand->span.tensor && operand->time == warp->time)
+        widen(&operand->span, span);
+    else
+        *operand = (Operand){*span, warp->time};
+}
+
+/* What a thread read of device memory, and did not copy to shared memory, is an operand. */
+static void settle(Watch *w, int thread) {
+    Load *load = &w->loads[thread];
+    if (load->pending)
+        add_operand(&w->warps[thread / SIMT_WARP], &load->span);
+    load->pending = 0;
+}
+
+/* The warp goes on to step `time`. Its products are those of the keys it read in this step; if there were none, but new
+ * queries and something was multiplied, those of the keys that it keeps in registers. */
+static void go_on(Watch *w, int number, uint32_t time) {
+    WarpWatch *warp = &w->warps[number];
+    for (int lane = 0; lane < SIMT_WARP; lane++) {
+        settle(w, number * SIMT_WARP + lane);
+        w->loads[number * SIMT_WARP + lane].span = no_rows(0);
+    }
+    Step *step = step_at(w, warp->time);
+    const Operand *q = &warp->operands[OPERAND_Q];
+    for (int kept = 0, found = 0; kept < 2 && !found && q->span.tensor; kept++)
+        for (const Operand *keys = q + OPERAND_K; keys <= q + OPERAND_V; keys++)
+            if (keys->span.tensor && (kept ? q->time == warp->time && warp->flops : keys->time == warp->time)) {
+                *APPEND(step->products, step->product_count) = (Product){number, q->span, keys->span};
+                found = 1;
+            }
+    if (warp->accumulator_count > step->accumulators)
+        step->accumulators = warp->accumulator_count;
+    warp->accumulator_count = 0;
+    warp->flops = 0;
+    warp->time = time;
+}
+
+/* Shared memory as the step leaves it: neighbouring chunks with rows that follow each other are a run. Where that makes many,
+ * as in a transposed tile, there is one for each tensor. */
+static void describe_shared(const Watch *w, Step *step) {
+    for (int by_tensor = 0; by_tensor == 0 || (by_tensor == 1 && step->run_count > MAX_RUNS); by_tensor++) {
+        step->run_count = 0;
+        for (size_t i = 0; i < simt_job->shared_bytes / CHUNK; i++) {
+            const Span *span = &w->content[i];
+            int k = step->run_count - 1;
+            while (k >= 0 && step->runs[k].span.tensor != span->tensor && by_tensor)
+                k--;
+            Run *run = k >= 0 ? &step->runs[k] : NULL;
+            if (!run || run->span.tensor != span->tensor ||
+                !(by_tensor || span->lo > span->hi || (span->lo >= run->span.lo && span->lo <= run->span.hi + 1))) {
+                run = APPEND(step->runs, step->run_count);
+                run->span = *span;
+            }
+            widen(&run->span, span);
+            run->bytes += CHUNK;
+        }
+    }
+}
+
+/* No warp will come back to the steps before `end`. */
+static void close_steps(Watch *w, uint32_t end) {
+    for (; (uint32_t)w->closed < end && w->closed < w->step_count; w->closed++) {
+        Step *step = &w->steps[w->closed];
+        for (int i = 0; i < step->filling_count; i++) { /* four rows of one float each share a chunk */
+            Span *held = &w->content[step->fillings[i].chunk], *span = &step->fillings[i].span;
+            if (held->tensor == span->tensor && span->lo == held->hi + 1)
+                widen(held, span);
+            else
+                *held = *span;
+        }
+        if (step->filling_count)
+            describe_shared(w, step);
+        free(step->fillings);
+        step->fillings = NULL;
+    }
+}
+
+void watch_block_ends(Recorder *r) {
+    Watch *w = r->watch;
+    if (!w)
+        return;
+    for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
+        go_on(w, warp, w->warps[warp].time);
+    close_steps(w, UINT32_MAX);
+    for (int i = 0; i < w->step_count; i++) {
+        const Step *s = &w->steps[i];
+        if (s->move_count || s->product_count || s->flops || s->wavefronts || s->exponentials || s->barriers)
+            *APPEND(w->done, w->done_count) = *s;
+    }
+    free(w->steps);
+    w->steps = NULL;
+    w->step_count = w->closed = w->barrier_count = 0;
+}
+
+/* ---- what trace.c and trace_warp.c tell ---- */
+
+void watch_block_begins(Recorder *r) {
+    Watch *w = r->watch;
+    if (!w)
+        return;
+    memset(w->warps, 0, sizeof w->warps);
+    memset(w->loads, 0, sizeof w->loads);
+    for (size_t i = 0; i < simt_job->shared_bytes / WORD; i++)
+        w->origin[i].tensor = 0;
+    for (size_t i = 0; i < simt_job->shared_bytes / CHUNK; i++)
+        w->content[i] = no_rows(-1);
+    step_at(w, 0);
+}
+
+static void move(Step *step, const Span *span, int direction, size_t bytes) {
+    Move *m = step->moves, *end = m + step->move_count;
+    while (m < end && (m->span.tensor != span->tensor || m->direction != direction))
+        m++;
+    if (m == end) {
+        m = APPEND(step->moves, step->move_count);
+        m->span = *span, m->direction = direction;
+    }
+    m->bytes += bytes;
+    widen(&m->span, span);
+}
+
+void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t bytes) {
+    Watch *w = r->watch;
+    if (!w)
+        return;
+    int thread = simt_self->current->number;
+    WarpWatch *warp = &w->warps[thread / SIMT_WARP];
+    Load *load = &w->loads[thread];
+    if (tensor != SHARED_TENSOR) {
+        Span span = span_of(tensor, offset, bytes);
+        if (kind != SITE_WRITE)
+            move(step_at(w, warp->time), &span, TRACE_READ, bytes);
+        if (kind != SITE_READ)
+            move(step_at(w, warp->time), &span, TRACE_WRITE, bytes);
+        settle(w, thread);
+        *load = kind == SITE_READ ? (Load){span, bytes, 1} : (Load){no_rows(0), 0, 0};
+        return;
+    }
+    const Span *last = NULL;
+    if (kind == SITE_READ)
+        settle(w, thread);
+    else
+        load->pending = 0;
+    for (size_t i = offset / WORD; i <= (offset + bytes - 1) / WORD && i < simt_job->shared_bytes / WORD; i++) {
+        Span *origin = &w->origin[i];
+        if (kind != SITE_READ)
+            *origin = load->span;
+        else if (origin->tensor && (!last || memcmp(last, origin, sizeof *last) != 0))
+            add_operand(warp, last = origin);
+    }
+    Step *step = step_at(w, warp->time);
+    for (size_t i = offset / CHUNK; kind != SITE_READ && i <= (offset + bytes - 1) / CHUNK; i++) {
+        Filling *latest = step->filling_count ? &step->fillings[step->filling_count - 1] : NULL;
+        if (i < simt_job->shared_bytes / CHUNK &&
+            !(latest && latest->chunk == i && latest->span.tensor == load->span.tensor))
+            *APPEND(step->fillings, step->filling_count) = (Filling){(uint32_t)i, load->span};
+    }
+    if (kind == SITE_READ || bytes >= load->bytes)
+        load->span = no_rows(0);
+}
+
+void watch_wavefronts(Recorder *r, int warp, uint64_t count) {
+    if (r->watch)
+        step_at(r->watch, r->watch->warps[warp].time)->wavefronts += count;
+}
+
+void watch_async(Recorder *r, const void *place) {
+    if (r->watch)
+        r->watch->warps[simt_self->current->number / SIMT_WARP].async_place = place;
+}
+
+static void add_work(Work **list, int *count, const Work *more) {
+    Work *work = *list, *end = work + *count;
+    while (work < end && (work->place != more->place || work->kernel != more->kernel || strcmp(work->what, more->what) != 0))
+        work++;
+    if (work < end)
+        work->count += more->count;
+    else
+        *APPEND(*list, *count) = *more;
+}
+
+void watch_work(Recorder *r, int number, const char *what, const void *place, unsigned flops) {
+    Watch *w = r->watch;
+    if (!w)
+        return;
+    WarpWatch *warp = &w->warps[number];
+    Step *step = step_at(w, warp->time);
+    Work work = {place ? place : warp->async_place, what, 0, 1};
+    int i = 0;
+    add_work(&w->works, &w->work_count, &work);
+    step->exponentials += strcmp(what, WATCH_EXPONENTIAL) == 0;
+    step->flops += flops;
+    warp->flops += flops;
+    if (strncmp(what, "mma_", 4) != 0)
+        return;
+    /* the first of an mma's operands is the accumulator; it is known by lane 0's address of it */
+    const void *accumulator = *(void **)simt_self->warps[number].operands[0];
+    while (i < warp->accumulator_count && warp->accumulators[i] != accumulator)
+        i++;
+    if (i == warp->accumulator_count && i < (int)(sizeof warp->accumulators / sizeof *warp->accumulators))
+        warp->accumulators[warp->accumulator_count++] = accumulator;
+}
+
+void watch_barrier(Recorder *r, const char *what, const void *place) {
+    Watch *w = r->watch;
+    uint32_t latest = 0;
+    if (!w)
+        return;
+    for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
+        latest = w->warps[warp].time > latest ? w->warps[warp].time : latest;
+    watch_work(r, 0, what, place, 0);
+    step_at(w, latest)->barriers++;
+    for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
+        go_on(w, warp, latest + 1);
+    close_steps(w, latest + 1);
+}
+
+void watch_warp(Recorder *r, int warp) {
+    if (r->watch)
+        go_on(r->watch, warp, r->watch->warps[warp].time + 1);
+}
+
+/* A thread arrives at a barrier; its phase is over; a thread has waited for it. */
+void watch_order(Recorder *r, WatchOrder order, const void *address) {
+    Watch *w = r->watch;
+    if (!w)
+        return;
+    int number = simt_self->current->number / SIMT_WARP, i = 0;
+    uint32_t time = w->warps[number].time;
+    while (i < w->barrier_count && w->barriers[i].address != address)
+        i++;
+    if (i == MAX_BARRIERS)
+        cannot_run("watch: more than %d barriers", MAX_BARRIERS);
+    if (i == w->barrier_count) {
+        w->barriers[w->barrier_count].pending = w->barriers[w->barrier_count].complete = 0;
+        w->barriers[w->barrier_count++].address = address;
+    }
+    if (order == WATCH_RELEASE && time + 1 > w->barriers[i].pending)
+        w->barriers[i].pending = time + 1;
+    if (order == WATCH_PHASE)
+        w->barriers[i].complete = w->barriers[i].pending;
+    if (order == WATCH_ACQUIRE && w->barriers[i].complete > time)
+        go_on(w, number, w->barriers[i].complete);
+}
+
+/* ---- a launch ---- */
+
+void watch_launch_begins(Recorder *const *recorders, int count) {
+    if (!problem)
+        return;
+    place_tensors(problem);
+    for (int i = 0; i < count; i++) {
+        Watch *w = recorders[i]->watch = host_alloc(1, sizeof *w);
+        w->origin = host_alloc(simt_job->shared_bytes / WORD + 1, sizeof *w->origin);
+        w->content = host_alloc(simt_job->shared_bytes / CHUNK + 1, sizeof *w->content);
+    }
+}
+
+static int by_block_and_time(const void *a, const void *b) {
+    const Step *s = a, *t = b;
+    return s->block != t->block ? (s->block > t->block) - (s->block < t->block) : (s->time > t->time) - (s->time < t->time);
+}
+
+/* Adds step `from` to `to`, which comes before it or, of merged blocks, beside it. */
+static void merge_step(Step *to, const Step *from) {
+    for (int i = 0; i < from->move_count; i++)
+        move(to, &from->moves[i].span, from->moves[i].direction, from->moves[i].bytes);
+    for (int i = 0; i < from->product_count; i++) {
+        const Product *product = &from->products[i];
+        int k = 0;
+        while (k < to->product_count &&
+               (to->products[k].warp != product->warp || to->products[k].keys.tensor != product->keys.tensor))
+            k++;
+        if (k == to->product_count) {
+            *APPEND(to->products, to->product_count) = *product;
+        } else {
+            widen(&to->products[k].queries, &product->queries);
+            widen(&to->products[k].keys, &product->keys);
+        }
+    }
+    if (from->run_count) {
+        free(to->runs);
+        to->runs = from->runs, to->run_count = from->run_count;
+    }
+    free(from->moves);
+    free(from->products);
+    to->wavefronts += from->wavefronts, to->flops += from->flops, to->exponentials += from->exponentials;
+    to->barriers += from->barriers;
+    to->accumulators = to->accumulators > from->accumulators ? to->accumulators : from->accumulators;
+}
+
+/* Merges neighbouring steps of a block until there are MAX_STEPS or fewer; where there are too many blocks for that, all steps
+ * of neighbouring blocks. What was merged is added up, rows are widened, and the page says so. */
+static void merge_steps(Launch *launch) {
+    int kept = 0, in_this = 0, most = launch->merged_steps = launch->merged_blocks = 1;
+    if (launch->count <= MAX_STEPS)
+        return;
+    if (launch->blocks > MAX_STEPS / 2) {
+        launch->merged_blocks = (int)((2 * launch->blocks + MAX_STEPS - 1) / MAX_STEPS);
+        most = launch->count;
+    } else {
+        most = launch->merged_steps = (2 * launch->count + MAX_STEPS - 1) / MAX_STEPS;
+    }
+    for (int i = 0; i < launch->count; i++) {
+        Step *step = &launch->steps[i], *last = kept ? &launch->steps[kept - 1] : NULL;
+        step->block -= step->block % (uint32_t)launch->merged_blocks;
+        if (last && last->block == step->block && in_this < most)
+            merge_step(last, step), in_this++;
+        else
+            launch->steps[kept++] = *step, in_this = 1;
+    }
+    launch->count = kept;
+}
+
+void watch_launch_ends(Recorder *const *recorders, int count, int kernel) {
+    Launch launch = {.kernel = kernel, .blocks = (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z};
+    if (!problem)
+        return;
+    for (int i = 0; i < count; i++) {
+        Watch *w = recorders[i]->watch;
+        for (int k = 0; k < w->done_count; k++)
+            *APPEND(launch.steps, launch.count) = w->done[k];
+        for (int k = 0; k < w->work_count; k++) {
+            w->works[k].kernel = kernel;
+            add_work(&works, &work_count, &w->works[k]);
+        }
+        free(w->done);
+        free(w->works);
+        free(w->origin);
+        free(w->content);
+        free(w);
+        recorders[i]->watch = NULL;
+    }
+    qsort(launch.steps, (size_t)launch.count, sizeof *launch.steps, by_block_and_time);
+    merge_steps(&launch);
+    page_launch(&launch);
+    for (Step *step = launch.steps; step < launch.steps + launch.count; step++) {
+        free(step->moves);
+        free(step->products);
+        free(step->runs);
+    }
+    free(launch.steps);
+}
+
+void watch_problem(const Problem *p) { problem = p; }
+
+const Work *watch_works(int *count) {
+    *count = work_count;
+    return works;
+}
+
+void watch_clear(void) { work_count = 0; }

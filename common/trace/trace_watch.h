@@ -1,0 +1,62 @@
+/* trace_watch.h - what trace_watch.c records and trace_page.c writes: the steps of all blocks. */
+#ifndef FA_TRACE_WATCH_H
+#define FA_TRACE_WATCH_H
+
+#include "trace_internal.h"
+
+/* Rows lo..hi, counted through all heads; of S and P also columns left..right. lo > hi: none. Tensor 0: computed; -1: nothing yet. */
+typedef struct {
+    int tensor;
+    uint32_t lo, hi, left, right;
+} Span;
+
+typedef struct {
+    Span span;
+    int direction;
+    uint64_t bytes;
+} Move; /* of device memory, in one step */
+typedef struct {
+    int warp;
+    Span queries, keys;
+} Product;
+typedef struct {
+    Span span;
+    size_t bytes;
+} Run; /* a stretch of shared memory that holds neighbouring rows of one tensor */
+typedef struct {
+    uint32_t chunk;
+    Span span;
+} Filling;
+
+typedef struct {
+    uint32_t block, time;
+    uint64_t wavefronts, flops, exponentials, barriers;
+    int accumulators; /* 16 x 8 each: the most that a warp adds products to */
+    Move *moves;
+    Product *products;
+    Run *runs; /* shared memory at the end of the step; none: as before */
+    int move_count, product_count, run_count;
+    Filling *fillings; /* until the step is closed */
+    int filling_count;
+} Step;
+
+typedef struct {
+    const void *place;
+    const char *what;
+    int kernel;
+    uint64_t count;
+} Work; /* what a line does but move bytes: "mma_m16n8k16", "exponential", "__syncthreads" */
+
+typedef struct {
+    int kernel;                      /* of trace_result */
+    int merged_steps, merged_blocks; /* so many neighbours were added up to one; 1: none */
+    uint64_t blocks;
+    Step *steps; /* by block */
+    int count;
+} Launch;
+
+void watch_problem(const Problem *p); /* what is launched from now on is watched; NULL: it is not */
+const Work *watch_works(int *count);  /* of all launches since watch_clear */
+void page_launch(const Launch *launch);
+
+#endif

@@ -1,0 +1,85 @@
+#!/usr/bin/env perl
+# pictures.t - every lesson has a picture; pictures are legible; a user's plots leave the notes' pictures alone.
+#
+#     prove tests/pictures.t
+use strict;
+use warnings;
+use Cwd qw(getcwd);
+use File::Temp qw(tempdir);
+use Test::More;
+
+plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
+my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
+my $plots = "$root/common/plots/plots.py";
+
+# Every note that teaches has a picture, and every picture a note.
+my %without = map { $_ => 1 } qw(README glossary setup sources teaching_plan tuning_log);
+my %shown;
+for my $note (glob('notes/*.md'), 'README.md') {
+    my @pictures = read_text($note) =~ m{!\[[^\]]+\]\((?:notes/)?pictures/(\w+)\.svg\)}g;
+    @shown{@pictures} = (1) x @pictures;
+    my ($name) = $note =~ m{notes/(\w+)\.md};
+    ok(@pictures > 0, "$note has a picture") if $name && !$without{$name};
+}
+is(join(' ', grep { !$shown{$_} } map { m{(\w+)\.svg} } glob 'notes/pictures/*.svg'), '', 'every picture is shown');
+
+SKIP: {
+    skip 'no python3 here', 1 if system('command -v python3 >/dev/null') != 0;
+    mkdir "$scratch/without";
+    write_text("$scratch/without/matplotlib.py", "raise ImportError('not here')\n");
+    my $run = run("PYTHONPATH=$scratch/without python3 -B $plots");
+    is("$run->{code} $run->{err}", "2 plots need matplotlib: pip install matplotlib\n", 'plots without matplotlib: one line');
+    skip 'no matplotlib here', 1 if run("python3 -c 'import matplotlib'")->{code};
+
+    # A complaint on stderr is a letter too small, or one text over another.
+    for my $again (1, 2) {
+        for my $command ('common/plots/pictures.py', 'common/plots/plots.py --notes --out') {
+            $run = run("python3 -B $command $scratch/drawn$again");
+            is("$run->{code} $run->{err}", '0 ', "$command: legible");
+        }
+    }
+    my @drawn = map { m{(\w+\.svg)} } glob "$scratch/drawn1/*.svg";
+    is("@drawn", join(' ', map { m{(\w+\.svg)} } glob 'notes/pictures/*.svg'), 'all of notes/pictures, and nothing else');
+    my @changing = grep { read_text("$scratch/drawn1/$_") ne read_text("$scratch/drawn2/$_") } @drawn;
+    is("@changing", '', 'twice the same, byte for byte');
+    write_text("$scratch/crowded.py", <<END);
+import sys
+sys.path.insert(0, 'common/plots')
+from drawing import save, sheet, write
+figure, axis = sheet(100, 50)
+write(axis, 50, 25, 'one')
+write(axis, 52, 25, 'other')
+write(axis, 50, 5, 'small', 5)
+save(figure, 'crowded.svg', '$scratch')
+END
+    is(run("python3 -B $scratch/crowded.py")->{err}, "crowded.svg: letters of 6.7 pixels: 'small'\n"
+       . "crowded.svg: 'one' lies over 'other'\n", 'a crowded picture is complained of');
+
+    # A tree with somebody's results beside those of the notes.
+    my ($mine, $notes) = map { "$scratch/tree/notes/results/$_" } 'my-gpu', 'nvidia-h200';
+    run("mkdir -p $mine $notes $scratch/tree/common $scratch/tree/notes/pictures");
+    run("cp common/ladder.txt $scratch/tree/common");
+    run("cp notes/results/nvidia-h200/ladder.jsonl $notes && cp $notes/ladder.jsonl $mine");
+    write_text("$scratch/tree/notes/pictures/ladder.svg", 'as it was');
+    utime 1, 1, "$notes/ladder.jsonl";
+    my ($recipe) = run('make -n plots PLOT_OPTIONS=')->{out} =~ /(python3 -B .*)/;
+    $run = run("ln -s $root/common/plots $scratch/tree/common/plots && cd $scratch/tree && $recipe");
+    like($run->{out}, qr{^plots of notes/results/my-gpu; .*\ninto notes/results/my-gpu/pictures; },
+         'make plots: the results measured last');
+    ok(-s "$mine/pictures/ladder.svg", 'into a folder beside them');
+    is(read_text("$scratch/tree/notes/pictures/ladder.svg"), 'as it was', "the notes' pictures are left alone");
+    run("cd $scratch/tree && $recipe --notes");
+    like(read_text("$scratch/tree/notes/pictures/ladder.svg"), qr/<svg/, 'PLOT_OPTIONS=--notes draws them');
+    like(run('make -n pictures')->{out}, qr/pictures\.py .*plots\.py --notes/, 'make pictures draws all of them');
+    is(run("python3 -B $plots --results nowhere")->{err},
+       "plots.py: --results nowhere: choose a folder of notes/results\n", 'no such folder');
+}
+done_testing;
+
+sub run {
+    my ($line) = @_;
+    my $out = `{ $line; } 2>'$scratch/err' </dev/null`;
+    return {code => $? >> 8, out => $out, err => read_text("$scratch/err")};
+}
+sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return <$in> // '' }
+sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }

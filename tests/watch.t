@@ -1,0 +1,332 @@
+#!/usr/bin/env perl
+# watch.t - the page of make watch-<stage>: what it shows is what the trace counts, and it works in a browser.
+#
+#     make test-trace
+#
+# The recorded data come line by line and step by step; added up they must be the rows of --trace --json of the same run. A headless
+# Chromium, where there is one, opens each page, goes through it step by step, and the numbers that then stand there are compared.
+use strict;
+use warnings;
+use File::Temp qw(tempdir);
+use JSON::PP qw(decode_json);
+use Test::More;
+use lib 'tests';
+use Program;
+use Scratch qw(read_file write_file);
+
+my $build = $ENV{TEST_BUILD} || 'build/cpu-trace';
+my $scratch = tempdir(CLEANUP => 1);
+my ($chromium) = grep { -x } map { my $name = $_; map { "$_/$name" } split /:/, $ENV{PATH} } qw(chromium chromium-browser google-chrome);
+my %options = (
+    '00_naive' => ['--heads 1 --seqlen 128', '--heads 2 --seqlen 40 --seqlen-k 100 --causal'],
+    '03_fa1' => ['--heads 1 --seqlen 512 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 333 --causal --batch 2'],
+    '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 300 --seqlen-k 400 --batch 2 --lengths 400,77'],
+    '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 256', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
+    '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
+    '08_fa3' => ['--heads 1 --seqlen 256'],
+);
+
+# What the counts of a variant are called: in the trace's rows, and here.
+my @pairs = (['bytes', 'read'], ['bytes', 'written'], ['sectors', 'read'], ['sectors', 'written'], ['wavefronts', 'read'],
+    ['wavefronts', 'written'], ['ideal', 'read'], ['ideal', 'written'], ['requests', 'read'], ['requests', 'written']);
+
+my $planted;
+for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
+    my $number = 0;
+    for my $shape (@{$options{$stage}}) {
+        my $file = "$scratch/$stage." . $number++;
+        my @rows = map { decode_json($_) } `$build/$stage/$stage --watch $file.json --json $shape`;
+        is($? >> 8, 0, "$stage $shape: exit code");
+        my $data = decode_json(read_file("$file.json"));
+        my $traced = traced(@rows);
+        is_deeply(by_lines($data), $traced->{kernels}, '... its lines add up to the rows of the trace');
+        is_deeply(by_steps($data), $traced->{variants}, '... and so do its steps');
+        is_deeply([uncovered($data)], [], '... each query meets each key that it sees');
+        my $page = "$file.html";
+        is(system("sh common/classroom/watch.sh $page '$shape' $build/$stage/$stage >/dev/null") >> 8, 0, '... a page of it');
+        cmp_ok(-s $page, '<', 5e6, '... of less than 5 MB');
+        unlike(read_file($page) =~ s/<script type="application\/json".*?<\/script>//sr, qr/https?:/, '... that needs no network');
+        looks_right($page, $traced, '... in Chromium', $number == 1);
+        $planted //= [$data, $traced, $page];
+    }
+}
+
+# ---- skipped and summed ----
+
+my $file = "$scratch/more.json";
+system("$build/04_fa2/04_fa2 --watch $file --json --heads 1 --seqlen 512 --causal --variant split_q >/dev/null");
+is(multiplied(decode_json(read_file($file)), 'K'), 64 * 64 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8), 'split_q skips the tiles beyond the diagonal');
+my @rows = map { decode_json($_) } `$build/00_naive/00_naive --watch $file --json --heads 5 --seqlen 512 --head-dim 8`;
+my $long = decode_json(read_file($file));
+my ($launch) = @{$long->{variants}[0]{launches}};
+cmp_ok(@{$launch->{steps}}, '<', 4001, 'a long run is summed');
+cmp_ok($launch->{merged_blocks}, '>', 1, '... which the page says');
+is_deeply(by_steps($long), traced(@rows)->{variants}, '... and nothing is lost');
+
+# ---- steps are in an order that the kernel gives, not the fibers ----
+
+my %other = ('03_fa1' => '', '04_fa2' => '', '08_fa3' => '--variant specialised'); # overlapped gives its blocks work as they come
+for my $stage (grep { -x "$build/$_/$_" } sort keys %other) {
+    my ($forward, $shuffled) = map {
+        system("CPU_DEVICE_ORDER=$_ $build/$stage/$stage --watch $file --json --heads 1 --seqlen 256 $other{$stage} >/dev/null");
+        steps_of(decode_json(read_file($file)));
+    } 'forward', 'shuffle';
+    is_deeply($shuffled, $forward, "$stage: the same steps in any order of threads");
+}
+
+# ---- bad input ----
+
+like(`$build/04_fa2/04_fa2 --watch /nowhere/x 2>&1`, qr/^04_fa2: --watch \/nowhere\/x: cannot be written\n\z/, 'a file that cannot be written');
+is($? >> 8, 2, '... exit code 2');
+like(`$build/04_fa2/04_fa2 --watch $file --seqlen 64,65 2>&1`, qr/^04_fa2: --watch .*: choose one value for each option/, 'two problems');
+is($? >> 8, 2, '... exit code 2');
+
+# ---- all of this can fail ----
+
+{
+    my ($data, $traced, $page) = @$planted;
+    my $kernel = $data->{variants}[0]{kernels}[0];
+    my $differs = sub { # with one number changed
+        my ($what, $number, $sums, $truth) = @_;
+        $$number++;
+        my $plain = JSON::PP->new->canonical;
+        isnt($plain->encode($sums->($data)), $plain->encode($truth), "planted: $what");
+        $$number--;
+    };
+    $differs->('a line with a request too many', \$kernel->{sites}[0][3], \&by_lines, $traced->{kernels});
+    $differs->('... a byte', \$kernel->{sites}[0][4], \&by_lines, $traced->{kernels});
+    $differs->('... a sector', \$kernel->{sites}[0][5], \&by_lines, $traced->{kernels});
+    my $step = $data->{variants}[0]{launches}[0]{steps}[0];
+    $differs->('a step with a byte too many', \$step->[6][2], \&by_steps, $traced->{variants});
+    $differs->('... a wavefront', \$step->[3], \&by_steps, $traced->{variants});
+    my $products = $step->[7];
+    $step->[7] = [];
+    ok(uncovered($data) > 0, 'planted: a product is missing');
+    $step->[7] = $products;
+SKIP: {
+        skip 'no Chromium', 2 if !$chromium;
+        my $wrong = read_file($page);
+        $wrong =~ s/("steps":\[\n\[\d+,\d+,\d+,\d+,\d+,\d+,\[\d+,\d+,)(\d+)/$1 . ($2 + 1)/e or die 'no step';
+        write_file("$scratch/wrong.html", $wrong);
+        my ($seen) = opened("$scratch/wrong.html");
+        isnt(join(' ', @{$seen->{tiles}}), join(' ', wanted_tiles($traced)), 'planted: the page has a byte too many');
+        write_file("$scratch/wrong.html", read_file($page) =~ s/^function jump\(/function jumps(/mr);
+        ($seen, my $errors) = opened("$scratch/wrong.html");
+        ok($errors, 'planted: an error on the console');
+    }
+}
+done_testing;
+
+# The trace's rows: {kernels => {"variant kernel tensor" => {...}}, variants => {"variant tensor" or "variant" => {...}}}, without zeros.
+sub traced {
+    my (%kernels, %variants);
+    for my $row (@_) {
+        my $variant = $row->{variant};
+        my $where = $row->{kernel} ? "$variant $row->{kernel}" : next;
+        if (my $tensor = $row->{tensor} // $row->{memory}) {
+            add(\%kernels, "$where $tensor", "$_->[0] $_->[1]", $row->{"$_->[0]_$_->[1]"} // 0) for @pairs;
+            add(\%variants, "$variant $tensor", $_, $row->{"bytes_$_"}) for grep { $row->{tensor} } 'read', 'written';
+            add(\%variants, $variant, 'wavefronts', $row->{"wavefronts_$_"} // 0) for 'read', 'written';
+        } elsif (exists $row->{barriers}) {
+            for my $count ('mma_flops', 'exponentials', 'barriers') {
+                add(\%kernels, $where, $count, $row->{$count});
+                add(\%variants, $variant, $count, $row->{$count});
+            }
+        }
+    }
+    return {kernels => \%kernels, variants => \%variants};
+}
+
+sub by_lines {
+    my ($data) = @_;
+    my %sums;
+    for my $variant (@{$data->{variants}}) {
+        for my $kernel (@{$variant->{kernels}}) {
+            my $where = "$variant->{name} $kernel->{name}";
+            for (@{$kernel->{sites}}) {
+                my (undef, $tensor, $kind, $requests, $bytes, $cost, $ideal) = @$_;
+                for my $way (grep { $kind == 2 || $_ eq ('read', 'written')[$kind] } 'read', 'written') {
+                    my $name = "$where $variant->{tensors}[$tensor]";
+                    add(\%sums, $name, "requests $way", $requests);
+                    add(\%sums, $name, "bytes $way", $bytes);
+                    add(\%sums, $name, ($tensor ? 'sectors' : 'wavefronts') . " $way", $cost);
+                    add(\%sums, $name, "ideal $way", $ideal);
+                }
+            }
+            for (@{$kernel->{work}}) {
+                my (undef, $what, $count, $flops) = @$_;
+                add(\%sums, $where, 'mma_flops', $flops * $count);
+                add(\%sums, $where, 'exponentials', $what eq 'exponential' ? $count : 0);
+                add(\%sums, $where, 'barriers', $what =~ /^__syncthreads/ ? $count : 0);
+            }
+        }
+    }
+    return \%sums;
+}
+
+sub by_steps {
+    my ($data) = @_;
+    my %sums;
+    for my $variant (@{$data->{variants}}) {
+        for my $step (map { @{$_->{steps}} } @{$variant->{launches}}) {
+            add(\%sums, $variant->{name}, qw(block mma_flops exponentials wavefronts barriers)[$_], $step->[$_]) for 1 .. 4;
+            my @moves = @{$step->[6]};
+            while (my ($tensor, $direction, $bytes) = splice @moves, 0, 7) {
+                add(\%sums, "$variant->{name} $variant->{tensors}[$tensor]", ('read', 'written')[$direction], $bytes);
+            }
+        }
+    }
+    return \%sums;
+}
+
+sub add { my ($sums, $where, $what, $count) = @_; $sums->{$where}{$what} += $count if $count }
+
+# All steps as text: counts, what was moved, what was multiplied.
+sub steps_of {
+    my ($data) = @_;
+    my $sorted = sub { my ($list, $size) = @_; my @list = @$list; return join '; ', sort map { join ' ', splice @list, 0, $size } 1 .. @list / $size };
+    return [map { my $variant = $_; map { map { "$variant->{name}: @$_[0 .. 5]: " . $sorted->($_->[6], 7) . ' | ' . $sorted->($_->[7], 6) } @{$_->{steps}} }
+        @{$variant->{launches}} } @{$data->{variants}}];
+}
+
+# Calls $see->(name of the keys' tensor, its number of the variant, row counted through all heads, first and last key of its head).
+sub each_product {
+    my ($data, $see) = @_;
+    my $p = $data->{problem};
+    for my $variant (@{$data->{variants}}) {
+        for my $step (map { @{$_->{steps}} } @{$variant->{launches}}) {
+            my @products = @{$step->[7]};
+            while (my (undef, $tensor, $first, $last, $left, $right) = splice @products, 0, 6) {
+                for my $row ($first .. $last) {
+                    my $head = int($row / $p->{seqlen_q});
+                    my $keys = (int($head / $p->{heads}) * $p->{kv_heads} + int($head % $p->{heads} / ($p->{heads} / $p->{kv_heads}))) * $p->{seqlen_k};
+                    $see->("$variant->{name} $variant->{tensors}[$tensor]", $row, $left - $keys, $right - $keys);
+                }
+            }
+        }
+    }
+}
+
+# A string of 0 and 1 a row, by tensor of the keys: which of them it was multiplied with.
+sub map_of {
+    my ($data) = @_;
+    my ($p, %map) = $data->{problem};
+    each_product($data, sub {
+        my ($name, $row, $left, $right) = @_;
+        my $seen = \($map{$name}[$row] //= '0' x $p->{seqlen_k});
+        $left = 0 if $left < 0;
+        $right = $p->{seqlen_k} - 1 if $right >= $p->{seqlen_k};
+        substr($$seen, $left, $right - $left + 1) = '1' x ($right - $left + 1) if $right >= $left;
+    });
+    return \%map;
+}
+sub multiplied {
+    my ($data, $tensor) = @_;
+    my $map = map_of($data);
+    my ($name) = grep { / \Q$tensor\E$/ } keys %$map;
+    return join('', map { $_ // '' } @{$map->{$name}}) =~ tr/1//;
+}
+
+# The rows of queries that did not meet all keys that they see, and were nowhere multiplied with both K and V.
+sub uncovered {
+    my ($data) = @_;
+    my $p = $data->{problem};
+    my $map = map_of($data);
+    my @missing;
+    for my $variant (map { $_->{name} } @{$data->{variants}}) {
+        for my $tensor ('K', 'V') {
+            for my $row (0 .. $p->{batch} * $p->{heads} * $p->{seqlen_q} - 1) {
+                my $keys = $p->{key_lengths}[int($row / ($p->{heads} * $p->{seqlen_q}))];
+                my $last = $row % $p->{seqlen_q} + $keys - $p->{seqlen_q} + 1;
+                my $visible = !$p->{causal} || $last > $keys ? $keys : $last < 0 ? 0 : $last;
+                my $seen = substr($map->{"$variant $tensor"}[$row] // '', 0, $visible);
+                push @missing, "$variant: query $row and $tensor" if $seen =~ tr/1// != $visible;
+            }
+        }
+    }
+    return @missing;
+}
+
+# ---- in a browser ----
+
+# Goes through the page by keys as a user does, and writes into it what then stands there.
+sub opened {
+    my ($page) = @_;
+    my $script = <<'END';
+<pre id="seen"></pre><script>
+addEventListener('load', () => {
+  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], steps: 0};
+  document.querySelectorAll('#choice input').forEach(box => { if (!box.checked) box.click(); });
+  press('Home');
+  for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight');
+  for (const panel of document.querySelectorAll('.panel')) {
+    for (const row of panel.querySelectorAll('tr[data-tensor]'))
+      seen.tiles.push([panel.dataset.variant, row.cells[0], row.cells[1], row.cells[2]].map(c => (c.textContent ?? c).replaceAll(',', '')).join('|'));
+    for (const span of panel.querySelectorAll('[data-count]'))
+      seen.tiles.push([panel.dataset.variant, span.dataset.count, span.textContent.replaceAll(',', '')].join('|'));
+  }
+  document.getElementById('show-source').click();
+  const kernel = document.getElementById('kernel');
+  for (const option of kernel.options) {
+    kernel.value = option.value;
+    kernel.onchange();
+    const total = [...document.querySelectorAll('.total td[data-column]')].filter(c => !/times|sectors/.test(c.dataset.column));
+    seen.source.push([option.text, ...total.map(c => c.dataset.column + ' ' + c.textContent.replaceAll(',', ''))].join('|'));
+  }
+  document.getElementById('seen').textContent = JSON.stringify(seen);
+});
+</script>
+END
+    write_file("$scratch/opened.html", read_file($page) . $script);
+    my $chrome = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --enable-logging=stderr"
+        . " --window-size=1280,720 --virtual-time-budget=5000";
+    my $dom = `$chrome --dump-dom file://$scratch/opened.html 2>$scratch/console`;
+    my ($errors) = join '', grep { /CONSOLE/ } split /^/, read_file("$scratch/console");
+    my ($seen) = $dom =~ /<pre id="seen">(.*?)<\/pre>/s;
+    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {tiles => [], source => [], steps => 0}, $errors);
+}
+
+sub wanted_tiles {
+    my ($traced) = @_;
+    my %here = %{$traced->{variants}};
+    return sort map {
+        my $where = $_;
+        my ($variant, $tensor) = split / /, $where, 2;
+        my %sums = %{$here{$where}};
+        defined $tensor ? join('|', $variant, $tensor, map { $sums{$_} // 0 } 'read', 'written')
+            : map { "$variant|" . s/mma_flops/flops/r . "|$sums{$_}" } keys %sums;
+    } keys %here;
+}
+
+sub wanted_source {
+    my ($traced) = @_;
+    my %sums;
+    while (my ($where, $counts) = each %{$traced->{kernels}}) {
+        my ($variant, $kernel, $tensor) = split / /, $where, 3;
+        my $sum = $sums{"$variant: $kernel"} //= {};
+        while (my ($what, $count) = each %$counts) {
+            $what =~ /^bytes (.*)/ && $tensor ne 'shared memory' and $sum->{$1} += $count;
+            $what =~ /^wavefronts/ and $sum->{wavefronts} += $count, $sum->{conflicts} += $count;
+            $what =~ /^ideal/ && $tensor eq 'shared memory' and $sum->{conflicts} -= $count;
+            $sum->{{mma_flops => 'mma FLOPs', exponentials => 'exp', barriers => 'barriers'}->{$what}} += $count if !defined $tensor;
+        }
+    }
+    return sort map { my $kernel = $_; join '|', $kernel, map { "$_ " . ($sums{$kernel}{$_} // 0) } 'read', 'written', 'wavefronts', 'conflicts', 'mma FLOPs', 'exp', 'barriers' } keys %sums;
+}
+
+sub looks_right {
+    my ($page, $traced, $name, $picture) = @_;
+SKIP: {
+        skip 'no Chromium', 4 + $picture if !$chromium;
+        my ($seen, $errors) = opened($page);
+        is($errors, '', "$name: nothing on the console");
+        cmp_ok($seen->{steps}, '>', 2, "$name: " . $seen->{steps} . ' steps');
+        is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
+        is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], "$name: the totals of the lines");
+        return if !$picture;
+        unlink "$scratch/picture.png";
+        system("timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1280,720 --screenshot=$scratch/picture.png"
+            . " file://$page >/dev/null 2>&1");
+        cmp_ok(-s "$scratch/picture.png" // 0, '>', 20000, "$name: a picture");
+    }
+}
