@@ -20,6 +20,7 @@
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->  how many times a row's
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->       or divided by a number
 #     <!-- value: diff 03-04 -->29 lines of code go, 30 come<!-- end -->     of make diff-03-04
+#     <!-- value: fa3_forward_fp16.txt cudnn mean -->1.00<!-- end -->      of a comparison: the mean, or the worst, of the ratios
 #     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
 #
 # A file or a row that is not there yet gives "not measured yet"; of a row it says so each time.
@@ -92,6 +93,7 @@ sub changed_lines { return (`sh common/classroom/diff.sh $_[0]` =~ /: (\d+ lines
 
 sub value {
     my ($file, $name, $column, $over, $divisor) = @_;
+    return ratio($file, $name, $column) if $file =~ /\.txt$/;
     my ($row, $other) = map { row($file, $_) // return 'not measured yet' } $name, ($divisor // '') =~ /[a-z]/ ? $divisor : ();
     my $figure = $row->{$column} // die "there is no column $column\n";
     return with_unit($column, $figure) if !defined $over;
@@ -181,6 +183,13 @@ sub peer {
     my ($file, $shape, $peer) = @_;
     my ($line) = grep { /^\Q$shape\E\s/ } split /\n/, read_text("$results/$file");
     return defined $line && $line =~ /\|\s*\Q$peer\E\s+([\d.]+)/ ? $1 : die "$file: no $peer at $shape\n";
+}
+
+# What the last lines of such a file say: ratio('forward_fp16.txt', 'cudnn', 'mean').
+sub ratio {
+    my ($file, $peer, $which) = @_;
+    read_text("$results/$file") =~ /^geometric mean against \Q$peer\E\s+x([\d.]+)\s+worst x([\d.]+)/m or die "no mean against $peer\n";
+    return sprintf '%.2f', {mean => $1, worst => $2}->{$which} // die "$which: choose mean or worst\n";
 }
 
 sub plain {
