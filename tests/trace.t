@@ -85,6 +85,13 @@ ok($variant{"07_flash_decoding/$_"}, "with 07_flash_decoding/$_") for 'one_block
 ok(!(grep { length > 121 } @table), 'lines of at most 120 characters') or diag(@table);
 my ($pieces) = join('', made('trace-07_flash_decoding')) =~ /^split_k   (\d+) blocks/m;
 cmp_ok($pieces // 0, '>', 1, 'make trace-07_flash_decoding: split_k splits');
+
+# What the first page of the README shows, up to the stages that depend on the number of cores.
+open my $shown, '<', 'notes/results/trace.txt' or die "notes/results/trace.txt: $!";
+my $lines = join '', <$shown>;
+my ($printed) = join('', grep { !/^  (compile|link) / } made('trace')) =~ /^options: [^\n]*\n(.*?^04_fa2\/tuned [^\n]*\n)/ms;
+is(($printed // '') =~ s/ +$//gmr, $lines, 'notes/results/trace.txt is what make trace prints');
+
 @table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16 --head-dim 72');
 is($? >> 8, 2, 'make trace where a program fails: so does make');
 like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
