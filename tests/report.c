@@ -190,6 +190,7 @@ static void test_cpu(void) {
         "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
         "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
         "GPU      what a GPU does with these options: batch 1 · heads 2/1 · seqlen 100×10 · head_dim 64\n"
+        "         another problem than above, of the size that suits a GPU: only moves to each SM are of it\n"
         "         moves: bytes asked of device memory; blocks/SMs: of the grid, for the 132 multiprocessors of an H200;\n"
         "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can be\n"
         "variant             simulated GPU: moves FLOPs/byte blocks/SMs  each SM  tensors + workspace    error / allowed\n"

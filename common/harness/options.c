@@ -190,10 +190,10 @@ static const Option OPTIONS[] = {
     {{"kv-heads", NULL, MAX_HEADS, "key/value heads, one for a group of query heads; must divide --heads"}, "N", OF_PROBLEM(kv_heads), "as --heads"},
     {{"seqlen", NULL, MAX_SEQLEN, "queries of a head, Sq"}, "N", OF_PROBLEM(seqlen_q), NULL},
     {{"seqlen-k", NULL, MAX_SEQLEN, "keys of a head, Sk"}, "N", OF_PROBLEM(seqlen_k), "as --seqlen"},
-    {{"head-dim", NULL, MAX_HEAD_DIM, "numbers in a query, a key or a value, D: a multiple of 8 up to 256"}, "N", OF_PROBLEM(head_dim), NULL},
+    {{"head-dim", NULL, MAX_HEAD_DIM, "numbers in a query, key or value, D: a multiple of 8 up to 256; see variants"}, "N", OF_PROBLEM(head_dim), NULL},
     {{"dtype", "fp16|bf16|fp32", 0, "format of Q, K, V and O: fp16, bf16 or fp32"}, "T", OF_PROBLEM(dtype), "fp16"},
     {{"mask", "full|causal", 0, "full: a query sees all keys; or causal: see --causal"}, "M", OF_PROBLEM(causal), "full"},
-    {{"causal", NULL, 0, "query i sees the keys up to i + Sk - Sq, so that the last query sees all; the same as --mask causal"}, NULL, OF_PROBLEM(causal), NULL},
+    {{"causal", NULL, 0, "query i sees the keys up to i + Sk - Sq (with --lengths: key length - Sq); the same as --mask causal"}, NULL, OF_PROBLEM(causal), NULL},
     {{"lengths", "0", MAX_SEQLEN, "how many keys exist in each batch entry: 17,0,256; one number is for all"}, "L", set_lengths, 0, "all"},
     {{"scale", NULL, 0, "what Q K^T is multiplied with"}, "X", set_scale, 0, "1/sqrt(head dim)"},
     {{"seed", NULL, 0, "a number that the random inputs follow from"}, "N", set_seed, 0, "0"},
@@ -266,8 +266,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
         "Computes attention, O = softmax(scale Q K^T) V, with each variant, compares the result with that of 00_naive, and\n"
         "00_naive's with one in double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not,\n"
         "2 cannot run here, or cannot be checked. Shape, dtype, mask and a stage's own options take several values, as in\n"
-        "--seqlen 512,1024 --head-dim 64,128: every combination runs, the option listed last changes fastest, and each has\n"
-        "a table of its own. On the CPU device, a simulator, the table says what a GPU would do.\n\n",
+        "--seqlen 512,1024 --head-dim 64,128: every combination runs, the option listed last below changes fastest, and each\n"
+        "has a table of its own. On the CPU device, a simulator, the table says what a GPU would do.\n\n",
         stage->name, stage->idea, stage->name);
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(stage, each);
@@ -290,7 +290,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
         printf("%s  --%s%s%s\n                    %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "",
                values, s->help);
     }
-    printf("\nvariants\n");
+    printf("\nA variant that does not take a head dim or dtype is not run; its row says which ones it takes.\n"
+           "\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);
     printf("  %-14s %s\n", NAIVE, "the definition; runs first, as the reference, unless --no-validate");

@@ -3,6 +3,7 @@
 
 #include "../host/text.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,10 +107,12 @@ static void print_shape(const Problem *p) {
 }
 
 /* On the CPU device: what the figures are, which none would take for a GPU's times. */
-static void print_what_is_shown(const Problem *p) {
+static void print_what_is_shown(const Problem *p, int is_another) {
     print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
                "GPU      what a GPU does with these options: ");
     print_shape(p);
+    if (is_another)
+        print_text("\n         another problem than above, of the size that suits a GPU: only moves to each SM are of it");
     print_text(
         "\n         moves: bytes asked of device memory; blocks/SMs: of the grid, for the %d multiprocessors of an H200;\n"
         "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can "
@@ -147,7 +150,7 @@ void table_start(const Report *r) {
         print_text("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
                    r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
     if (r->device->is_cpu)
-        print_what_is_shown(&r->gpu_problem);
+        print_what_is_shown(&r->gpu_problem, memcmp(&r->gpu_problem, p, offsetof(Problem, dtype)));
     Cell titles[COLUMN_COUNT];
     for (int i = 0; i < COLUMN_COUNT; i++)
         snprintf(titles[i], sizeof(Cell), "%s", COLUMNS[i].title);
