@@ -113,7 +113,8 @@ static void list(void) {
             print_text("write a kernel: ");
         print_text("%s\n", value("ask"));
     }
-    print_text("make exercise N=04.1: what is asked. With ANSWER=...: is it right? With HINT=1 or HINT=2: a hint.\n");
+    print_text("What is given stands in the note: exercise 04.1 is number 1 under Exercises in notes/04_fa2.md.\n"
+               "make exercise N=04.1: what is asked. With ANSWER=...: is it right? With HINT=1 or HINT=2: a hint.\n");
 }
 
 /* ---- programs ---- */
@@ -288,7 +289,8 @@ static void question(char *answer) {
     int is_new = make_copy();
     const char *change = *file ? value("change") + strlen(original) + 2 : NULL; /* after "04_fa2/split_q.cu: " */
     if (!answer) {
-        print_text("%s  %s\n", number, value("ask"));
+        print_text("%s  %s\nWhat is given, and the whole question: notes/%s.md, under Exercises.\n", number, value("ask"),
+                   value("stage")); /* the first is the note's name */
         if (change && is_new)
             print_text("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
