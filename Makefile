@@ -267,7 +267,7 @@ fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, s
 	@perl notes/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
 
 python3 = command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }; python3 -B common/plots
-plots: ## draw the result files measured last, into pictures/ beside them; needs Python with matplotlib (PLOT_OPTIONS)
+plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
 	@$(python3)/plots.py $(PLOT_OPTIONS)
 pictures: ## draw notes/pictures/ anew, as the notes show them
 	@$(python3)/pictures.py && python3 -B common/plots/plots.py --notes

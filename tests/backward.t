@@ -83,7 +83,7 @@ complains('fp32', '--dtype', 'fp32');
 complains('head dim', '--head-dim', 96);
 complains('--scale 1e+06: scores of up to', '--scale', 1e6);
 complains('choose a scale below', '--scale', 3000);
-is(run($stage, '--scale', 1000, '--variant', 'atomic', '--iters', 1)->{code}, 0, 'a third of that is checked, and right');
+is(run($stage, '--batch', 1, '--heads', 2, '--seqlen', 256, '--head-dim', 64, '--scale', 1000, '--variant', 'atomic', '--iters', 1)->{code}, 0, 'a third of that is checked, and right');
 done_testing;
 
 sub complains {

@@ -76,6 +76,12 @@ my @printed = grep { /^\d+_\w+(\/\w+)? +\d+ +\d+ +\d+ / } <$note>;
 ok(@printed >= 10, 'notes/trace.md has the table');
 is($_, $now{(split)[0]} =~ s/ +$//mr, 'notes/trace.md: ' . (split)[0]) for @printed;
 
+# What the first page of the README shows: the titles, and the stages whose rows do not depend on the number of cores.
+open my $shown, '<', 'notes/results/trace.txt' or die "notes/results/trace.txt: $!";
+my @shown = <$shown>;
+my ($forward) = $traces =~ /^(.*?04_fa2\/04_fa2 [^;]*);/s;
+is(join('', @shown), `($forward) | awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk` =~ s/ +$//gmr, 'notes/results/trace.txt');
+
 # make trace: the decoding stage at its own shape, in several pieces; a program that fails is named, and make fails.
 my @make = ('env', '-u', 'MAKEFLAGS', 'make', '--no-print-directory', 'DEVICE=cpu', 'TRACE=1', "OUT=$build");
 my @table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16');
@@ -85,6 +91,7 @@ ok($variant{"07_flash_decoding/$_"}, "with 07_flash_decoding/$_") for 'one_block
 ok(!(grep { length > 121 } @table), 'lines of at most 120 characters') or diag(@table);
 my ($pieces) = join('', made('trace-07_flash_decoding')) =~ /^split_k   (\d+) blocks/m;
 cmp_ok($pieces // 0, '>', 1, 'make trace-07_flash_decoding: split_k splits');
+
 @table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16 --head-dim 72');
 is($? >> 8, 2, 'make trace where a program fails: so does make');
 like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
