@@ -11,7 +11,7 @@
  * Who owns what. As in key_half.cuh. The fifth product, dQ += dS K, is a sum over all keys of the block, so the warps put
  * their dS^T into shared memory, and each warp computes a piece of 32 rows of the tile of dQ.
  *
- *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 a warp      81 KB of shared memory, two blocks a multiprocessor
+ *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 a warp      82 KB of shared memory, two blocks a multiprocessor
  *     D = 128   8 warps    dQ's tile 128 x 128, 32 x 64 a warp      226 KB, one block
  *
  * The accumulator has the order in which the lanes hold dQ: [tile][warp][fragment][lane][4 floats]. So a lane adds 16
