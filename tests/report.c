@@ -372,6 +372,8 @@ static void test_machines(void) {
         job.end = 1; /* anywhere in what is printed */
         prints(job, want, "JSON: a path that is no text stays JSON");
     }
+    options.format = FORMAT_CSV, options.load = "a,\xff";
+    prints(job, ",\"a,\xff\",", "CSV: a path as it is");
     job.end = 0;
     job = (Job)REPORT(.stage = &decoding, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
     options.format = FORMAT_CSV, options.load = NULL;

@@ -38,6 +38,7 @@ static void test_lines(void) {
            "or a dot; indented as the line was, and more");
     prints(HUNDRED "4.0   a.cuh:180 in b.cu:27\n", HUNDRED "4.0\n           a.cuh:180 in b.cu:27\n",
            "or in a gap, which goes");
+    prints(HUNDRED TEN "01234567      end\n", HUNDRED TEN "01234567\n           end\n", "a gap that place 120 is in goes whole");
     prints(HUNDRED HUNDRED HUNDRED "end\n",
            HUNDRED TEN "012345678\n           " HUNDRED "012345678\n           " TEN TEN TEN TEN TEN TEN TEN "end\n",
            "more than twice");
