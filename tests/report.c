@@ -317,6 +317,11 @@ static void test_backward(void) {
     prints(job,
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
            "errors against fp64, where inputs are prepared");
+    rows[0].direction = PREPARE;
+    rows[2].direction = FORWARD;
+    prints(job,
+           "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
+           "wherever that row is");
 }
 
 static void test_machines(void) {
