@@ -29,6 +29,14 @@ __device__ uint32_t random_pair(uint32_t seed) {
     return ((seed ^ seed >> 16) & 0x87ff87ffu) | 0x38003800u;
 }
 
+template <int Count> __device__ float sum_of(const float (&value)[Count]) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        sum += value[i];
+    return sum;
+}
+
 template <int Size> struct Bytes {
     uint32_t word[Size / 4];
     __device__ void fill() {
@@ -82,11 +90,7 @@ template <typename E> struct Wgmma {
             wgmma_wait<0>(d);
         }
 #endif
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 128; i++)
-            sum += d[i];
-        return sum;
+        return sum_of(d);
     }
 };
 
@@ -94,7 +98,7 @@ struct Ex2 {
     static constexpr int THREADS = 1024, SHARED = 0;
     static constexpr double WORK = 16;
     static __device__ float run(int repetitions) {
-        float value[16], sum = 0;
+        float value[16];
 #pragma unroll
         for (int i = 0; i < 16; i++)
             value[i] = -1.0f / (1 + threadIdx.x + i);
@@ -102,10 +106,7 @@ struct Ex2 {
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(value[i]));
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            sum += value[i];
-        return sum;
+        return sum_of(value);
     }
 };
 
@@ -114,7 +115,7 @@ struct Fma {
     static constexpr double WORK = 2 * 16;
     static __device__ float run(int repetitions) {
         const float factor = 1 - 1.0f / (3 + threadIdx.x), term = 1.0f / (5 + threadIdx.x);
-        float value[16], sum = 0;
+        float value[16];
 #pragma unroll
         for (int i = 0; i < 16; i++)
             value[i] = i;
@@ -122,10 +123,7 @@ struct Fma {
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 value[i] = fmaf(value[i], factor, term);
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            sum += value[i];
-        return sum;
+        return sum_of(value);
     }
 };
 
