@@ -25,7 +25,8 @@ LADDER := $(shell sed '/^[^0-9a-z]/d; s/  *$$//; s/  */|/g' common/ladder.txt)
 STAGES := $(foreach line,$(LADDER),$(firstword $(subst |, ,$(line))))
 column  = $(word $2,$(subst |, ,$(filter $1|%,$(LADDER))))
 kind    = $(call column,$1,3)
-links   = $(filter-out -,$(call column,$1,4))
+comma  := ,
+links   = $(filter-out -,$(subst $(comma), ,$(call column,$1,4)))
 NAIVE  := $(firstword $(STAGES))# every program has it, to be validated against
 
 # ---- which device, and why ----------------------------------------------------------------------------------------------

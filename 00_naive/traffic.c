@@ -3,10 +3,8 @@
 
 int naive_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, scores = (double)score_elements(p);
-    double visible = 0; /* elements of P that are multiplied: the sum ends where the row's keys do */
-    for (int b = 0; b < p->batch; b++)
-        for (int row = 0; row < p->seqlen_q; row++)
-            visible += (double)p->heads * visible_keys(p, key_length(p, key_lengths, b), row);
+    double visible =
+        visible_pairs(p, key_lengths); /* elements of P that are multiplied: the sum ends where the row's keys do */
 
     int i = 0;
     traffic[i++] = (Traffic){"naive_scores", "Q", scores * D * e, 0};

@@ -160,7 +160,7 @@ inline bool fits(size_t bytes) { return bytes <= device_properties()->shared_byt
 
 /* Called when no tile size fits: says so and ends the program. It is `bool` so that it can be the last operand of ||. */
 inline bool nothing_fits(const char *gradients, int head_dim) {
-    cannot_run("%s, head dim %d: the smallest tiles need more than the %zu bytes of shared memory that a block can have here",
+    cannot_run("%s, head dim %d: the smallest tiles need more shared memory than the %zu bytes of a block here",
                gradients, head_dim, device_properties()->shared_bytes);
 }
 

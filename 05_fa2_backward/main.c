@@ -3,12 +3,13 @@
 
 extern Launcher fa2_tuned, naive_backward, backward_two_pass, backward_atomic;
 extern Planner naive_backward_plan, backward_two_pass_plan, backward_atomic_plan;
-extern Predictor backward_two_pass_traffic, backward_atomic_traffic;
+extern Predictor fa2_tuned_traffic, naive_backward_traffic, backward_two_pass_traffic, backward_atomic_traffic;
 
 static const Variant forward = {
     .name = "04_fa2/tuned",
     .idea = "the forward pass: O and LSE",
     .launch = fa2_tuned,
+    .predict = fa2_tuned_traffic,
     .dtypes = FP16 | BF16,
     .head_dims = {64, 128},
     .min_bf16_capability = 80,
@@ -19,6 +20,7 @@ static const Variant reference = {
     .idea = "the definition: one thread an output, P and dS in device memory",
     .launch = naive_backward,
     .plan = naive_backward_plan,
+    .predict = naive_backward_traffic,
     .dtypes = FP16 | BF16 | FP32,
 };
 

@@ -1,6 +1,31 @@
 /* traffic.c - the bytes that 05_fa2_backward moves. Where keys are the outer loop, K, V, dK and dV move once, Q and dO once for
- * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile. */
+ * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile.
+ * 00_naive's kernels keep nothing: every product reads both its factors anew. */
 #include "../common/traffic.h"
+
+int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    double e = (double)dtype_bytes(p->dtype), D = p->head_dim, scores = (double)score_elements(p);
+    double visible = visible_pairs(p, key_lengths), gradient_bytes = (double)key_elements(p) * e;
+    int i = 0;
+    for (const char *const *factor = (const char *[]){"Q", "K", "dO", "V", NULL}; *factor; factor++)
+        traffic[i++] = (Traffic){"naive_probabilities", *factor, visible * D * e, 0};
+    traffic[i++] = (Traffic){"naive_probabilities", "LSE", visible * 4, 0};
+    traffic[i++] = (Traffic){"naive_probabilities", "P", 0, scores * e};
+    traffic[i++] = (Traffic){"naive_probabilities", "dP", 0, scores * 4};
+    traffic[i++] = (Traffic){"naive_score_gradient", "O", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"naive_score_gradient", "dO", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"naive_score_gradient", "P", scores * e, 0};
+    traffic[i++] = (Traffic){"naive_score_gradient", "dP", scores * 4, 0};
+    traffic[i++] = (Traffic){"naive_score_gradient", "dS", 0, scores * e};
+    traffic[i++] = (Traffic){"naive_dq", "dS", visible * D * e, 0};
+    traffic[i++] = (Traffic){"naive_dq", "K", visible * D * e, 0};
+    traffic[i++] = (Traffic){"naive_dq", "dQ", 0, query_bytes(p)};
+    for (const char *const *factor = (const char *[]){"dS", "Q", "P", "dO", NULL}; *factor; factor++)
+        traffic[i++] = (Traffic){"naive_dk_dv", *factor, scores * D * e, 0};
+    traffic[i++] = (Traffic){"naive_dk_dv", "dK", 0, gradient_bytes};
+    traffic[i++] = (Traffic){"naive_dk_dv", "dV", 0, gradient_bytes};
+    return i;
+}
 
 static double padded_rows(const Problem *p) { return round_up(p->seqlen_q, 128) * p->batch * p->heads; }
 

@@ -24,6 +24,15 @@ static inline double all_keys(const Problem *p, const int *key_lengths) {
     return sum;
 }
 
+/* Pairs of a query and a key that it sees. */
+static inline double visible_pairs(const Problem *p, const int *key_lengths) {
+    double pairs = 0;
+    for (int b = 0; b < p->batch; b++)
+        for (int row = 0; row < p->seqlen_q; row++)
+            pairs += (double)p->heads * visible_keys(p, key_length(p, key_lengths, b), row);
+    return pairs;
+}
+
 /* K or V of a kernel in which each tile of Br queries walks over the keys that its last row sees, in tiles of Bc of which
  * the last is loaded whole, as far as keys exist. Bc = 1: it is loaded only as far as that row sees. */
 static inline double walked_key_bytes(const Problem *p, const int *key_lengths, int Br, int Bc) {

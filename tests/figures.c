@@ -331,13 +331,13 @@ static int expected_rows(const Problem *p, int only, Expected *rows) {
 
 /* Decoding: K and V as far as keys exist, in the cache's format where there is one. */
 static double moved_bytes(const Problem *p, const int *lengths, const Expected *row) {
-    if (stage.bytes) {
-        double keys = 0, cached = row->who < MAX_VARIANTS && prepares(row->who, p);
-        for (int b = 0; b < p->batch; b++)
-            keys += p->kv_heads * (lengths ? lengths[b] : p->seqlen_k);
+    double keys = 0, cached = row->who < MAX_VARIANTS && prepares(row->who, p);
+    for (int b = 0; b < p->batch; b++)
+        keys += p->kv_heads * (lengths ? lengths[b] : p->seqlen_k);
+    if (stage.bytes)
         return 2 * keys * p->head_dim * (cached ? 1 : p->dtype == DTYPE_FP32 ? 4 : 2) + tensor_sizes(p, 2, 0, 1);
-    }
-    double forward = tensor_sizes(p, 2, 2, 1), backward = tensor_sizes(p, 4, 4, 1); /* Q, O, dO, dQ; K, V, dK, dV; LSE */
+    double both = 2 * keys * p->head_dim * (p->dtype == DTYPE_FP32 ? 4 : 2); /* K and V */
+    double forward = both + tensor_sizes(p, 2, 0, 1), backward = both + tensor_sizes(p, 4, 2, 1); /* Q, O, dO, dQ; dK, dV; LSE */
     return row->direction == BACKWARD ? backward : row->direction == BOTH ? forward + backward : forward;
 }
 
@@ -477,9 +477,10 @@ static double gpu_bytes_of(const Problem *p, const int *lengths, const Expected 
     const Variant *v = variant_of(row);
     Traffic traffic[MAX_TRAFFIC];
     double bytes[2] = {0, 0};
-    if (!v->predict || row->direction == BOTH)
-        return NAN;
-    for (int i = v->predict(p, lengths, traffic); i-- > 0;) {
+    int count = v->predict(p, lengths, traffic);
+    if (row->direction == BOTH)
+        count += stage.forward->predict(p, lengths, traffic + count);
+    for (int i = count; i-- > 0;) {
         const char *kernel = traffic[i].kernel;
         int is_pre_pass =
             !strncmp(kernel, "cache_", 6) || (!strncmp(stage.name, "06", 2) && strcmp(kernel, "wgmma_attention") &&

@@ -230,7 +230,7 @@ refused('--lengths: 3 given', $load{2}, '--lengths', '1,2,3');
     write_bytes("$root/proc/self/cgroup", "0::/\n");
     write_bytes("$root/sys/fs/cgroup/memory.max", 64 * 2**20);
     local $ENV{MEMORY_ROOT} = $root;
-    refused('not enough memory for batch 1, heads 1/1, seqlen 536870912 and 1, head dim 256: the ', $load);
+    refused('no memory for batch 1, heads 1/1, seqlen 536870912x1, head dim 256: the ', $load);
 }
 
 # ---- the inputs of a run, to be loaded again

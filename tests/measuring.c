@@ -142,9 +142,14 @@ static void test_counts(void) {
             ok(got == want, "FLOPs of the pairs that lengths %d,%d,%d leave of %d×%d, %s", mine[0], mine[1], mine[2],
                p.seqlen_q, p.seqlen_k, p.causal ? "causal" : "full");
         }
-        ok(compulsory_bytes(&p, FORWARD) == forward && compulsory_bytes(&p, BACKWARD) == backward &&
-               compulsory_bytes(&p, BOTH) == forward + backward && compulsory_bytes(&p, WITH_PREPARE) == forward,
+        ok(compulsory_bytes(&p, NULL, FORWARD) == forward && compulsory_bytes(&p, NULL, BACKWARD) == backward &&
+               compulsory_bytes(&p, NULL, BOTH) == forward + backward &&
+               compulsory_bytes(&p, NULL, WITH_PREPARE) == forward,
            "bytes: forward, backward, both");
+        static const int none[] = {0, 0, 0};
+        ok(compulsory_bytes(&p, none, FORWARD) == tensor_sizes(&p, 2, 0, 1) &&
+               compulsory_bytes(&p, none, BACKWARD) == tensor_sizes(&p, 4, 2, 1),
+           "bytes: without keys no K and V are read, and zeros are written");
     }
 }
 

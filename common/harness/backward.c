@@ -14,8 +14,7 @@ static void check_scores(const Problem *p, const HostTensors *in) {
     double size = score_size(p, in->q, in->k), off = score_error(p->head_dim, size);
     if (!(off <= LSE_FLOOR))
         cannot_run(
-            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, and gradients need e^S: choose a scale below "
-            "%.2g for these Q and K",
+            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale below %.2g here",
             p->scale, size, off, p->scale * LSE_FLOOR / off);
 }
 

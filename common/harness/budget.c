@@ -62,9 +62,9 @@ MemoryNeed memory_need(const Options *o) {
 static void check(const Options *o, const char *whose, double need, double there) {
     const Problem *p = &o->problem;
     if (need > there)
-        cannot_run(
-            "not enough memory for batch %d, heads %d/%d, seqlen %d and %d, head dim %d: %s needs %.2f GiB and has %.2f GiB",
-            p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, need / 0x1p30, there / 0x1p30);
+        cannot_run("no memory for batch %d, heads %d/%d, seqlen %dx%d, head dim %d: %s needs %.2f GiB and has %.2f GiB",
+                   p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, need / 0x1p30,
+                   there / 0x1p30);
 }
 
 void budget_check(const Options *o) {

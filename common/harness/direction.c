@@ -3,12 +3,12 @@
 
 /* clang-format off: a table */
 const DirectionKind directions[] = {
-    /*                name                   passes  Q, O, dO, dQ  K, V, dK, dV  LSE    what a launch is made of */
-    [FORWARD] = {"forward", 1, 2, 2, 1, .launches = 1},
-    [BACKWARD] = {"backward", 2.5, 4, 4, 1, .launches = 1},
-    [BOTH] = {"both", 3.5, 6, 6, 2, .launches = 1, .runs_forward = 1},
-    [PREPARE] = {"prepare", 0, 2, 2, 1, .prepares = 1},
-    [WITH_PREPARE] = {"prepare and forward", 1, 2, 2, 1, .launches = 1, .prepares = 1},
+    /*                name                   passes  Q, O, dO, dQ  K, V  dK, dV  LSE    what a launch is made of */
+    [FORWARD] = {"forward", 1, 2, 2, 0, 1, .launches = 1},
+    [BACKWARD] = {"backward", 2.5, 4, 2, 2, 1, .launches = 1},
+    [BOTH] = {"both", 3.5, 6, 4, 2, 2, .launches = 1, .runs_forward = 1},
+    [PREPARE] = {"prepare", 0, 2, 2, 0, 1, .prepares = 1},
+    [WITH_PREPARE] = {"prepare and forward", 1, 2, 2, 0, 1, .launches = 1, .prepares = 1},
 };
 /* clang-format on */
 
@@ -28,8 +28,12 @@ double counted_flops(const Problem *p, const int *key_lengths, Direction directi
     return directions[direction].passes * 4.0 * pairs * p->head_dim;
 }
 
-double compulsory_bytes(const Problem *p, Direction direction) {
+double compulsory_bytes(const Problem *p, const int *key_lengths, Direction direction) {
     const DirectionKind *d = &directions[direction];
-    double elements = (double)d->queries * query_elements(p) + (double)d->keys * key_elements(p);
+    double existing = 0; /* elements of K, and of V */
+    for (int b = 0; b < p->batch; b++)
+        existing += (double)key_length(p, key_lengths, b) * p->kv_heads * p->head_dim;
+    double elements =
+        d->queries * (double)query_elements(p) + d->keys * existing + d->key_gradients * (double)key_elements(p);
     return elements * dtype_bytes(p->dtype) + (double)d->rows * row_count(p) * sizeof(float);
 }

@@ -274,8 +274,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
     printf("\n"
            "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key. Counted are\n"
            "batch * heads * Sq * Sk pairs, and half as many when causal; with --lengths those pairs that it leaves.\n"
-           "GB/s%s are 10^9 bytes a second: %s read once, O and LSE written once.\n",
-           stage->bytes ? "" : " (in CSV and JSON)", stage->bytes ? "K and V as far as keys exist, and Q," : "Q, K and V");
+           "GB/s%s are 10^9 bytes a second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n",
+           stage->bytes ? "" : " (in CSV and JSON)");
     if (stage->forward)
         printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K, "
                "V,\n"
@@ -383,7 +383,7 @@ void options_select(Options *o, int index, int is_cpu) {
 
     /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
     if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
-        cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together, sizes would pass 64 bits",
+        cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together for 64 bits",
                    p->batch, p->heads, p->seqlen_q, p->seqlen_k);
 
     free(o->key_lengths);

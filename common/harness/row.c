@@ -60,7 +60,8 @@ double row_gbps(const Report *r, const Row *row) {
     Problem p = *r->problem;
     if (row->role == ROW_REFERENCE)
         memset(p.settings, 0, sizeof p.settings);
-    double moved = r->stage->bytes ? r->stage->bytes(&p, r->options->key_lengths) : compulsory_bytes(&p, row->direction);
+    const int *key_lengths = r->options->key_lengths;
+    double moved = r->stage->bytes ? r->stage->bytes(&p, key_lengths) : compulsory_bytes(&p, key_lengths, row->direction);
     return directions[row->direction].passes ? moved / (row->latency_ms * 1e6) : NAN;
 }
 

@@ -121,10 +121,13 @@ static void count_moves(const Launch *launch, Row *row) {
     row->gpu_bytes = 0;
     row->gpu_blocks = 0;
     row->fills_device = v->fills_device && v->fills_device(p);
+    const Variant *forward = directions[launch->direction].runs_forward ? run->stage->forward : NULL;
     if (!v->predict || variant_refuses(v, p))
         return;
     launch_dry(launch, p);
     int count = v->predict(p, run->options.key_lengths, traffic);
+    if (forward && forward->predict)
+        count += forward->predict(p, run->options.key_lengths, traffic + count);
     for (int k = device_launches(&kernels); k-- > 0;) {
         double bytes = 0;
         for (int i = 0; i < count; i++)
