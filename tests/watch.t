@@ -22,6 +22,7 @@ my %options = (
     '03_fa1' => ['--heads 1 --seqlen 512 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 333 --causal --batch 2'],
     '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 300 --seqlen-k 400 --batch 2 --lengths 400,77'],
     '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 256', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
+    '06_fp8' => ['--heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
     '08_fa3' => ['--heads 1 --seqlen 256'],
 );
@@ -247,7 +248,7 @@ sub uncovered {
     my $map = map_of($data);
     my @missing;
     for my $variant (map { $_->{name} } @{$data->{variants}}) {
-        for my $tensor ('K', 'V') {
+        for my $tensor ($variant =~ /^06_fp8/ ? ('K8', 'VT8') : ('K', 'V')) {
             for my $row (0 .. $p->{batch} * $p->{heads} * $p->{seqlen_q} - 1) {
                 my $keys = $p->{key_lengths}[int($row / ($p->{heads} * $p->{seqlen_q}))];
                 my $last = $row % $p->{seqlen_q} + $keys - $p->{seqlen_q} + 1;
