@@ -47,7 +47,7 @@ def naive():
         write(axis, left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
         write(axis, right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
     write(axis, 365, 295,
-          "Nothing is shared: for each element of S a row of Q and a row of K are read again from device memory")
+          "Nothing is shared: for each element of S a row of Q and a row of K are loaded again")
     save(figure, "naive.svg", FOLDER)
 
 
