@@ -227,14 +227,14 @@ sub peers {
     for (split /\n/, read_text("$results/$file")) {
         if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)\s*\|(.*)/) {
             my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $6);
+            $unit = 'TFLOP/s' if $unit eq 'TF';
             my (@names, @cells);
             for (@peers) {
                 /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)/ or die "cannot read '$_'\n";
-                push @names, $1, 'ratio';
+                push @names, "$1, $unit", 'ratio';
                 push @cells, three_digits($2), sprintf '%.2f', $3;
             }
-            $unit = 'TFLOP/s' if $unit eq 'TF';
-            @lines = (['shape', 'latency', "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
+            @lines = (['shape', "$variant, latency", "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
             push @lines, [$shape, with_unit('latency_ms', $ms), three_digits($speed), @cells];
         } elsif (/^geometric mean against (\S+)\s+x([\d.]+)\s+worst x([\d.]+)/) {
             push @means, sprintf 'Against %s: geometric mean %.2f, worst %.2f.', $1, $2, $3;
@@ -269,7 +269,7 @@ sub with_unit {
     if ($column =~ /_ms$/) {
         return $x >= 1 ? three_digits($x) . ' ms' : three_digits(1000 * $x) . ' us';
     } elsif ($column =~ /bytes$/) {
-        return $x == 0 ? '0' : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
+        return $x == 0 ? '0' : $x < 2**10 ? "$x bytes" : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
     }
     return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column =~ /gbps$/ ? three_digits($x) . ' GB/s' : $x;
 }
