@@ -271,7 +271,7 @@ sub with_unit {
     if ($column =~ /_ms$/) {
         return $x >= 1 ? three_digits($x) . ' ms' : three_digits(1000 * $x) . ' us';
     } elsif ($column =~ /bytes$/) {
-        return $x == 0 ? '0' : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
+        return $x == 0 ? '0' : $x < 2**10 ? "$x bytes" : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
     }
     return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column =~ /gbps$/ ? three_digits($x) . ' GB/s' : $x;
 }
