@@ -229,14 +229,14 @@ sub peers {
     for (split /\n/, read_text("$results/$file")) {
         if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)\s*\|(.*)/) {
             my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $6);
+            $unit = 'TFLOP/s' if $unit eq 'TF';
             my (@names, @cells);
             for (@peers) {
                 /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)/ or die "cannot read '$_'\n";
-                push @names, $1, 'ratio';
+                push @names, "$1, $unit", 'ratio';
                 push @cells, three_digits($2), sprintf '%.2f', $3;
             }
-            $unit = 'TFLOP/s' if $unit eq 'TF';
-            @lines = (['shape', 'latency', "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
+            @lines = (['shape', "$variant, latency", "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
             push @lines, [$shape, with_unit('latency_ms', $ms), three_digits($speed), @cells];
         } elsif (/^geometric mean against (\S+)\s+x([\d.]+)\s+worst x([\d.]+)/) {
             push @means, sprintf 'Against %s: geometric mean %.2f, worst %.2f.', $1, $2, $3;
