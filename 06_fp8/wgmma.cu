@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             l[h] *= alpha[h];
             alpha[h] *= o_scale / v_scale;
             m[h] = m_new;
-            exponent[h] = E::largest_exponent - m_new;
+            exponent[h] = __fadd_rd(E::largest_exponent, -m_new); /* rounded down: no P beyond the largest number */
         }
         o_scale = v_scale;
 
