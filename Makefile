@@ -164,20 +164,20 @@ test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(if $(GNU_CXX),$(MAKE) test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(GPU_CC),$(MAKE) test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
 
-test-all: ## and all the rest: every point of the grids, every command of the notes as it stands there
+test-all: ## and all the rest: the whole shape grid (sizes, masks, dtypes), every command in the notes
 	@$(MAKE) test GRID_EVERY=1 TEST_ALL=1
 
 test-device: $(UNITS) $(GRIDS) $(STAGES)
 	$(PROVE) $(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
 
-test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the grid
+test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the shape grid
 	$(PROVE) $(filter-out %/simt_errors,$(UNITS))
 	$(PROVE) $(GRIDS) :: --quick
 
-fuzz: $(GRIDS) ## random problems for every variant against the fp64 oracle (N=1000 SEED=1 SECONDS=0: no limit)
+fuzz: $(GRIDS) ## random problems for every variant against the oracle (default N=1000 SEED=1 SECONDS=0: no end)
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
-mutations: ## plant mistakes in kernels and in the host's code, and see the tests catch them (SEED=1 MUTANTS=200)
+mutations: ## plant mistakes in kernels and host code, and see the tests catch them (default SEED=1 MUTANTS=200)
 	@$(MAKE) mutations-kernels DEVICE=cpu && $(MAKE) mutations-host DEVICE=cpu
 mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 	$(PROVE) tests/mutations_$*.t
@@ -199,7 +199,7 @@ $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
 
 # By itself it takes 512 keys: two tiles of FlashAttention-1's.
-$(STAGES:%=watch-%): watch-%: ## a page to watch it: tile by tile in time, and line by line (TRACE_OPTIONS)
+$(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by lines: build/watch/<stage>.html (TRACE_OPTIONS)
 	@sh common/classroom/watch.sh $(if $(filter /%,$(OUT)),$(OUT),build)/watch/$*.html \
 	  '$(or $(TRACE_OPTIONS),$(if $(filter decoding,$(call kind,$*)),$(call traced,$*),--heads 1 --seqlen 512))' $^
 
@@ -209,7 +209,7 @@ intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every varian
 test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
 	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t
 
-trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see where it says it is
+trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see that it names the line
 	$(PROVE) tests/trace_defects.t
 endif
 
@@ -218,7 +218,7 @@ $(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) ## hardware counters of its 
 
 # ---- the rest -----------------------------------------------------------------------------------------------------------
 # With -O1 it compiles in a third of the time.
-sanitize: $(if $(on_gpu),$(GRIDS)) ## the grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
+sanitize: $(if $(on_gpu),$(GRIDS)) ## the shape grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
 	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),$(MAKE) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE=-O1)
 
 tables: ## rewrite the figures in README and notes from the result files
@@ -244,6 +244,7 @@ help: ## this list
 	@echo "make all             build every stage"
 	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done
+	@echo "In brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\"; ..._OPTIONS are those of <stage> --help"
 	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
@@ -257,7 +258,7 @@ $(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classro
 compare: $(OUT)/classroom/compare $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
 	@$< $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
 
-sweep: $(PROGRAMS) ## lengths, head dims and masks, into notes/results/<device>/sweep.csv; resumes (see sweep.sh)
+sweep: $(PROGRAMS) ## lengths, head dims, masks: notes/results/<device>/sweep.csv; resumes (common/classroom/sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)
 
 $(OUT)/notes/ceilings: $(call objects,notes/ceilings.cu) $(LIBRARIES)
@@ -275,11 +276,11 @@ pictures: ## draw notes/pictures/ anew, as the notes show them
 
 diff-%:
 	@sh common/classroom/diff.sh $*
-diff: ## the lesson between two kernels: make diff-04 (from what 04 builds on), diff-03-04, diff-04.1-04.2
+diff: ## diff-04: what 04 changes in what it builds on; also diff-03-04, diff-04.1-04.2 (04's first two)
 	@sh common/classroom/diff.sh
 
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
-exercise: $(OUT)/classroom/exercise ## the exercises of the notes: make exercise N=04.1, then with ANSWER=... or HINT=1; without N a list
+exercise: $(OUT)/classroom/exercise ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.. or HINT=1; without N a list
 	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) HINT='$(HINT)' \
 	    $< $(N) $(if $(ANSWER),'$(ANSWER)') || [ $$? -eq 1 ] # "not yet" is no error of make's
 
@@ -287,6 +288,6 @@ ifneq ($(DEVICE),cpu)
 bug:
 	@$(MAKE) DEVICE=cpu $@
 else
-bug: $(OUT)/classroom/bug ## plant a mistake in a copy, guess, and see what sees it: make bug N=04.12; without N a list
+bug: $(OUT)/classroom/bug ## plant a mistake in a copy, guess, and see what sees it: N=04.12 (04's twelfth); without N a list
 	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' $< $(N)
 endif

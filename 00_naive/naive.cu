@@ -23,7 +23,7 @@
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
 /* P is stored 1024 times as large, and O divided by 1024. Among N keys an element of P is about 1 / N, and below 2^-14, so
- * from 16,384 keys on, an fp16 number has fewer digits. Multiplying by a power of two changes no digit. */
+ * beyond 16,384 keys, an fp16 number has fewer digits. Multiplying by a power of two changes no digit. */
 constexpr float P_SCALE = 1024;
 
 /* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */
@@ -57,7 +57,7 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
 
     /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
     float shift = m == -INFINITY ? 0 : m;
-    double l = 0; /* a float would round 200,000 terms of about 1 all the same way: 0.15 % off */
+    double l = 0; /* a float would round 200,000 terms of 0.99 much the same way: 0.14 % off */
     for (int column = 0; column < p.seqlen_k; column++)
         l += expf(scores[column] - shift);
     t.lse[flat_row] = shift + logf(l); /* ln 0 = -inf: the LSE of a row without keys */

@@ -82,8 +82,8 @@ HOST_DEVICE static inline float rotation_sign(int d) {
 
 /* The largest scale_log2 with which no score, times scale_log2, passes 2^24. The exponent of P, s scale_log2 - m, is
  * one fma: its product is not rounded, but m is such a product, rounded. Beyond 2^24 m's rounding error may be 1 and
- * more, and P of the maximum would not be 2^0. So with a larger scale_log2 the kernels multiply S first, which rounds
- * it as m was. */
+ * more, and P of the maximum would not be the power of two that it is to be (2^8 in e4m3, 2^15 in e5m2). So with a larger
+ * scale_log2 the kernels multiply S first, which rounds it as m was. */
 HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
 
 #ifdef __cplusplus

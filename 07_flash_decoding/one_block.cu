@@ -11,7 +11,7 @@
  *     ...
  *
  * What it costs. Device memory: K and V once, 2 x bytes x D x keys a head. A block has 64 KB of them under way at a time, and
- * memory answers after about 0.7 us: some 90 GB/s a block, where an H200 gives 4.3 TB/s. So the
+ * they take about 0.7 us: some 90 GB/s a block, where an H200 gives 4.3 TB/s. So the
  * time is that of the longest head, however few heads there are. No workspace.
  *
  *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant one_block

@@ -76,7 +76,7 @@ __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2],
     return __any_sync(WHOLE_WARP, moved);
 }
 
-/* P, rounded, as the A operand of P V. A step is 16 keys, two atoms of the accumulator; each lane already has what it
+/* P, rounded, as the A operand of P V. A step is 16 keys, two pieces of the accumulator; each lane already has what it
  * must bring. */
 template <typename T, int Steps> __device__ inline void to_operand(uint32_t (&a)[Steps][4], const float (&p)[8 * Steps]) {
 #pragma unroll

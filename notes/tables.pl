@@ -13,7 +13,8 @@
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- table: ../../ladder.tsv -->         the whole course: its lines say in which file a variant's row is, and what its idea is
 #     <!-- table: sweep.csv causal 04_fa2/tuned 128 -->   a variant's latency, full and causal, fp16, at this head dim
-#     <!-- table: sweep.csv against 03_fa1/fa1 01_tiled/mma -->  two variants' latencies, full attention, fp16, and their ratio
+#     <!-- table: sweep.csv against 03_fa1/fa1 01_tiled/mma -->  variants' latencies, full attention, fp16, the last over the first;
+#                                                                a number before them is the head dim, else all are shown
 #     <!-- text: 04_fa2.txt -->                what a program printed
 #     <!-- end -->
 #
@@ -168,21 +169,22 @@ sub gain {
         . ', ' . link_to($file) . '.';
 }
 
-# A variant beside another, in each shape that both were timed at.
+# Variants side by side, in each shape that all were timed at.
 sub against {
     my ($file, undef, @variants) = @_;
+    my $only = $variants[0] =~ /^\d+$/ ? shift @variants : 0; # this head dim
     my ($rows) = rows($file);
     my %at; # by shape and variant
-    for my $row (grep { $_->{latency_ms} && $_->{direction} eq 'forward' && "$_->{dtype} $_->{causal}" eq 'fp16 false' } @$rows) {
+    for my $row (grep { $_->{latency_ms} && $_->{direction} =~ /forward$/ && "$_->{dtype} $_->{causal}" eq 'fp16 false' } @$rows) {
         $at{join ' ', @$row{qw(head_dim seqlen_q batch heads)}}{$row->{variant}} = $row->{latency_ms};
     }
-    my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), 'ratio'], [('---:') x 6]);
+    my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), 'ratio'], [('---:') x (4 + @variants)]);
     for my $shape (sort { my @a = split ' ', $a; my @b = split ' ', $b; $a[0] <=> $b[0] || $a[1] <=> $b[1] } keys %at) {
         my @latency = grep { $_ } @{$at{$shape}}{@variants};
-        next if @latency < 2;
         my ($head_dim, $length, $batch, $heads) = split ' ', $shape;
+        next if @latency < @variants || ($only && $head_dim != $only);
         push @lines, [$head_dim, $length, $batch * $heads, (map { with_unit('latency_ms', $_) } @latency),
-                      sprintf '%.2f', $latency[1] / $latency[0]];
+                      sprintf '%.2f', $latency[-1] / $latency[0]];
     }
     return markdown(@lines) . "\n\nFull attention, fp16. " . row('machine.tsv', 'GPU')->{is} . ', ' . date() . ', ' . link_to($file) . '.';
 }
@@ -227,14 +229,14 @@ sub peers {
     for (split /\n/, read_text("$results/$file")) {
         if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)\s*\|(.*)/) {
             my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $6);
+            $unit = 'TFLOP/s' if $unit eq 'TF';
             my (@names, @cells);
             for (@peers) {
                 /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)/ or die "cannot read '$_'\n";
-                push @names, $1, 'ratio';
+                push @names, "$1, $unit", 'ratio';
                 push @cells, three_digits($2), sprintf '%.2f', $3;
             }
-            $unit = 'TFLOP/s' if $unit eq 'TF';
-            @lines = (['shape', 'latency', "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
+            @lines = (['shape', "$variant, latency", "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
             push @lines, [$shape, with_unit('latency_ms', $ms), three_digits($speed), @cells];
         } elsif (/^geometric mean against (\S+)\s+x([\d.]+)\s+worst x([\d.]+)/) {
             push @means, sprintf 'Against %s: geometric mean %.2f, worst %.2f.', $1, $2, $3;
@@ -269,7 +271,7 @@ sub with_unit {
     if ($column =~ /_ms$/) {
         return $x >= 1 ? three_digits($x) . ' ms' : three_digits(1000 * $x) . ' us';
     } elsif ($column =~ /bytes$/) {
-        return $x == 0 ? '0' : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
+        return $x == 0 ? '0' : $x < 2**10 ? "$x bytes" : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
     }
     return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column =~ /gbps$/ ? three_digits($x) . ' GB/s' : $x;
 }

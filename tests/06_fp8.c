@@ -243,23 +243,27 @@ static void test_workspace(void) {
 /* ---- the error of O ---- */
 
 /* Root of the mean square of the errors in rows [0, rows) of every head, over that of O; NaN if a variant cannot run. */
+static double error_of_example(const Variant *v, Example *e, int rows) {
+    uint16_t *o = host_alloc(query_elements(&e->p), sizeof *o);
+    double errors = 0, squares = 0;
+    v->launch(&e->p, &e->t, e->workspace);
+    device_synchronize();
+    device_read(o, e->t.o, query_elements(&e->p) * sizeof *o);
+    for (size_t i = 0; i < query_elements(&e->p); i++) {
+        double error = dtype_to_double(e->p.dtype, o, i) - e->o[i];
+        if ((int)(i / e->p.head_dim % e->p.seqlen_q) >= rows)
+            continue;
+        errors += error * error, squares += e->o[i] * e->o[i];
+    }
+    free(o);
+    return sqrt(errors / squares);
+}
 static double error_of(const Variant *v, Dtype dtype, const int settings[4], const int *lengths, Inputs inputs, int rows,
                        double size) {
     Example e = make_example(dtype, 64, inputs == GROWING, settings, lengths, inputs, size);
-    uint16_t *o = host_alloc(query_elements(&e.p), sizeof *o);
-    double errors = 0, squares = 0;
-    v->launch(&e.p, &e.t, e.workspace);
-    device_synchronize();
-    device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
-    for (size_t i = 0; i < query_elements(&e.p); i++) {
-        double error = dtype_to_double(dtype, o, i) - e.o[i];
-        if ((int)(i / e.p.head_dim % e.p.seqlen_q) >= rows)
-            continue;
-        errors += error * error, squares += e.o[i] * e.o[i];
-    }
-    free(o);
+    const double error = error_of_example(v, &e, rows);
     free_example(&e);
-    return sqrt(errors / squares);
+    return error;
 }
 
 static void test_remedies(const Variant *v) {
@@ -311,6 +315,25 @@ static void test_ends(const Variant *v) {
     }
 }
 
+/* With a single key O is V, whatever its score. So it must be with scores beyond 2^24, where 8 - m and 15 - m are rounded: P must
+ * not become larger than the format's largest number. */
+static void test_far(const Variant *v) {
+    static const int one[BATCH] = {1, 1};
+    for (int format = FORMAT_E4M3; format <= FORMAT_E5M2; format++) {
+        const int settings[4] = {format, 0, 0, 0};
+        double least = INFINITY, most = 0;
+        for (int exponent = 0; exponent <= 30; exponent++) { /* scores are some 2^3 times the softmax scale */
+            Example e = make_example(DTYPE_FP16, 64, 0, settings, one, NORMAL, 1);
+            e.p.scale = (float)exp2(exponent);
+            const double error = error_of_example(v, &e, ROWS);
+            least = fmin(least, error), most = fmax(most, error);
+            free_example(&e);
+        }
+        ok(most <= 1.01 * least, "%s, %s: one key, scores up to 2^33: errors from %.5g to %.5g", v->name,
+           format == FORMAT_E4M3 ? "e4m3" : "e5m2", least, most);
+    }
+}
+
 /* Q and K so small that the product of their scales is 0 in fp32, with rows that are masked; and inputs of which a scale leaves
  * little or nothing. */
 static void test_tiny(const Variant *v) {
@@ -359,6 +382,7 @@ int main(void) {
         }
         test_remedies(v);
         test_ends(v);
+        test_far(v);
         test_tiny(v);
     }
     return tap_done();

@@ -169,7 +169,7 @@ like($help, qr/$_/, "--help tells of $_")
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
-    '01_tiled' => ['the problem +GPU, CPU if not given', '--batch N +problems of the same shape, .* 4, 1', '--heads N +query heads of each +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
+    '01_tiled' => ['the problem +default on GPU, CPU', '--batch N +problems of the same shape, .* 4, 1', '--heads N +query heads of each +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
     '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3 or e5m2', '--scaling: tensor or block', '--hadamard'],

@@ -226,8 +226,9 @@ static void help(int i, int count, const char *given, double x, double y, double
 }
 
 static void give_hint(int n) {
-    if (nth_value(n, "hint"))
-        print_text("  Hint: %s.\n", nth_value(n, "hint"));
+    const char *hint = nth_value(n, "hint");
+    if (hint)
+        print_text("  Hint: %s%s\n", hint, hint[strlen(hint) - 1] == '?' ? "" : ".");
     if (nth_value(n + 1, "hint"))
         print_text("  Another hint: make exercise N=%s HINT=%d\n", number, n + 1);
 }

@@ -101,6 +101,10 @@ inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { ret
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rd(float a, float b) { /* rounded down; the sum of two floats that matter is exact in double */
+    float sum = a + b;
+    return sum > (double)a + b ? nextafterf(sum, -INFINITY) : sum;
+}
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 
 inline unsigned __float_as_uint(float value) { return float_bits(value); }

@@ -175,7 +175,7 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *
  *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]; or,
  *                                                                         16-bit types only, [k][n]: Major
- *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 atoms side by side, as C of mma_m16n8k16:
+ *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 pieces side by side, as C of mma_m16n8k16:
  *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
  *
  *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of

@@ -3,7 +3,7 @@
  *
  * A warpgroup owns 64 rows. S is its accumulator of Bc columns, O one of D columns (hopper.cuh): a warp has 16 rows, and lane
  * 4r + c has columns 8n + 2c and 8n + 2c + 1 of row r in elements 4n and 4n + 1 of its array, and of row r + 8 in 4n + 2
- * and 4n + 3. These 16 rows by 8 columns are an *atom*, and the four lanes that share a row are a *quad*.
+ * and 4n + 3. These 16 rows by 8 columns are a *piece*, and the four lanes that share a row are a *quad*.
  */
 #ifndef FA_WARPGROUP_CUH
 #define FA_WARPGROUP_CUH
@@ -65,8 +65,8 @@ template <int Count> __device__ inline void rescale(float (&o)[Count], const flo
 /* Writes O times a factor for each of the lane's two rows, of which `row` is the first. Rows from seqlen_q on are not
  * written.
  *
- * A lane has two columns of each atom: 4 bytes. To store 16 bytes at once, the four lanes of a quad exchange parts of
- * four atoms: lane c gives its part of atom d to lane d, and ends up with all eight columns of atom c. That takes two
+ * A lane has two columns of each piece: 4 bytes. To store 16 bytes at once, the four lanes of a quad exchange parts of
+ * four pieces: lane c gives its part of piece d to lane d, and ends up with all eight columns of piece c. That takes two
  * rounds of shuffles, with the lane at distance 1 and at distance 2. */
 template <typename T, int D>
 __device__ inline void store_rows(T *to, const Problem &p, int batch_head, int row, const float (&o)[D / 2],
@@ -76,18 +76,18 @@ __device__ inline void store_rows(T *to, const Problem &p, int batch_head, int r
     for (int h = 0; h < 2; h++) {
         const size_t flat_row = (size_t)batch_head * p.seqlen_q + row + 8 * h;
 #pragma unroll
-        for (int atom = 0; atom < D / 8; atom += 4) {
-            uint32_t x[4]; /* of atoms atom .. atom + 3 */
+        for (int piece = 0; piece < D / 8; piece += 4) {
+            uint32_t x[4]; /* of pieces piece .. piece + 3 */
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float *columns = o + 4 * (atom + i) + 2 * h;
+                const float *columns = o + 4 * (piece + i) + 2 * h;
                 x[i] = pack_pair<T>(columns[0] * factor[h], columns[1] * factor[h]);
             }
 #pragma unroll
             for (int distance = 1; distance <= 2; distance *= 2)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (!(i & distance)) { /* of the atoms i and i + distance, a lane keeps the one on its own side */
+                    if (!(i & distance)) { /* of the pieces i and i + distance, a lane keeps the one on its own side */
                         const bool upper = c & distance;
                         const uint32_t other = __shfl_xor_sync(WHOLE_WARP, upper ? x[i] : x[i + distance], distance);
                         if (upper)
@@ -96,7 +96,7 @@ __device__ inline void store_rows(T *to, const Problem &p, int batch_head, int r
                             x[i + distance] = other;
                     }
             if (row + 8 * h < p.seqlen_q)
-                store_16(to + flat_row * D + 8 * (atom + c), uint4{x[0], x[1], x[2], x[3]});
+                store_16(to + flat_row * D + 8 * (piece + c), uint4{x[0], x[1], x[2], x[3]});
         }
     }
 }

@@ -184,17 +184,17 @@ static Parser show_help;
 #define OF_PROBLEM(member) set_axis, offsetof(Problem, member)
 #define OF_OPTIONS(member) offsetof(Options, member)
 static const Option OPTIONS[] = {
-    {{NULL, NULL, 0, "the problem"}, NULL, NULL, 0, "GPU, CPU if not given"},
+    {{NULL, NULL, 0, "the problem"}, NULL, NULL, 0, "default on GPU, CPU"},
     {{"batch", NULL, MAX_BATCH, "problems of the same shape, computed together"}, "N", OF_PROBLEM(batch), NULL},
     {{"heads", NULL, MAX_HEADS, "query heads of each"}, "N", OF_PROBLEM(heads), NULL},
     {{"kv-heads", NULL, MAX_HEADS, "key/value heads, one for a group of query heads; must divide --heads"}, "N", OF_PROBLEM(kv_heads), "as --heads"},
     {{"seqlen", NULL, MAX_SEQLEN, "queries of a head, Sq"}, "N", OF_PROBLEM(seqlen_q), NULL},
     {{"seqlen-k", NULL, MAX_SEQLEN, "keys of a head, Sk"}, "N", OF_PROBLEM(seqlen_k), "as --seqlen"},
-    {{"head-dim", NULL, MAX_HEAD_DIM, "numbers in a query, key or value, D: a multiple of 8 up to 256; see variants"}, "N", OF_PROBLEM(head_dim), NULL},
+    {{"head-dim", NULL, MAX_HEAD_DIM, "D, numbers in a query, key or value: a multiple of 8 up to 256; see below"}, "N", OF_PROBLEM(head_dim), NULL},
     {{"dtype", "fp16|bf16|fp32", 0, "format of Q, K, V and O: fp16, bf16 or fp32"}, "T", OF_PROBLEM(dtype), "fp16"},
     {{"mask", "full|causal", 0, "full: a query sees all keys; or causal: see --causal"}, "M", OF_PROBLEM(causal), "full"},
-    {{"causal", NULL, 0, "query i sees the keys up to i + Sk - Sq (with --lengths: key length - Sq); the same as --mask causal"}, NULL, OF_PROBLEM(causal), NULL},
-    {{"lengths", "0", MAX_SEQLEN, "how many keys exist in each batch entry: 17,0,256; one number is for all"}, "L", set_lengths, 0, "all"},
+    {{"causal", NULL, 0, "query i sees keys up to i + Sk - Sq; with --lengths: i + key length - Sq. The same as --mask causal"}, NULL, OF_PROBLEM(causal), NULL},
+    {{"lengths", "0", MAX_SEQLEN, "existing keys of each batch entry: 17,0,256 (one run); one number is for all"}, "L", set_lengths, 0, "all"},
     {{"scale", NULL, 0, "what Q K^T is multiplied with"}, "X", set_scale, 0, "1/sqrt(head dim)"},
     {{"seed", NULL, 0, "a number that the random inputs follow from"}, "N", set_seed, 0, "0"},
     {{"inputs", "normal|outliers", 0, "normal: random, mean 0, variance 1; outliers: variance 100 more in 1 of 1000"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
@@ -203,10 +203,10 @@ static const Option OPTIONS[] = {
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
     {{"variant", NULL, 0, "runs one of those listed below"}, "V", set_variant, 0, "all"},
     {{"device", NULL, 0, "which GPU, by its number"}, "N", set_device, 0, "0"},
-    {{"iters", NULL, MAX_ITERS, "timed runs; latency is their median"}, "N", set_int, OF_OPTIONS(iters), "5 to 100, 100 ms"},
+    {{"iters", NULL, MAX_ITERS, "timed runs; latency is their median. Default: as many as fit into 100 ms"}, "N", set_int, OF_OPTIONS(iters), "5 to 100"},
     {{"warm", NULL, 0, "the L2 cache keeps what the run before left in it"}, NULL, set_int, OF_OPTIONS(warm), "emptied before"},
     {{"no-validate", NULL, 0, "compares nothing and runs no 00_naive: times only"}, NULL, set_no_validate, 0, NULL},
-    {{"save", NULL, 0, "O and LSE, ln of each row's sum of e^S, of the one --variant into DIR/o.npy and lse.npy"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
+    {{"save", NULL, 0, "the --variant's O and LSE into DIR/o.npy and lse.npy; LSE is ln of each row's sum of e^S"}, "DIR", set_folder, OF_OPTIONS(save), NULL},
     {{"save-inputs", NULL, 0, "before the run, Q, K and V as it computes with them into DIR, in files that --load reads"}, "DIR", set_folder, OF_OPTIONS(save_inputs), NULL},
     {{"csv", NULL, 0, "prints the rows as comma-separated values, under a line of names"}, NULL, set_format, 0, NULL},
     {{"json", NULL, 0, "prints the rows as JSON, an object a line"}, NULL, set_format, 0, NULL},
@@ -263,8 +263,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
     printf(
         "%s - %s\n\n"
         "usage: %s [options]\n\n"
-        "Computes attention, O = softmax(scale Q K^T) V, with each variant, compares the result with that of 00_naive, and\n"
-        "00_naive's with one in double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not,\n"
+        "Computes attention, S = scale Q K^T and O = softmax(S) V, with each variant, compares the result with that of 00_naive,\n"
+        "and 00_naive's with one in double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not,\n"
         "2 cannot run here, or cannot be checked. Shape, dtype, mask and a stage's own options take several values, as in\n"
         "--seqlen 512,1024 --head-dim 64,128: every combination runs, the option listed last below changes fastest, and each\n"
         "has a table of its own. On the CPU device, a simulator, the table says what a GPU would do.\n\n",
@@ -290,7 +290,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
         printf("%s  --%s%s%s\n                    %s\n", i ? "" : "\nthis stage's own\n", s->name, *values ? ": " : "",
                values, s->help);
     }
-    printf("\nA variant that does not take a head dim or dtype is not run; its row says which ones it takes.\n"
+    printf("\nVariants take head dims 64 and 128, some take others; one that does not take a head dim or dtype says so in its row.\n"
            "\nvariants\n");
     for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);

@@ -47,7 +47,7 @@ def naive():
         write(axis, left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
         write(axis, right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
     write(axis, 365, 295,
-          "Nothing is shared: for each element of S a row of Q and a row of K are read again from device memory")
+          "Nothing is shared: for each element of S a row of Q and a row of K are loaded again")
     save(figure, "naive.svg", FOLDER)
 
 
@@ -77,10 +77,10 @@ def tiling():
 def online_softmax():
     """A row of scores, tile by tile: the maximum rises in steps, and the sum moves to each new maximum."""
     tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 4, 1, 3)  # S in units of ln 2
-    figure, axis = sheet(720, 300)
+    figure, axis = sheet(720, 315)
     zero, unit, wide = 195, 32, 36
     m, l = None, 0
-    write(axis, 40, 25, "scores S\nin units of ln 2")
+    write(axis, 5, 32, "scores S in units of ln 2,\nso e^S is a power of 2", 8, "left")
     for t, tile in enumerate(tiles):
         left = 110 + 200 * t
         before, m = m, max(tile) if m is None else max(m, *tile)
@@ -96,8 +96,9 @@ def online_softmax():
         text = f"α = 2^({before} − {m}) = {alpha:g}\nl = α · {l:g} + {of_tile:g} = {new:g}" if t else f"l = {new:g}"
         write(axis, left + 2 * wide, 258 if t else 251, text, 8)
         l = new
-    write(axis, 360, 290,
-          f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept")
+    write(axis, 360, 297,
+          f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.\n"
+          "Here each tile's own sum has the factor 1, since its maximum is larger than those before it")
     save(figure, "online_softmax.svg", FOLDER)
 
 
