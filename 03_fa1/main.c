@@ -11,7 +11,7 @@ const Stage stage = {
     .variants = {
         {.name = "fma", .idea = "keys outer, queries inner; O, l and m in device memory; plain CUDA", .launch = fa1_fma_forward,
          .plan = fa1_fma_plan, .predict = fa1_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
-        {.name = "fa1", .idea = "the same on tensor cores, keys split over the warps", .launch = fa1_forward,
+        {.name = "fa1", .idea = "keys outer, queries inner, on tensor cores; keys split over the warps", .launch = fa1_forward,
          .plan = fa1_plan, .predict = fa1_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
     },
 };

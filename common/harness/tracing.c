@@ -31,7 +31,7 @@ static int trace_variant(Run *run, const Variant *v) {
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
     flush_output();
     if (o->watch)
-        trace_page_variant(row->name);
+        trace_page_variant(row->name, v->idea);
     free_outputs(run, row);
     return trace->race_count;
 }

@@ -97,7 +97,7 @@ void trace_print(const Trace *trace, const char *variant, const Problem *p, doub
 /* Writes the data of a page to watch them (trace_page.c): everything launched between trace_page_begin and trace_page_end is
  * recorded step by step too, trace_page_variant writes what the last trace_end ended. A file that cannot be written ends the program. */
 void trace_page_begin(const char *path, const char *stage, const Problem *p, const int *key_lengths, const char *chip);
-void trace_page_variant(const char *name);
+void trace_page_variant(const char *name, const char *idea);
 void trace_page_end(void);
 #endif
 

@@ -1,6 +1,6 @@
 /* trace_page.c - writes what the trace and trace_watch.c recorded as JSON, the data of watch.html. One object a program:
  *
- *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "tensors": [...], "kernels": [...]}]}
+ *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "idea", "tensors": [...], "kernels": [...]}]}
  *
  * A kernel has "sites" [[line, tensor, kind, requests, bytes, cost, ideal]] and "work" [[line, what, count, flops each]]. A
  * launch has "steps", in the order of blocks:
@@ -107,7 +107,7 @@ void page_launch(const Launch *launch) {
     fprintf(page, "]}");
 }
 
-void trace_page_variant(const char *name) {
+void trace_page_variant(const char *name, const char *idea) {
     int work_count;
     const Work *works = watch_works(&work_count);
     size_t count = (size_t)(trace_site_count + work_count);
@@ -118,7 +118,7 @@ void trace_page_variant(const char *name) {
         places[trace_site_count + i].place = works[i].place;
     source_lines(places, (int)count, lines);
 
-    fprintf(page, "],\n\"name\":\"%s\",\"tensors\":[", name);
+    fprintf(page, "],\n\"name\":\"%s\",\"idea\":\"%s\",\"tensors\":[", name, idea);
     for (int i = 0; i < trace_tensor_count; i++)
         fprintf(page, "%s\"%s\"", COMMA(i), trace_tensors[i].name);
     fprintf(page, "],\"kernels\":[");
