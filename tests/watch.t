@@ -9,6 +9,7 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use JSON::PP qw(decode_json);
+use List::Util qw(uniq);
 use Test::More;
 use lib 'tests';
 use Program;
@@ -47,7 +48,9 @@ for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
         is(system("sh common/classroom/watch.sh $page '$shape' $build/$stage/$stage >/dev/null") >> 8, 0, '... a page of it');
         cmp_ok(-s $page, '<', 5e6, '... of less than 5 MB');
         unlike(read_file($page) =~ s/<script type="application\/json".*?<\/script>//sr, qr/https?:/, '... that needs no network');
-        looks_right($page, $traced, without_place($data), '... in Chromium', $number == 1);
+        my %ideas = ('00_naive' => 'the definition: one thread an output, S and P in device memory', `$build/$stage/$stage --help` =~ /^  ([a-z]\w*) +(\S.*)$/mg); # --help says another thing of naive
+        my @ideas = map { "$_->{name}: " . $ideas{$_->{name} =~ s{.*/}{}r} } @{$data->{variants}};
+        looks_right($page, $traced, \@ideas, without_place($data), '... in Chromium', $number == 1);
         $planted //= [$data, $traced, $page];
     }
 }
@@ -180,14 +183,14 @@ sub by_steps {
     return \%sums;
 }
 
-# What the page says of tensors that have bytes, but no rows on the map.
+# What the page says of tensors that have bytes, but no place on the map: no rows, or numbers of which a row has one alone.
 sub without_place {
     my ($data) = @_;
     my %names;
     for my $variant (@{$data->{variants}}) {
         for my $step (map { @{$_->{steps}} } @{$variant->{launches}}) {
             my @moves = @{$step->[6]};
-            while (my ($tensor, undef, undef, $first, $last) = splice @moves, 0, 7) { $names{$variant->{tensors}[$tensor]} = 1 if $first > $last }
+            while (my ($tensor, undef, undef, $first, $last) = splice @moves, 0, 7) { $names{$variant->{tensors}[$tensor]} = 1 if $first > $last || $variant->{tensors}[$tensor] =~ /^(LSE|l|m)$/ }
         }
     }
     return join ', ', sort keys %names;
@@ -269,14 +272,20 @@ sub opened {
     my $script = <<'END';
 <pre id="seen"></pre><script>
 addEventListener('load', () => {
-  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], steps: 0, high: 0};
-  const measure = () => seen.high = Math.max(seen.high, document.getElementById('tiles').getBoundingClientRect().bottom + scrollY);
+  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], words: {}, steps: 0, high: 0};
+  const counts = () => [...document.querySelectorAll('[data-count], [data-tensor] td')].map(c => c.textContent);
+  const measure = () => {
+    seen.high = Math.max(seen.high, document.getElementById('tiles').getBoundingClientRect().bottom + scrollY);
+    for (const panel of document.querySelectorAll('.panel')) (seen.words[panel.dataset.variant] ??= {})[panel.querySelector('.heading').textContent] = 1;
+  };
   innerHeight = 720; /* Chromium takes a toolbar off the window, which a projector does not show */
   rebuild();
   measure();
   seen.nowhere = document.getElementById('legend').textContent.split('Not on the map: ')[1]?.split(', ').sort().join(', ') ?? '';
   document.querySelectorAll('#choice input').forEach(box => { if (!box.checked) box.click(); });
   press('Home');
+  seen.before = [...new Set(counts())].join();
+  seen.ideas = [...document.querySelectorAll('.panel')].map(panel => panel.dataset.variant + ': ' + panel.querySelector('.idea').textContent);
   for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight'), measure();
   for (const panel of document.querySelectorAll('.panel')) {
     for (const row of panel.querySelectorAll('tr[data-tensor]'))
@@ -302,7 +311,7 @@ END
     my $dom = `$chrome --dump-dom file://$scratch/opened.html 2>$scratch/console`;
     my ($errors) = join '', grep { /CONSOLE/ } split /^/, read_file("$scratch/console");
     my ($seen) = $dom =~ /<pre id="seen">(.*?)<\/pre>/s;
-    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {tiles => [], source => [], steps => 0, high => 9999, nowhere => 'unknown'}, $errors);
+    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {tiles => [], source => [], words => {}, ideas => [], before => '', steps => 0, high => 9999, nowhere => 'unknown'}, $errors);
 }
 
 sub wanted_tiles {
@@ -334,13 +343,20 @@ sub wanted_source {
 }
 
 sub looks_right {
-    my ($page, $traced, $nowhere, $name, $picture) = @_;
+    my ($page, $traced, $ideas, $nowhere, $name, $picture) = @_;
 SKIP: {
-        skip 'no Chromium', 6 + $picture if !$chromium;
+        skip 'no Chromium', 9 + $picture if !$chromium;
         my ($seen, $errors) = opened($page);
         is($errors, '', "$name: nothing on the console");
         cmp_ok($seen->{steps}, '>', 2, "$name: " . $seen->{steps} . ' steps');
         cmp_ok($seen->{high}, '<=', 720, "$name: fits 1280 x 720");
+        is_deeply($seen->{ideas}, $ideas, "$name: each panel with the line that --help prints of its variant");
+        is($seen->{before}, 0, "$name: nothing is counted before the first step is over");
+        is(join("\n", grep { !/^(block \d+: (?=\S)|done: )/ } map { keys %$_ } values %{$seen->{words}}), '', "$name: a word for every step");
+        if (my $words = $seen->{words}{'04_fa2/split_q'}) {
+            is_deeply([uniq(sort map { s/^block \d+: //r =~ s/\x{1d40}/^T/r } keys %$words)], ['Q K^T; reads V', 'done: no block holds shared memory', 'exponentials, P V; reads K',
+                'exponentials, P V; writes O, LSE', 'reads K, Q'], "$name: what split_q's steps are");
+        }
         is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
         is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], "$name: the totals of the lines");
