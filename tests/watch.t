@@ -287,6 +287,9 @@ addEventListener('load', () => {
   seen.before = [...new Set(counts())].join();
   seen.ideas = [...document.querySelectorAll('.panel')].map(panel => panel.dataset.variant + ': ' + panel.querySelector('.idea').textContent);
   for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight'), measure();
+  const slider = document.getElementById('time'); /* at its end, too, all is over */
+  slider.value = slider.max;
+  slider.oninput();
   for (const panel of document.querySelectorAll('.panel')) {
     for (const row of panel.querySelectorAll('tr[data-tensor]'))
       seen.tiles.push([panel.dataset.variant, row.cells[0], row.cells[1], row.cells[2]].map(c => (c.textContent ?? c).replaceAll(',', '')).join('|'));
@@ -353,9 +356,9 @@ SKIP: {
         is_deeply($seen->{ideas}, $ideas, "$name: each panel with the line that --help prints of its variant");
         is($seen->{before}, 0, "$name: nothing is counted before the first step is over");
         is(join("\n", grep { !/^(block \d+: (?=\S)|done: )/ } map { keys %$_ } values %{$seen->{words}}), '', "$name: a word for every step");
-        if (my $words = $seen->{words}{'04_fa2/split_q'}) {
-            is_deeply([uniq(sort map { s/^block \d+: //r =~ s/\x{1d40}/^T/r } keys %$words)], ['Q K^T; reads V', 'done: no block holds shared memory', 'exponentials, P V; reads K',
-                'exponentials, P V; writes O, LSE', 'reads K, Q'], "$name: what split_q's steps are");
+        if ((my $words = $seen->{words}{"04_fa2/split_q"}) && !$picture) { # the second shape: the first one's block 0 has one key tile
+            is_deeply([uniq(sort map { s/^block \d+: |key lengths, //gr =~ s/\x{1d40}/^T/r } keys %$words)], ['Q K^T; reads V', 'done: no block holds shared memory', 'exponentials, P V; reads K',
+                'exponentials, P V; writes O, LSE', 'reads Q, K'], "$name: what split_q's steps are");
         }
         is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
