@@ -22,6 +22,7 @@ my %options = (
     '03_fa1' => ['--heads 1 --seqlen 512 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 333 --causal --batch 2'],
     '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 300 --seqlen-k 400 --batch 2 --lengths 400,77'],
     '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 256', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
+    '06_fp8' => ['--heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
     '08_fa3' => ['--heads 1 --seqlen 256'],
 );
@@ -46,7 +47,7 @@ for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
         is(system("sh common/classroom/watch.sh $page '$shape' $build/$stage/$stage >/dev/null") >> 8, 0, '... a page of it');
         cmp_ok(-s $page, '<', 5e6, '... of less than 5 MB');
         unlike(read_file($page) =~ s/<script type="application\/json".*?<\/script>//sr, qr/https?:/, '... that needs no network');
-        looks_right($page, $traced, '... in Chromium', $number == 1);
+        looks_right($page, $traced, without_place($data), '... in Chromium', $number == 1);
         $planted //= [$data, $traced, $page];
     }
 }
@@ -179,6 +180,19 @@ sub by_steps {
     return \%sums;
 }
 
+# What the page says of tensors that have bytes, but no rows on the map.
+sub without_place {
+    my ($data) = @_;
+    my %names;
+    for my $variant (@{$data->{variants}}) {
+        for my $step (map { @{$_->{steps}} } @{$variant->{launches}}) {
+            my @moves = @{$step->[6]};
+            while (my ($tensor, undef, undef, $first, $last) = splice @moves, 0, 7) { $names{$variant->{tensors}[$tensor]} = 1 if $first > $last }
+        }
+    }
+    return join ', ', sort keys %names;
+}
+
 sub add { my ($sums, $where, $what, $count) = @_; $sums->{$where}{$what} += $count if $count }
 
 # All steps as text: counts, what was moved, what was multiplied.
@@ -234,7 +248,7 @@ sub uncovered {
     my $map = map_of($data);
     my @missing;
     for my $variant (map { $_->{name} } @{$data->{variants}}) {
-        for my $tensor ('K', 'V') {
+        for my $tensor ($variant =~ /^06_fp8/ ? ('K8', 'VT8') : ('K', 'V')) {
             for my $row (0 .. $p->{batch} * $p->{heads} * $p->{seqlen_q} - 1) {
                 my $keys = $p->{key_lengths}[int($row / ($p->{heads} * $p->{seqlen_q}))];
                 my $last = $row % $p->{seqlen_q} + $keys - $p->{seqlen_q} + 1;
@@ -255,10 +269,15 @@ sub opened {
     my $script = <<'END';
 <pre id="seen"></pre><script>
 addEventListener('load', () => {
-  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], steps: 0};
+  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], steps: 0, high: 0};
+  const measure = () => seen.high = Math.max(seen.high, document.getElementById('tiles').getBoundingClientRect().bottom + scrollY);
+  innerHeight = 720; /* Chromium takes a toolbar off the window, which a projector does not show */
+  rebuild();
+  measure();
+  seen.nowhere = document.getElementById('legend').textContent.split('Not on the map: ')[1]?.split(', ').sort().join(', ') ?? '';
   document.querySelectorAll('#choice input').forEach(box => { if (!box.checked) box.click(); });
   press('Home');
-  for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight');
+  for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight'), measure();
   for (const panel of document.querySelectorAll('.panel')) {
     for (const row of panel.querySelectorAll('tr[data-tensor]'))
       seen.tiles.push([panel.dataset.variant, row.cells[0], row.cells[1], row.cells[2]].map(c => (c.textContent ?? c).replaceAll(',', '')).join('|'));
@@ -283,7 +302,7 @@ END
     my $dom = `$chrome --dump-dom file://$scratch/opened.html 2>$scratch/console`;
     my ($errors) = join '', grep { /CONSOLE/ } split /^/, read_file("$scratch/console");
     my ($seen) = $dom =~ /<pre id="seen">(.*?)<\/pre>/s;
-    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {tiles => [], source => [], steps => 0}, $errors);
+    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {tiles => [], source => [], steps => 0, high => 9999, nowhere => 'unknown'}, $errors);
 }
 
 sub wanted_tiles {
@@ -311,16 +330,18 @@ sub wanted_source {
             $sum->{{mma_flops => 'mma FLOPs', exponentials => 'exp', barriers => 'barriers'}->{$what}} += $count if !defined $tensor;
         }
     }
-    return sort map { my $kernel = $_; join '|', $kernel, map { "$_ " . ($sums{$kernel}{$_} // 0) } 'read', 'written', 'wavefronts', 'conflicts', 'mma FLOPs', 'exp', 'barriers' } keys %sums;
+    return sort map { my $kernel = $_; join '|', $kernel, map { "$_ " . ($sums{$kernel}{$_} // ($_ eq 'mma FLOPs' ? 'none' : 0)) } 'read', 'written', 'wavefronts', 'conflicts', 'mma FLOPs', 'exp', 'barriers' } keys %sums;
 }
 
 sub looks_right {
-    my ($page, $traced, $name, $picture) = @_;
+    my ($page, $traced, $nowhere, $name, $picture) = @_;
 SKIP: {
-        skip 'no Chromium', 4 + $picture if !$chromium;
+        skip 'no Chromium', 6 + $picture if !$chromium;
         my ($seen, $errors) = opened($page);
         is($errors, '', "$name: nothing on the console");
         cmp_ok($seen->{steps}, '>', 2, "$name: " . $seen->{steps} . ' steps');
+        cmp_ok($seen->{high}, '<=', 720, "$name: fits 1280 x 720");
+        is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
         is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], "$name: the totals of the lines");
         return if !$picture;
