@@ -21,12 +21,12 @@ my @defaults = (['variant', 'mma'], ['batch', 1], ['heads', 2], ['seqlen', 512],
 my $choices = join ', ', map { "--$_->[0] $_->[1]" . ($_->[0] eq 'variant' ? ' or wgmma' : '') } @defaults;
 my %option = map { @$_ } @defaults;
 my ($program, @options) = @ARGV;
-if (grep { $_ eq '--help' } @options) {
+if (!$program || grep { $_ eq '--help' } @ARGV) {
     print "options of make fp8-errors, each with a value, here the default: $choices\n";
-    exit 0;
+    exit(@ARGV ? 0 : 2);
 }
 while (my ($name, $value) = splice @options, 0, 2) {
-    my $word = $name =~ s/^--//r;
+    my $word = $name =~ /^--(.+)/ ? $1 : '';
     my $wanted = $word eq 'variant' ? qr/^(mma|wgmma)$/ : qr/^[1-9][0-9]*$/;
     next if exists $option{$word} && ($value // '') =~ $wanted && ($option{$word} = $value);
     print STDERR "fp8_errors.pl: $name", defined $value ? " $value" : '', ": choose of $choices, or other whole numbers\n";
