@@ -244,7 +244,8 @@ help: ## this list
 	@echo "make all             build every stage"
 	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done
-	@echo "Capitals in brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\"; ..._OPTIONS are those of <stage> --help"
+	@echo "Capitals in brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\""
+	@echo "    ..._OPTIONS are those of <stage> --help; those of fp8-errors: make fp8-errors FP8_ERRORS_OPTIONS=--help"
 	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
