@@ -174,7 +174,7 @@ test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the shape grid
 	$(PROVE) $(filter-out %/simt_errors,$(UNITS))
 	$(PROVE) $(GRIDS) :: --quick
 
-fuzz: $(GRIDS) ## random problems for every variant against the oracle (default N=1000 SEED=1 SECONDS=0: no end)
+fuzz: $(GRIDS) ## random problems, each variant against the oracle (default N=1000 SEED=1 SECONDS=0: no time limit)
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
 mutations: ## plant mistakes in kernels and host code, and see the tests catch them (default SEED=1 MUTANTS=200)
@@ -206,7 +206,7 @@ $(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by l
 intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
 	@perl notes/intensity.pl $^
 
-test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: textbook values; the kernels' bytes against the formulas, and no races
+test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
 	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see that it names the line
@@ -244,7 +244,8 @@ help: ## this list
 	@echo "make all             build every stage"
 	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done
-	@echo "In brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\"; ..._OPTIONS are those of <stage> --help"
+	@echo "Capitals in brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\""
+	@echo "    ..._OPTIONS are those of <stage> --help; those of fp8-errors: make fp8-errors FP8_ERRORS_OPTIONS=--help"
 	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
@@ -276,7 +277,7 @@ pictures: ## draw notes/pictures/ anew, as the notes show them
 
 diff-%:
 	@sh common/classroom/diff.sh $*
-diff: ## diff-04: what 04 changes in what it builds on; also diff-03-04, diff-04.1-04.2 (04's first two)
+diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-04.1-04.2: 04's first two variants
 	@sh common/classroom/diff.sh
 
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)

@@ -10,7 +10,7 @@ const Stage stage = {
     .variants = {
         {.name = "fma", .idea = "one pass over the keys for LSE, a second one for O; plain CUDA", .launch = online_fma_forward,
          .predict = online_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
-        {.name = "online", .idea = "the same on tensor cores, a kernel a pass", .launch = online_forward,
+        {.name = "online", .idea = "two passes over the keys on tensor cores, a kernel each", .launch = online_forward,
          .predict = online_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
     },
 };

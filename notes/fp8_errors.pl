@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # fp8_errors.pl - how far 06_fp8 is from exact attention of its inputs: formats, scales, rotation, smoothing, on three kinds of inputs.
 #
-#     perl notes/fp8_errors.pl build/cpu/06_fp8/06_fp8 [--seeds N] [OPTION...] > fp8_errors.tsv          (make fp8-errors)
+#     perl notes/fp8_errors.pl build/cpu/06_fp8/06_fp8 [OPTION VALUE]... > fp8_errors.tsv          (make fp8-errors)
 #
 # A line a combination, between tabs: RMSE and worst error of O against fp64, as the program's --json rows have them, beside
 # what 00_naive makes of the same inputs in fp16. The inputs:
@@ -11,24 +11,34 @@
 #     biased      N(0,1), and on top of every key of a head the same vector, N(0,16): what real models' keys tend to
 #
 # --seeds N repeats the random inputs with N seeds and takes all their errors together: the program looks at 64 rows, and a few that
-# meet outliers decide. The options (a shape of whole numbers, the variant) are passed on; --variant mma --heads 2 --seqlen 512 --head-dim 128 if none.
+# meet outliers decide. The other options, the variant and the shape, are passed on: --help has all.
 use strict;
 use warnings;
 use JSON::PP;
 use File::Temp qw(tempdir);
 
+my @defaults = (['variant', 'mma'], ['batch', 1], ['heads', 2], ['seqlen', 512], ['head-dim', 128], ['seeds', 1]);
+my $choices = join ', ', map { "--$_->[0] $_->[1]" . ($_->[0] eq 'variant' ? ' or wgmma' : '') } @defaults;
+my %option = map { @$_ } @defaults;
 my ($program, @options) = @ARGV;
-die "usage: fp8_errors.pl PROGRAM [--seeds N] [OPTION...]\n" if !$program;
-my $seeds = @options && $options[0] eq '--seeds' ? (splice @options, 0, 2)[1] : 1;
-@options = qw(--variant mma --heads 2 --seqlen 512 --head-dim 128) if !@options;
-my %option = @options;
-my ($batch, $heads, $seqlen, $D) = map { $option{"--$_->[0]"} // $_->[1] } ['batch', 1], ['heads', 2], ['seqlen', 512], ['head-dim', 128];
-my $variant = '06_fp8/' . ($option{'--variant'} // die "fp8_errors.pl: name a --variant\n");
+if (!$program || grep { $_ eq '--help' } @ARGV) {
+    print "options of make fp8-errors, each with a value, here the default: $choices\n";
+    exit(@ARGV ? 0 : 2);
+}
+while (my ($name, $value) = splice @options, 0, 2) {
+    my $word = $name =~ /^--(.+)/ ? $1 : '';
+    my $wanted = $word eq 'variant' ? qr/^(mma|wgmma)$/ : qr/^[1-9][0-9]*$/;
+    next if exists $option{$word} && ($value // '') =~ $wanted && ($option{$word} = $value);
+    print STDERR "fp8_errors.pl: $name", defined $value ? " $value" : '', ": choose of $choices, or other whole numbers\n";
+    exit 2;
+}
+my ($batch, $heads, $seqlen, $D, $seeds) = @option{qw(batch heads seqlen head-dim seeds)};
+my $variant = "06_fp8/$option{variant}";
 
 my $folder = tempdir(CLEANUP => 1);
 save_biased();
-my @shape = map { ("--$_", $option{"--$_"}) } grep { exists $option{"--$_"} } qw(batch heads seqlen head-dim);
-my @variant = ('--variant', $option{'--variant'});
+my @shape = map { ("--$_", $option{$_}) } qw(batch heads seqlen head-dim);
+my @variant = ('--variant', $option{variant});
 my %inputs = (normal => [@shape, '--inputs', 'normal'], outliers => [@shape, '--inputs', 'outliers'], biased => ['--load', $folder]);
 
 my @ways = map { [split ' ', $_] } 'e4m3 tensor', 'e4m3 block', 'e4m3 tensor hadamard', 'e4m3 block hadamard',

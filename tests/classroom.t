@@ -243,6 +243,10 @@ for (['02.1', '5.2427,5.9933', 0, "right\n"], ['02.1', '5.2427, 5.2427', 1, "not
     $run = run(@exercise, $number, $answer);
     like("$run->{code} $run->{out}", qr/^$code \Q$says\E/, "$number: $answer") or diag($run->{err});
 }
+# How many answers are wanted, and how near, is said with the question.
+like(run(@exercise, '00.2')->{out}, qr/ ANSWER=p,q,r,s,t,u or HINT=1\.\n\z/, '00.2: six answers');
+like(run(@exercise, '02.1')->{out}, qr/ ANSWER=p,q or HINT=1\. Up to 0\.01 % off will do\.\n\z/, '02.1: two, not exact');
+like(run(@exercise, '03.1')->{out}, qr/ ANSWER=\.\.\. or HINT=1\.\n\z/, '03.1: one');
 # make says nothing of its own after a wrong answer; but it fails where nothing could be checked.
 $ENV{HINT} = '';
 $run = run(@make, 'exercise', 'N=00.2', 'ANSWER=0,0,0,1,2,4');

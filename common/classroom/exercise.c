@@ -114,7 +114,8 @@ static void list(void) {
         print_text("%s\n", value("ask"));
     }
     print_text("What is given stands in the note: exercise 04.1 is number 1 under Exercises in notes/04_fa2.md.\n"
-               "make exercise N=04.1: what is asked. With ANSWER=...: is it right? With HINT=1 or HINT=2: a hint.\n");
+               "make exercise N=04.1: what is asked. With ANSWER=... (several: ANSWER=p,q): is it right? With HINT=1 or "
+               "HINT=2: a hint.\n");
 }
 
 /* ---- programs ---- */
@@ -296,7 +297,13 @@ static void question(char *answer) {
             print_text("%s is a copy of %s to work on. In it: %s.\n", file, original, change);
         else if (change)
             print_text("Your copy is %s. In it: %s.\n", file, change);
-        print_text("Then: make exercise N=%s ANSWER=..., or HINT=1.\n", number);
+        print_text("Then: make exercise N=%s ANSWER=%s", number, nth_value(2, "answer") ? "p" : "...");
+        for (int i = 2; nth_value(i, "answer"); i++) /* p,q,r: not a,b,c, which may be answers */
+            print_text(",%c", 'p' + i - 1);
+        print_text(" or HINT=1.");
+        if (value("within"))
+            print_text(" Up to %g %% off will do.", 100 * atof(value("within")));
+        print_text("\n");
         return;
     }
     if (change && !is_changed())

@@ -197,8 +197,8 @@ static const Option OPTIONS[] = {
     {{"lengths", "0", MAX_SEQLEN, "existing keys of each batch entry: 17,0,256 (one run); one number is for all"}, "L", set_lengths, 0, "all"},
     {{"scale", NULL, 0, "what Q K^T is multiplied with"}, "X", set_scale, 0, "1/sqrt(head dim)"},
     {{"seed", NULL, 0, "a number that the random inputs follow from"}, "N", set_seed, 0, "0"},
-    {{"inputs", "normal|outliers", 0, "normal: random, mean 0, variance 1; outliers: variance 100 more in 1 of 1000"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
-    {{"load", NULL, 0, "Q, K and V from DIR/q.npy, k.npy, v.npy: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"}, "DIR", set_folder, OF_OPTIONS(load), NULL},
+    {{"inputs", "normal|outliers", 0, "normal: mean 0, variance 1; outliers: 1 in 1000 plus another of variance 100"}, "I", set_int, OF_OPTIONS(outliers), "normal"},
+    {{"load", NULL, 0, "Shape, Q, K and V from DIR/q.npy, k.npy, v.npy: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"}, "DIR", set_folder, OF_OPTIONS(load), NULL},
 
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0, NULL},
     {{"variant", NULL, 0, "runs one of those listed below"}, "V", set_variant, 0, "all"},
@@ -267,13 +267,14 @@ static void show_help(Options *o, const Option *option, const char *text) {
         "and 00_naive's with one in double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not,\n"
         "2 cannot run here, or cannot be checked. Shape, dtype, mask and a stage's own options take several values, as in\n"
         "--seqlen 512,1024 --head-dim 64,128: every combination runs, the option listed last below changes fastest, and each\n"
-        "has a table of its own. On the CPU device, a simulator, the table says what a GPU would do.\n\n",
+        "has a table of its own. On the CPU device, a simulator, the table says what a GPU would do: with the same shape, or, if\n"
+        "no option gives one, with a GPU's default.\n\n",
         stage->name, stage->idea, stage->name);
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(stage, each);
     printf("\n"
            "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key. Counted are\n"
-           "batch * heads * Sq * Sk pairs, and half as many when causal; with --lengths those pairs that it leaves.\n"
+           "batch * heads * Sq * Sk pairs, and half as many when causal; with --lengths those pairs that lengths and mask leave.\n"
            "GB/s%s are 10^9 bytes a second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n",
            stage->bytes ? "" : " (in CSV and JSON)");
     if (stage->forward)

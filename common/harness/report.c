@@ -44,7 +44,8 @@ static void print_verdict(const Report *r, const Row *rows, int count) {
     else if (!validated)
         printf("not validated\n");
     else if (unchecked)
-        printf("NOT CHECKED  %d of %d results: rounding alone may change them by half and more\n", unchecked, validated);
+        printf("NOT CHECKED  %d of %d results: rounding alone may change them by half of the largest value\n", unchecked,
+               validated);
     else if (alone)
         printf("PASS  " NAIVE " agrees with %s\n", oracle);
     else

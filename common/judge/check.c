@@ -101,7 +101,8 @@ double score_error(int head_dim, double score_size) { return sum_error(head_dim)
  * 4u          P is rounded to the dtype before it meets V, and O once more at the end: each by at most u = dtype_epsilon,
  *             relative, and in both of the two compared. The errors of the P_j have random signs, so they add up as the
  *             terms of O themselves do, and O's own size is the measure: the largest |want| of the row, because a single
- *             element may be near 0 by accident.
+ *             element may be near 0 by accident. (P below 2^-14 are subnormal in fp16 and off by up to 2^-25 each:
+ *             notes/floating_point.md says how little that is, and for which V it is not.)
  * 2^-20 + score_error
  *             e^S turns the absolute error of S into a relative one of P. 2^-20 is for exp2's result and the sums over P.
  * sum_error   O is a sum over the keys, and its partial sums are about as large as O: 2^-17 for 1000 keys, which shows beside

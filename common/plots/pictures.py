@@ -106,11 +106,11 @@ def merge():
     """Two sets of keys become one: with (m, l, O undivided), and with (LSE, O). The numbers of the worked example."""
     figure, axis = sheet(780, 330)
     rows = (
-        ("undivided: tile after tile (02, 04)", "m = 2 ln 2\nl = 3/2\nÕ = (6, 3)", "m = 3 ln 2\nl = 5/4\nÕ = (4, −5/4)",
+        ("undivided: m, l and Õ of each set", "m = 2 ln 2\nl = 3/2\nÕ = (6, 3)", "m = 3 ln 2\nl = 5/4\nÕ = (4, −5/4)",
          "· α = e^(m − m') = 1/2", "· β = e^(m̃ − m') = 1",
          "m' = max = 3 ln 2\nl' = α 3/2 + β 5/4 = 2\nÕ' = α (6, 3) + β (4, −5/4)\n"
          "   = (7, 1/4)"),
-        ("divided: block with block (07)", "LSE = ln 6\nO = (4, 2)", "LSE = ln 10\nO = (16/5, −1)",
+        ("divided: LSE and O of each set (07)", "LSE = ln 6\nO = (4, 2)", "LSE = ln 10\nO = (16/5, −1)",
          "· e^(LSE_A − LSE) = 3/8",
          "· e^(LSE_B − LSE) = 5/8", "LSE = ln (6 + 10)\nO = 3/8 (4, 2)\n   + 5/8 (16/5, −1)\n   = (7/2, 1/8)"))
     for i, (title, a, b, weight_a, weight_b, both) in enumerate(rows):
@@ -164,7 +164,7 @@ def steps():
     scale, left = 108, 95  # pixels a microsecond
     heading(axis, 5, 12,
             "03_fa1: one step, 32 queries and 128 keys, as predicted; the block is alone on its multiprocessor")
-    parts = [(0.5, "wait: l, m"), (0.8, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
+    parts = [(0.5, "wait: l, m"), (0.9, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
     time = 0
     for length, text in parts:
         waits = text.startswith("wait")
@@ -175,7 +175,7 @@ def steps():
     for tick in range(7):
         write(axis, left + tick * scale, 80, f"{tick} us", 7.5)
     write(axis, left + 330, 103,
-          "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.1 us.  green: a part of O is added. "
+          "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.2 us.  green: a part of O is added. "
           "Nobody else is there to work")
     heading(axis, 5, 145,
             "04_fa2/tuned: O stays, the next K and V come during the products, a second block fills the gaps")

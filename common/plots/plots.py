@@ -346,7 +346,7 @@ def memory():
                       linestyle="",
                       color=INK)
     if any(is_out_of_memory(row) for row in rows):
-        axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="asked for, and not there")
+        axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="more than the GPU has: did not run")
     length_axis(axis, {n for line in lines.values() for n in line})
     axis.set_yscale("log")
     plain_numbers(axis.yaxis)
