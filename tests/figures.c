@@ -1097,6 +1097,7 @@ static void test_workspace(void) {
 }
 
 int main(void) {
+    setenv("LC_ALL", "C.UTF-8", 1); /* what is printed has · and × then; tests/report.c asks without */
     Problem p = {
         .batch = 2, .heads = 4, .kv_heads = 2, .seqlen_q = 7, .seqlen_k = 33, .head_dim = 64, .causal = 1, .scale = 0.125};
     DeviceProperties *device = (DeviceProperties *)device_properties();
