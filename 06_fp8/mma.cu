@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
 #pragma unroll
             for (int quarter = 0; quarter < 4; quarter++) {
                 const int h = quarter % 2;
-                const float shift = __fadd_rd(E::largest_exponent, -m[h]); /* rounded down: no P beyond the largest number */
+                const float shift = __fadd_rd(E::largest_exponent, -m[h]); /* down: the nearest may be 16 - m, and P 2^16 */
                 float four[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++) {

@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             l[h] *= alpha[h];
             alpha[h] *= o_scale / v_scale;
             m[h] = m_new;
-            exponent[h] = __fadd_rd(E::largest_exponent, -m_new); /* rounded down: no P beyond the largest number */
+            exponent[h] = __fadd_rd(E::largest_exponent, -m_new); /* down: the nearest may be 16 - m, and P 2^16 */
         }
         o_scale = v_scale;
 

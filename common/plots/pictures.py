@@ -341,28 +341,29 @@ def lane(axis, left, top, height, unit, name, steps):
 
 def roles():
     """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
-    D = 128: a warpgroup's Q K^T and P V 5 each if it has the tensor cores alone, its softmax 8."""
+    D = 128: a warpgroup's Q K^T and P V 5 each, its softmax 8; twice that where two warpgroups do the same together."""
     figure, axis = sheet(810, 440)
-    unit, left, end = 12.3, 90, 57
-    heading(axis, 0, 10, "wgmma: three blocks, each at another step by chance")
+    unit, left, end = 9.8, 90, 72
+    heading(axis, 0, 10, "wgmma: three blocks, each at another step by chance (lengths as if each had the units alone)")
     one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"),
                             (start + 13, 5, PV, f"P V{i}")]
     for block in range(3):
         lane(axis, left, 24 + 34 * block, 28, unit, f"block {block}",
-             [s for i in range(3 if block == 0 else 2) for s in one(6 * block + 18 * i, i)])
-    heading(axis, 0, 144, "specialised: two consumers in step")
-    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 8, SOFTMAX, f"softmax {i}"),
-                             (start + 18, 10, PV, f"P V{i}")]
-    lane(axis, left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (28, 6, COPY, "K2, V2")])
+             [s for i in range(4 if block == 0 else 3) for s in one(6 * block + 18 * i, i)])
+    heading(axis, 0, 144, "specialised: two consumers in step, so each product and each softmax takes twice as long")
+    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 16, SOFTMAX, f"softmax {i}"),
+                             (start + 26, 10, PV, f"P V{i}")]
+    lane(axis, left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (36, 6, COPY, "K2, V2")])
     for consumer in range(2):
-        lane(axis, left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(28, 1))
+        lane(axis, left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(36, 1))
     heading(axis, 0, 280, "overlapped: turns, and the next S before this P V")
     lane(axis, left, 294, 28, unit, "producer",
-         [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3")])
+         [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3"),
+          (60, 6, COPY, "K5, V4")])
     for consumer in range(2):
         top = 330 + 50 * consumer
         write(axis, left - 8, top + 20, f"consumer {consumer}", 8, "right")
-        for turn in range(3):
+        for turn in range(4):
             start = 20 * turn + 10 * consumer
             for at, down, length, colour, text in ((start, 0, 5, QK, f"Q K{turn + 1}"),
                                                    (start + 5, 0, 5, PV, f"P V{turn}"),
