@@ -7,10 +7,10 @@
  * Who owns what: one thread one element of S, one thread one row of P, one thread one element of O. No shared memory, no
  * barrier, no cooperation at all.
  *
- * What it costs, for each (batch, head) with N queries and N keys: 4 N^2 D FLOPs in the two products; N^2 scores of 4 bytes
- * and N^2 probabilities of 2 bytes live in device memory, where a kernel that never stored them would keep 4 N D elements.
- * Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP a load. Caches answer most of these loads, and nothing here makes
- * them fewer.
+ * What it costs, for each (batch, head) with N queries and N keys: 4 N^2 D FLOPs in the two products; N^2 scores of 4
+ * bytes and N^2 probabilities of 2 bytes (fp32: 4) live in device memory, where a kernel that never stored them would
+ * keep 4 N D elements. Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP a load. Caches answer most of these
+ * loads, and nothing here makes them fewer.
  *
  * Why it matters all the same: it is short enough to be checked by eye, it fixes what the others must compute (masks, grouped
  * heads, rows without keys, rounding), and every later stage is validated against it.
@@ -57,7 +57,7 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
 
     /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
     float shift = m == -INFINITY ? 0 : m;
-    double l = 0; /* a float would round 200,000 terms of 0.99 much the same way: 0.14 % off */
+    double l = 0; /* in a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % too small */
     for (int column = 0; column < p.seqlen_k; column++)
         l += expf(scores[column] - shift);
     t.lse[flat_row] = shift + logf(l); /* ln 0 = -inf: the LSE of a row without keys */

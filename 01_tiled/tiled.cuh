@@ -1,7 +1,8 @@
 /* tiled.cuh - what both variants of 01_tiled share: the stored S and P, and the softmax between the two products.
  *
- * Rows of S and P are padded to whole tiles (`pitch` elements apart): the tile product then writes and reads whole tiles,
- * 16 bytes at a time, whatever the number of keys. The columns that this adds are seen by no query: S = -inf, P = 0. */
+ * Rows of S and P are padded to whole tiles (`pitch` elements apart): the products then write and read whole tiles,
+ * whatever the number of keys, and mma.cu can copy P 16 bytes at a time. The columns that this adds are seen by no
+ * query: S = -inf, P = 0. */
 #ifndef FA_TILED_CUH
 #define FA_TILED_CUH
 

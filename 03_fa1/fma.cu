@@ -59,8 +59,9 @@ template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][
         tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
 }
 
-/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. Shared
- * memory has room for 4 blocks on a multiprocessor at most, so there is no use in saving registers for more. */
+/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. At
+ * D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so there is no use in saving registers for
+ * more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, float *O, float *l, float *m) {
     SHARED_MEMORY(Shared<D>, shared);

@@ -6,7 +6,8 @@
  *     tile of 128 rows       a warp owns 32 rows, so that each fragment of K and V read from shared memory feeds two mma
  *     double buffering       the next K and V arrive while this tile is used: one barrier a tile
  *     last key tile first    the only tile that can reach past the keys is loaded before the loop
- *     base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one FFMA and one ex2
+ *     base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one fused
+ *                            multiply-add (FFMA) and one ex2
  *     finite start           m starts at a finite number, so that a row without keys needs no case of its own
  *     mask where it matters  tiles that every row sees whole are not masked
  *     lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
@@ -45,10 +46,12 @@ constexpr int THREADS = 32 * WARPS;
 constexpr float SLACK = 8;
 
 /* A warp owns 32 rows, two m16 tiles, so that each fragment of K and V read from shared memory feeds two mma. At D = 256
- * the O of 32 rows alone would fill the 255 registers of a lane, so there it owns 16. Bc is what O leaves: D + Bc <= 192.
+ * the O of 32 rows alone would fill the 255 registers of a lane, so there it owns 16. Bc is what O leaves: O and S of
+ * 32 rows take D + Bc registers, at most 192; of 16 rows (256 + 32) / 2 = 144.
  *
- * Two blocks fit on a multiprocessor (2 x 128 threads x 255 registers; on A100 and H100 also 2 x 96 KB of shared memory):
- * while one is at its softmax, the other can use the tensor cores. sm_75 has 64 KB a block: half of Bc. */
+ * Two blocks a multiprocessor: while one is at its softmax, the other can use the tensor cores. Registers allow two
+ * (2 x 128 threads x 255). So does the shared memory of an H100 (at most 2 x 96 KB of 228); an A100's 164 KB hold one
+ * block at D = 128 and 256, two at smaller D. sm_75 has 64 KB a block: half of Bc. */
 template <int D, int capability> struct Shape {
     static constexpr int m_tiles = D <= 128 ? 2 : 1; /* m16 tiles a warp */
     static constexpr int Br = WARPS * 16 * m_tiles;

@@ -6,7 +6,7 @@
  *
  *     4 Br D bytes of atomic additions for each tile of Br queries and Bc keys;
  *     an accumulator of 4 D bytes a query, zeroed before and converted to the dtype after;
- *     bits that repeat: the order of the additions differs from run to run, and with it the last bits of dQ.
+ *     the same bits in every run: the order of the additions differs from run to run, and with it the last bits of dQ.
  *
  * Who owns what. As in key_half.cuh. The fifth product, dQ += dS K, is a sum over all keys of the block, so the warps put
  * their dS^T into shared memory, and each warp computes a piece of 32 rows of the tile of dQ.

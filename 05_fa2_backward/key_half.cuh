@@ -3,7 +3,8 @@
  * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br at
  * a time. It computes S and dP transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys:
  * P^T and dS^T turn from accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its
- * registers, and dK and dV stay there until the end.
+ * registers, and dK and dV stay there until the end. With LargeTiles (chips with less shared memory get smaller
+ * tiles, and fewer warps):
  *
  *     D = 64   4 warps, each owns 32 keys             D = 128   8 warps. dK and dV of 32 keys x 128 columns would fill 256
  *              S^T of 32 queries at a time                      registers a lane, so two warps share 32 keys. For S and dP
@@ -17,10 +18,10 @@
 
 /* ---- the shape of a block ---- */
 
-/* A warp computes S^T of 32 keys x 8 n_tiles queries. At D = 128 (paired) these are 64 queries, so that each fragment of
- * K, once read, is multiplied by eight fragments of Q: such a kernel waits for reads of shared memory more than for
- * products. At D = 64 a warp takes 32 queries at a time. Registers a lane: dK and dV 128, S or dP at most 64, P and dS as
- * operands 4 n_tiles each. */
+/* A warp computes S^T of 32 keys x 8 n_tiles queries. At D = 128 (paired) these are 64 queries with LargeTiles, so
+ * that each fragment of K, once read, is multiplied by eight fragments of Q: such a kernel waits for reads of shared
+ * memory more than for products. At D = 64 a warp takes 32 queries at a time. Registers a lane: dK and dV 128, S or dP
+ * at most 64, P and dS as operands 4 n_tiles each. */
 template <int D, int Br_, int Bc_> struct KeyShape {
     static constexpr int Br = Br_, Bc = Bc_;
     static constexpr bool paired = D == 128;

@@ -9,7 +9,7 @@
  * element of a gradient, a kernel each.
  *
  * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes
- * for P, dP and dS. two_pass and atomic are validated against it. 00_naive is its forward half.
+ * (fp32: 12 N^2) for P, dP and dS. two_pass and atomic are validated against it. 00_naive is its forward half.
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */

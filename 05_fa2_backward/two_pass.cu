@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(S::THREADS, S::blocks) key_gradients(Problem p
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 
 template <typename T, int D, int Br> struct QueryShared {
-    static constexpr int Bc = D == 64 ? 64 : 32; /* at D = 128 two blocks of 96 KB fit on a multiprocessor */
+    static constexpr int Bc = D == 64 ? 64 : 32; /* D = 128: two blocks of 96 KB fit on an H100's multiprocessor */
     Tile<T, Br, D> q, d_o;
     Tile<T, Bc, D> k[2], v[2];
 };

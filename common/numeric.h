@@ -9,8 +9,9 @@
  * e4m3                4, 3              7       448            2^-6     the largest          2^-4
  * e5m2                5, 2             15     57344            2^-14    the largest          2^-3
  *
- * fp8 saturates because the GPU's conversion (cvt.rn.satfinite) does. e4m3 is the OCP format "e4m3fn": it has no infinity,
- * and 0x7f and 0xff are its only NaNs. A NaN becomes the GPU's one NaN in every format: all bits set but the sign.
+ * fp8 saturates because the GPU's conversion (cvt.rn.satfinite) does. e4m3 is "e4m3fn" of the Open Compute Project: it
+ * has no infinity, and 0x7f and 0xff are its only NaNs. A NaN becomes the GPU's one NaN in every format: all bits set
+ * but the sign.
  *
  * Plain bit operations, no tables and no branches that depend on earlier elements: a compiler can vectorise a loop of these.
  * Valid C11 and C++17. Do not compile it with -ffast-math: the NaN tests and the subnormals would go.

@@ -44,8 +44,8 @@ typedef struct {
     int settings[MAX_SETTINGS]; /* the stage's own options, in the order of its table (stage.h: Setting) */
 } Problem;
 
-/* Batch and heads may become a grid's y and z, which end at 65535. Rows are counted in ints, and kernels round them up to
- * whole tiles: half the range of int leaves room for that. */
+/* batch x heads may become a grid's y or z, which ends at 65535: the harness checks the product, too. Rows are counted
+ * in ints, and kernels round them up to whole tiles: half the range of int leaves room for that. */
 #define MAX_BATCH 65535
 #define MAX_HEADS 65535
 #define MAX_SEQLEN (1 << 30)
@@ -78,7 +78,7 @@ typedef struct {
 
 #define MAX_WORKSPACE_BUFFERS 8
 
-/* Ends a choice between dtypes that has not taken `dtype`: it does not exist, or a kernel does not take it. */
+/* For the default case of a switch over dtypes: `dtype` is no dtype, or one that the kernel does not take. */
 __attribute__((noreturn)) static inline void unknown_dtype(Dtype dtype) {
     cannot_run("dtype number %d cannot be used here: fp16 is %d, bf16 %d, fp32 %d", (int)dtype, DTYPE_FP16, DTYPE_BF16,
                DTYPE_FP32);

@@ -29,8 +29,8 @@ typedef void Launcher(const Problem *p, const Tensors *t, const Buffer *workspac
  * MAX_WORKSPACE_BUFFERS). */
 typedef int Planner(const Problem *p, Buffer *workspace);
 
-/* Device memory that the launches of one kernel move, in bytes, by the formula of the stage's note; the trace counts the same
- * for comparison. Names as in LAUNCH and device_alloc. */
+/* Bytes of device memory that the launches of one kernel ask for, whether caches answer or not, by the formula of the
+ * stage's note; the trace counts the same for comparison. Names as in LAUNCH and device_alloc. */
 typedef struct {
     const char *kernel, *tensor;
     double read, written;
@@ -38,7 +38,8 @@ typedef struct {
 
 #define MAX_TRAFFIC 40
 
-/* Fills in what the variant's kernels move for `p` (key_lengths on the host, or NULL); returns how many, at most MAX_TRAFFIC. */
+/* Fills in the traffic of the variant's kernels for `p` (key_lengths on the host, or NULL); returns how many entries,
+ * at most MAX_TRAFFIC. */
 typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic);
 
 /* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
@@ -48,7 +49,7 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
 typedef struct {
     double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
     double input_step; /* half that format's smallest step, over its largest number: a scale maps the largest input there */
-    double least_amax; /* a scale maps this at least: where all inputs are smaller, they are rounded as beside it. Or 0 */
+    double least_amax; /* where the largest |input| is below this, scale and step are as for this. 0: no such limit */
     double p_roundoff; /* u of the format P has when it meets V, */
     double p_step;     /* half that format's smallest step, over what P = 1 was scaled to */
     double sum_roundoff; /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
@@ -93,11 +94,11 @@ typedef struct {
     int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
     int (*fills_device)(const Problem *p); /* NULL: no; or whether its grid has as many blocks as the device takes at once */
     Refusal *refuses;                      /* NULL: any settings go together */
-    int eight_bits;                        /* 1: its products have 8-bit factors, and the chip's peak for those is its own */
+    int eight_bits;                        /* 1: its products have 8-bit factors, for which the chip has another peak */
     int same_bits; /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 
     /* A variant that changes its inputs first; NULL in all others. */
-    const char *prepare_name;          /* "quantise": of the row that says how long it takes */
+    const char *prepare_name;          /* of the table row with the time of `prepare`: "quantise" */
     int (*prepares)(const Problem *p); /* NULL: always; or whether it does, with these settings */
     Launcher *prepare;                 /* Q, K, V to workspace; launch then reads them there only */
     PreparedValues *prepared_values;
@@ -110,7 +111,7 @@ typedef struct {
     const char *idea;               /* one line */
     Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
     Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
-    Problem defaults[2];            /* where nothing is given: on a GPU, on the CPU device; 0: as every stage */
+    Problem defaults[2];            /* without options: on a GPU, on the CPU device; a field of 0: as in all stages */
 
     /* A stage of short kernels that memory limits: timed by replaying a CUDA graph over rotating copies of the inputs, and
      * reported in GB/s, beside what the memory gives. NULL: TFLOP/s. */

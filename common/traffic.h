@@ -49,7 +49,7 @@ static inline double walked_key_bytes(const Problem *p, const int *key_lengths, 
 
 /* 03_fa1 and the first variant of 04_fa2: keys outer, queries inner, O, l and m in workspace between the key tiles. A tile
  * of 32 rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. l and m of a row are read
- * by so many threads. */
+ * by `readers` threads. */
 static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int readers,
                                      Traffic *traffic) {
     double row_steps = 0; /* summed over all rows */

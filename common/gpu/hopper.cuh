@@ -69,7 +69,7 @@ __device__ inline void mbarrier_init(Mbarrier *barrier, int count) {
 /* To be called after mbarrier_init and before the __syncthreads after which other threads use the mbarriers. By PTX's
  * words it orders this thread's mbarrier.init, and nothing else, before what the threads of the cluster do later. PTX
  * does not say that TMA, which takes another road to shared memory (another *proxy*) than threads do, then sees the
- * mbarriers, too. */
+ * mbarriers, too. The kernels here rely on it, as those of CUTLASS do. */
 __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 /* This thread arrives, and announces that TMA will write `bytes` bytes. The phase does not end before that. */
@@ -131,7 +131,7 @@ inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matri
     return map;
 }
 
-/* True in one lane of the warp, which all lanes must call together. `lane == 0` would choose a lane, too, but then the
+/* True in one lane of the warp. All lanes must call it together. `lane == 0` would choose a lane, too, but then the
  * compiler does not know that only one lane is active. A TMA instruction takes its operands once a warp, not once a
  * lane, so the compiler would put a loop over the lanes around each. */
 __device__ inline bool elect_one() {
@@ -195,7 +195,7 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  * All arrays must end up in registers: fixed indices in unrolled loops, and functions that are inlined. Otherwise ptxas
  * waits after each wgmma (warnings C7510 to C7515).
  *
- * What lies in shared memory is named by a *descriptor*: last section of this file. */
+ * What lies in shared memory is named by a *descriptor*: see the next section. */
 /* Tells the compiler that these registers change here, so that it moves no write of them down and no read of them up
  * across this place. Makes no instruction. */
 template <int Count> __device__ inline void changed(float (&d)[Count]) {
@@ -304,7 +304,7 @@ __device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t
  *
  * How many rows there are follows from the instruction: 64 of A, N of B. The descriptor of the next 32 bytes along k
  * has address + 32, although these bytes do not lie there: the hardware applies the swizzle to the address after the
- * addition. */
+ * addition. Leading is set to 1: what PTX assumes where it is not used. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *shared) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;

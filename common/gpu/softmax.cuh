@@ -15,7 +15,7 @@
 [[maybe_unused]] constexpr float LOWEST = -FLT_MAX;
 
 /* Exponents are computed as fma(s, factor, -m), where m is the rounded product of the row's largest s and factor. The product
- * inside the fma is not rounded, so the exponents of a row are wrong by up to |m| 2^-24, all by the same. The factor 2^error
+ * inside the fma is not rounded, so the exponents of a row are wrong by up to |m| 2^-24, all by the same. 2^error
  * cancels between O and l, but P must fit its type: in fp16 it passes 2^16 from |m| = 2^28 on (2^27 where m may lag by SLACK),
  * in bf16 and fp32 it is 0 or infinite from 2^31 on. Where |m| exceeds FAR, which leaves room, a kernel rounds s * factor
  * first, as m was rounded, and then subtracts m: at the maximum this gives exactly 0. */
