@@ -72,7 +72,8 @@ HOST_DEVICE static inline int key_at_place(int place) {
     return place / 16 * 16 + 2 * lane + (i & 1) + 8 * (i >> 1);
 }
 
-/* The signs of the rotation (quantise.cu): -1 where the binary digits of d have an odd number of neighbouring ones. */
+/* The signs of the rotation (rotate.cuh): -1 where 11 occurs an odd number of times in the binary digits of d (in 111
+ * it occurs twice). */
 HOST_DEVICE static inline float rotation_sign(int d) {
     int pairs = d & (d >> 1);
     pairs ^= pairs >> 4;

@@ -174,8 +174,10 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             l[h] *= alpha[h];
         }
 
-        /* P = 2^(scale_log2 S - m + shift), at most 2^shift: one FFMA and one ex2 an element. l gets a tile's sum as one, because
-         * beside a large l a single P loses its last bits. Rounded, 32 keys make an A operand: quarter % 2 is 8 rows down,
+        /* P = 2^(scale_log2 S + shift), shift = largest_exponent - m: one fused multiply-add and one ex2 an element.
+         * The shift is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may become
+         * 16 - m, and P = 2^16 would be beyond the format's largest number. l gets a tile's sum as one, because beside
+         * a large l a single P loses its last bits. Rounded, 32 keys make an A operand: quarter % 2 is 8 rows down,
          * quarter / 2 is 16 keys right, and 16 keys are two pieces of S. */
         uint32_t rounded_p[Bc / 32][4];
         float tile_l[2] = {};

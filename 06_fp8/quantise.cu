@@ -18,7 +18,7 @@
  * smooth.cuh: the last two options. transpose.cuh: V, which is stored transposed. This file: scales of heads, rounding,
  * and the launches.
  *
- * What it costs. 2 (Nq + 2 Nk) D bytes a head are read, half as many are written. --scaling tensor reads all inputs
+ * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. --scaling tensor reads all inputs
  * once more before, for the maxima; --smooth-k reads K once more. FLOPs do not count: device memory is the limit.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --scaling block --hadamard

@@ -34,7 +34,7 @@ template <int D> __device__ static void rotate(float (&x)[8], int chunk) {
             }
 #pragma unroll
     for (int step = 1; step < D / 8; step *= 2) {
-        const float sign = chunk & step ? -1 : 1; /* a + b in the lower lane of the two, a - b in the upper, by one FFMA */
+        const float sign = chunk & step ? -1 : 1; /* a + b in the lower of two lanes, a - b in the upper, by one fma */
 #pragma unroll
         for (int i = 0; i < 8; i++)
             x[i] = sign * x[i] + __shfl_xor_sync(WHOLE_WARP, x[i], step);

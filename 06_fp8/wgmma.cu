@@ -12,7 +12,7 @@
  *     warp 0 | 16 x Bc|        |        |           K    Bc x D     one tile             S       Bc / 2 = 64, then
  *     warp 1 | 16 x Bc|        |        | queries   V^T  D x Bc     one tile             P       Bc / 8 = 16 and P V 64
  *     warp 2 | 16 x Bc|        |        |   |
- *     warp 3 | 16 x Bc|        |        |   v       40 KB at D = 128                     168: three blocks a multiprocessor
+ *     warp 3 | 16 x Bc|        |        |   v       40 KB at D = 128                     168 in all: three blocks fit
  *            +--------+--------+--------+
  *
  * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other. Shared memory has room for
@@ -38,8 +38,8 @@ constexpr int THREADS = 128; /* one warpgroup */
 constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
 constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row of a panel of V^T's tile, 128 bytes */
 
-/* Blocks a multiprocessor, by its 65536 registers: three leave each of 128 threads 170. At D = 64, O and P V take half
- * as many, and 128 a thread are enough: four blocks. */
+/* Blocks a multiprocessor, by its 65536 registers: three leave each of 128 threads 168 (170, rounded
+ * down to a multiple of 8). At D = 64, O and P V take half as many, and 128 a thread are enough: four blocks. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
 /* Heads whose blocks run at the same time. An H200 runs some 400 blocks at once, 50 for each of 8 heads. The first of
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     SHARED_MEMORY(Shared, shared);
     constexpr int step_elements = 32; /* of k, in one wgmma */
     const int lane = threadIdx.x % 32;
-    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* of a shuffle the compiler knows: no lane differs */
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
     const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
     const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
@@ -126,7 +126,9 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             scale_log2 = 1;
         }
 
-        /* The maximum. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
+        /* The maximum. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's.
+         * `exponent` is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may
+         * become 16 - m, and P = 2^16 would be beyond the format's largest number. */
         float alpha[2], exponent[2];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -139,7 +141,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             l[h] *= alpha[h];
             alpha[h] *= o_scale / v_scale;
             m[h] = m_new;
-            exponent[h] = __fadd_rd(E::largest_exponent, -m_new); /* down: the nearest may be 16 - m, and P 2^16 */
+            exponent[h] = __fadd_rd(E::largest_exponent, -m_new); /* rounded down */
         }
         o_scale = v_scale;
 

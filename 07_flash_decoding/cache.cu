@@ -1,11 +1,12 @@
-/* 07_flash_decoding/cache - fills the 8-bit K/V cache. Two kernels, each over K and V of all heads in slices.
+/* 07_flash_decoding/cache - fills the 8-bit K/V cache. Two kernels, each over K and V of all heads in slices. A *head*
+ * is a K/V head here, not a unit of work as in decode.h.
  *
- *     cache_largest     finds the largest |x| of each slice of a head's keys
- *     cache_fill        computes from those the head's scale, largest / 448, so that the largest x becomes e4m3's largest
- *                       number; then stores x / scale, rounded to e4m3. (Not x times 1 / scale: 1 / scale is infinite where
- *                       the keys are 1e-38, and 0 times infinity is NaN.)
+ *     cache_largest         finds the largest |x| of each slice of a head's keys
+ *     cache_fill_kernel     computes from those the head's scale, largest / 448, so that the largest x becomes e4m3's
+ *                           largest number; then stores x / scale, rounded to e4m3. (Not x times 1 / scale: 1 / scale
+ *                           is infinite where the keys are 1e-38, and 0 times infinity is NaN.)
  *
- * Device memory: K and V twice, 2 bytes each, and once, 1 byte. Keys that do not exist become 0.
+ * Device memory: K and V are read twice, 2 bytes an element, and written once, 1 byte. Keys that do not exist become 0.
  */
 #include "decode.h"
 #include "../common/gpu/instructions.cuh"

@@ -11,8 +11,8 @@
  *          +-----+-----+-   -+-----+-----+-----+-   -+-----+         +---------+---------+-------+
  *                                                                     in use    on the way
  *
- * At the end each warp lays its O into the stage it has just used up (4 bytes x 16 rows x D: at D = 128 exactly its size), and all
- * threads merge. With M = max over the warps w of m_w, in powers of two:
+ * At the end each warp lays its O into a stage that no copy is on its way to (4 bytes x 16 rows x D: at D = 128 exactly
+ * its size), and all threads merge. With M = max over the warps w of m_w, in powers of two:
  *
  *     l = sum_w 2^(m_w - M) l_w      O = sum_w 2^(m_w - M) O_w / l      LSE = ln 2 (M + log2 l)
  */
@@ -63,7 +63,7 @@ template <typename Rows> struct alignas(128) WarpShared {
         struct {
             typename Rows::KeyTile k, v;
         } in;
-        float o[Rows::slab_rows * Rows::head_dim]; /* on its way out, a slab of rows at a time */
+        float o[Rows::slab_rows * Rows::head_dim]; /* on its way out, slab_rows rows at a time: a *slab* */
     } stage[STAGES];
     float m[Rows::Br], l[Rows::Br];
 };
@@ -104,8 +104,8 @@ template <typename T> __device__ inline void store_4(T *to, float4 x) {
 }
 
 /* Merges what the warps of the block have stored: their O of the rows of one slab, in stage `slot`, and their m and l.
- * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` in all slabs). Each thread
- * takes four neighbouring columns. */
+ * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` of them, all slabs together).
+ * Each thread takes four neighbouring columns. */
 template <typename Rows, typename Out>
 __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, int rows, float o_scale, Out *o, float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;

@@ -7,9 +7,9 @@
  * all rows of a group reads each byte of K and V once for all of them.
  *
  * A block takes at most tile_rows rows. So in this folder *head* means a unit of work: a tile of the rows of one group,
- * and the K/V head that they read. Heads are numbered batch entry by batch entry, in there K/V head by K/V head, in
- * there row tile by row tile. The keys of a head are cut into *key tiles*, which a block takes one after the other;
- * each warp takes a part of the tile.
+ * and the K/V head that they read (cache.cu alone means a K/V head). Heads are numbered batch entry by batch entry, in
+ * there K/V head by K/V head, in there row tile by row tile. The keys of a head are cut into *key tiles*, which a block
+ * takes one after the other; each warp takes a part of the tile.
  */
 #ifndef FA_DECODE_H
 #define FA_DECODE_H
@@ -17,7 +17,7 @@
 #include "../common/device/device.h"
 #include "../common/stage.h"
 
-enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings; 0 means: auto, none, same */
+enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings; 0 means: auto; none; the problem's dtype */
 
 enum {
     /* A warp copies TILE_BYTES of K and as many of V at a time, a *stage*; while it computes with one stage, the next
@@ -58,7 +58,8 @@ static inline Work work_of(const Problem *p) {
     w.tile_rows = p->dtype == DTYPE_FP32 ? FP32_ROWS : w.rows <= 16 ? 16 : 32;
     w.row_tiles = (w.rows + w.tile_rows - 1) / w.tile_rows;
     w.heads = p->batch * p->kv_heads * w.row_tiles;
-    int fit = ((int)device_properties()->shared_bytes - (int)sizeof(int)) / warp_shared_bytes(w.tile_rows); /* and a flag */
+    /* sizeof(int): equal_shares' last_ticket */
+    int fit = ((int)device_properties()->shared_bytes - (int)sizeof(int)) / warp_shared_bytes(w.tile_rows);
     w.warps = fit < MAX_WARPS ? fit : MAX_WARPS;
     w.tile_keys = w.warps * (TILE_BYTES / (p->head_dim * cache_bytes));
     w.tiles = tiles_of(p->seqlen_k, w.tile_keys);

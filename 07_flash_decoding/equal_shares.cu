@@ -91,7 +91,7 @@ __device__ inline int find_entry(const Problem &p, const int *key_lengths, const
  * `share`, too. */
 __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, const Work &work, int &share) {
     Cursor c = {};
-    int tiles = work.tiles; /* of each head from c.index on, as far as they are counted here */
+    int tiles = work.tiles; /* of each head that `skipped` steps over: all heads, or an entry's */
     if (key_lengths) {
         const int entry = find_entry(p, key_lengths, work, share, c.start);
         c.index = entry * (work.heads / p.batch);
@@ -117,8 +117,8 @@ template <typename Rows> struct PartialRows {
 
     __device__ void store(int slab, float *to, float *to_m, float *to_l) {
         /* An item is four neighbouring columns of a row. At a time a lane takes `items` items, 32 apart, of `places`
-         * places, and all their loads are under way together. With 8 warps and up to 32 places there is one wait for
-         * memory. */
+         * places, and all their loads are under way together. With 8 warps, up to 32 places and up to 4 rows (at
+         * D = 128) there is one wait for memory; 16 rows have four. */
         constexpr int D = Rows::head_dim, fours = D / 4, items = 4, places = 4;
         const int slab_row = slab * slab_rows, end = min(slab_rows, rows - slab_row) * fours, warps = blockDim.x / 32;
         for (int first = threadIdx.x % 32; first < end; first += 32 * items) {

@@ -8,10 +8,12 @@
  * long as A and B have the same order of k. So there is an order in which a lane needs just the four elements that it
  * got. Bytes 0 and 2 become one register of B, bytes 1 and 3 another:
  *
- *     byte       0     1     2     3                K: four neighbours in d of one key. B's two halves of k, so Q is
- *              even   odd  even   odd                  read with its columns in the order 0 2 | 1 3.
- *     even   [ 0     2 ]                            V: two d of two keys (transposed): B of two mma, one for the even
- *     odd          [ 1     3 ]                         columns of O and one for the odd.
+ *     K                  The four bytes are four neighbouring d of one key. Bytes 0 and 2 go into B's first register
+ *                        (k = 0..7), bytes 1 and 3 into its second (k = 8..15). So Q's columns are read in the order
+ *                        0 2 | 1 3, too.
+ *     V, transposed      Bytes 0 and 1 are an even and an odd d of one key, bytes 2 and 3 the same d of the next key.
+ *                        Bytes 0 and 2 belong to B of an mma for the even columns of O, bytes 1 and 3 to B of another
+ *                        mma, for the odd columns.
  *
  * The numbers themselves, exactly:
  *
@@ -142,8 +144,8 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
             }
 
         /* Scale, and mask where some row does not see the whole tile. In this order: a folded scale so small that it is 0 would
-         * make NaN of -inf. And rounded on its own: in one fma with - m below, a score beyond 2^31 would leave the error of m
-         * in the exponent, and P = 2^0 would be anything up to infinity. */
+         * make NaN of -inf. And rounded on its own: in one fma with - m below, the rounding error of m would stay in
+         * the exponent, and where |m| passes 2^28 (fp16) or 2^31 (bf16), P of the maximum could be infinite, not 1. */
 #pragma unroll
         for (int i = 0; i < m_tiles; i++)
 #pragma unroll

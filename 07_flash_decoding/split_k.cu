@@ -16,9 +16,9 @@
  *     ...
  *
  * --splits n cuts a head into at most n pieces, all of equally many key tiles but the last. --split-size n cuts it into
- * pieces of n keys; then a head's pieces, and the bits of its result, depend on its own length alone. Without these
- * options there are as many pieces as make the blocks fill the chip once. A head with fewer keys than the longest one
- * has empty pieces at its end: O = 0, LSE = -inf, weight 0.
+ * pieces of n keys, rounded up to whole key tiles; then a head's pieces, and the bits of its result, depend on its own
+ * length alone. Without these options there are as many pieces as make the blocks fill the chip once. A head with fewer
+ * keys than the longest one has empty pieces at its end: O = 0, LSE = -inf, weight 0.
  *
  * What it costs. Device memory: K and V once, as in one_block; O and LSE of each piece written and read, 8 D rows + 8
  * rows bytes (4 rows, D = 128: 4 KB; a key tile has 64 KB). Time: bytes / bandwidth; a second launch, which waits for

@@ -13,8 +13,8 @@
 [[maybe_unused]] constexpr float SLACK = 8;
 
 /* Without a causal mask all query tiles see equally many keys: one head at a time. With a causal mask heads are worked
- * on in groups, so that there are long query tiles to start with and short ones to fill the end: as many heads as have
- * their K and V in a quarter of L2. All groups are about equally large. */
+ * on in groups, so that there are long query tiles to start with and short ones to fill the end: one head more than
+ * have their K and V in a quarter of L2. All groups are about equally large. */
 inline TileOrder tile_order(const Problem &p, int Br) {
     const size_t head_bytes = 2 * dtype_bytes(p.dtype) * p.seqlen_k * p.head_dim;
     const size_t fit = device_properties()->l2_bytes / 4 / head_bytes + 1;
@@ -54,7 +54,9 @@ __device__ inline bool softmax(float (&s)[Bc / 2], float (&m)[2], float (&l)[2],
         m[h] = m_new;
         shift[h] = shift_of(m_new);
     }
-    /* softmax.cuh: why. One question for the whole warp: a branch a row kept the compiler from mixing maxima with exponentials. */
+    /* Beyond FAR the products are rounded before m is subtracted (softmax.cuh explains why). One branch for the whole
+     * warp: with one for each row the compiler did not interleave the maxima of one row with the exponentials of the
+     * other. */
     if (__any_sync(WHOLE_WARP, fmaxf(fabsf(shift[0]), fabsf(shift[1])) > FAR)) {
 #pragma unroll
         for (int i = 0; i < Bc / 2; i++)

@@ -87,7 +87,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
         if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* a draw a query tile, so this was the launch's last; the next launch begins at 0 */
+            *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;
     }
     hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* head -1: there are no more */

@@ -3,8 +3,8 @@
  * The idea. In `wgmma` the threads that compute also ask for the next tile, as soon as the place of this tile is free.
  * To know that, they meet at a barrier twice a tile. Here a *producer* warp does nothing but ask for tiles, as far
  * ahead as there are places, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES
- * places each. A place has two mbarriers. They are all that producer and consumers wait at (except where V's last rows
- * are set to zero, see zero_rows):
+ * places each. A place has two mbarriers. They are all that producer and consumers wait at (except once for Q, and
+ * where V's last rows are set to zero, see zero_rows):
  *
  *     full    the tile is there              TMA's last byte ends its phase, consumers wait for that
  *     empty   both consumers are done        each of their warps arrives, the producer waits until all have
