@@ -16,7 +16,7 @@ my (%mutations, @numbers, %count);
 for (split /\n\n+/, read_file('tests/mutations_kernels.txt') =~ s/^#.*\n//mgr) {
     my ($stage, $variant, $file, $mistake, $change) = /^\n*(\S+) (\S+) (\S+): (.*)\n((?:[-+].*\n?)+)$/ or die "not a mutation: $_\n";
     my ($from, $to) = map { my $sign = $_; join "\n", $change =~ /^\Q$sign\E ?(.*)/mg } '-', '+';
-    my $number = ($stage =~ s{^tests/}{}r =~ s/^\d\d\K_.*//r) . '.' . ++$count{$stage};
+    my $number = ($stage =~ m{^tests/(.*)} ? $1 : $stage =~ s/_.*//r) . '.' . ++$count{$stage};
     push @numbers, $number;
     $mutations{$number} = [$stage, $variant eq '-' ? '' : $variant, $file, $from, $to, $mistake];
 }
