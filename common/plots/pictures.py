@@ -300,14 +300,15 @@ def shares():
     def row(top, name, cuts, count):
         write(axis, left - 10, top + 13, name, 8, "right")
         for block, (start, end, head) in enumerate(cuts):
-            cell(axis, left + start * unit, top, (end - start) * unit, 26, WARPS[head],
-                 count(block) if end - start > 1 else "", 7.5)
+            if end > start:
+                cell(axis, left + start * unit, top, (end - start) * unit, 26, WARPS[head], count(block), 7.5)
 
     heads = [(starts[h], starts[h + 1], h) for h in range(4)]
     row(30, "one_block", heads, lambda block: f"block {block}")
+    half = max(lengths) // 2  # every head is cut as the longest one: the second piece of head 1 is empty
     halves = [part for start, end, h in heads
-              for part in ((start, (start + end + 1) // 2, h), ((start + end + 1) // 2, end, h))]
-    row(70, "split_k, 2 pieces", halves, lambda block: block)
+              for part in ((start, min(start + half, end), h), (min(start + half, end), end, h))]
+    row(70, "split_k, 2 pieces", halves, lambda block: {2: "2 (3: no keys)"}.get(block, block))
     write(axis, left - 10, 123, "equal_shares", 8, "right")
     for start, end, h in heads:
         cell(axis, left + start * unit, 110, (end - start) * unit, 26, WARPS[h])
