@@ -31,7 +31,7 @@
  * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V,
  * half of tuned's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB:
  * less than sm_75 has, so one shape for all chips. On sm_89 the tensor cores multiply 8-bit numbers. On sm_90 mma.sync
- * has no 8-bit form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
+ * has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
  * what 8 bits lose; for speed see wgmma.cu.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal

@@ -2,7 +2,7 @@
  *
  * A GPU runs a kernel as a *grid* of *blocks* of *threads*. Blocks know nothing of each other and run in any order; here
  * each core (a *worker*) takes the next block that nobody has begun. The threads of a block share memory and can wait for
- * each other. They come in *warps* of 32 *lanes*; on a GPU a warp's lanes execute one instruction together (single
+ * each other. They come in *warps* of 32 *lanes*; on a GPU a warp's lanes mostly execute one instruction together (single
  * instruction, multiple threads: SIMT). Here each thread is a *fiber*, a stack with a place to go on from, and a worker
  * runs the fibers of its block one after another. A fiber runs until it must wait, and there are few reasons to wait:
  *

@@ -11,7 +11,7 @@ each peer and how many times longer the peer takes (above 1: the program is fast
 
 The peers: `flash` is FlashAttention-2 and `cudnn` cuDNN's attention, both as PyTorch's scaled_dot_product_attention calls them.
 `cudnn-fp8` is cuDNN's 8-bit attention through JAX; neither side's time has the conversion to 8 bits in it. `fa3` is
-FlashAttention-3 as its authors build it: --fa3 takes the file flash_attn_3/_C.so of the Python package xformers 0.0.34.
+FlashAttention-3: --fa3 takes the file flash_attn_3/_C.so of the Python package xformers 0.0.34.
 
 Each peer is timed before and after the program and the two are averaged, so that a clock that falls with the board's power falls
 for both. All inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
