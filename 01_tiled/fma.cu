@@ -50,11 +50,11 @@ __device__ inline void multiply_slice(const Shared &shared, float (&c)[OWN][OWN]
     }
 }
 
-/* S = scale Q K^T, masked. Block: (tile of queries, tile of keys, batch x head). */
+/* S = scale Q K^T, masked. Block: (tile of queries and of keys, batch x head). */
 template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S) {
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
-    int first_row = blockIdx.x * Br, first_column = blockIdx.y * Bc;
+    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads, row_tiles = ceil_div(p.seqlen_q, Br);
+    int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
     const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
     const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
 
@@ -79,7 +79,7 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
         if (row >= p.seqlen_q)
             continue;
         int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
-        float *scores = S + ((size_t)blockIdx.z * p.seqlen_q + row) * pitch;
+        float *scores = S + ((size_t)blockIdx.y * p.seqlen_q + row) * pitch;
         for (int j = 0; j < OWN; j++) {
             int column = first_column + threadIdx.x % STRIDE + STRIDE * j;
             scores[column] = column < visible ? p.scale * c[i][j] : -INFINITY;
@@ -127,7 +127,7 @@ extern "C" int tiled_fma_plan(const Problem *p, Buffer *workspace) { return tile
 
 extern "C" void tiled_fma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     float *S = (float *)workspace[0].pointer;
-    dim3 scores_grid(ceil_div(p->seqlen_q, Br), score_pitch(p) / Bc, p->batch * p->heads);
+    dim3 scores_grid(ceil_div(p->seqlen_q, Br) * (score_pitch(p) / Bc), p->batch * p->heads);
     dim3 output_grid(ceil_div(p->seqlen_q, Br), ceil_div(p->head_dim, Bc), p->batch * p->heads);
     WITH_ANY_TYPE(p->dtype, T, {
         T *P = (T *)workspace[1].pointer;

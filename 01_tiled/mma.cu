@@ -40,12 +40,12 @@ template <typename T, int D> struct ScoresShared {
     Tile<T, Bc, D> k;
 };
 
-/* S = scale Q K^T, masked. Block: (tile of queries, tile of keys, batch x head). */
+/* S = scale Q K^T, masked. Block: (tile of queries and of keys, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scores(Problem p, Tensors t, float *S) {
     using Shared = ScoresShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
-    int first_row = blockIdx.x * Br, first_column = blockIdx.y * Bc;
+    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads, row_tiles = ceil_div(p.seqlen_q, Br);
+    int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
     const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
     const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -77,7 +77,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
         if (row >= p.seqlen_q)
             continue;
         int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
-        float *scores = S + ((size_t)blockIdx.z * p.seqlen_q + row) * pitch;
+        float *scores = S + ((size_t)blockIdx.y * p.seqlen_q + row) * pitch;
 #pragma unroll
         for (int n = 0; n < Bc / 8; n++) {
             int column = first_column + 8 * n + 2 * (lane % 4);
@@ -146,7 +146,7 @@ extern "C" int tiled_mma_plan(const Problem *p, Buffer *workspace) { return tile
 
 extern "C" void tiled_mma(const Problem *p, const Tensors *t, const Buffer *workspace) {
     float *S = (float *)workspace[0].pointer;
-    dim3 scores_grid(ceil_div(p->seqlen_q, Br), score_pitch(p) / Bc, p->batch * p->heads);
+    dim3 scores_grid(ceil_div(p->seqlen_q, Br) * (score_pitch(p) / Bc), p->batch * p->heads);
     dim3 output_grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         T *P = (T *)workspace[1].pointer;

@@ -247,8 +247,6 @@ inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 template <typename... Parameter, typename... Argument>
 void launch(const char *name, const char *file, int line, void (*kernel)(Parameter...), dim3 grid, dim3 block,
             size_t shared_bytes, Argument... argument) {
-    if (!device_launched(name, (size_t)grid.x * grid.y * grid.z))
-        return;
     auto thread = [=] { kernel(argument...); };
     SimtLaunch simt = {};
     simt.kernel = name;
@@ -259,6 +257,7 @@ void launch(const char *name, const char *file, int line, void (*kernel)(Paramet
     simt.shared_bytes = shared_bytes;
     simt.thread = [](void *context) { (*static_cast<decltype(thread) *>(context))(); };
     simt.arguments = &thread;
+    simt.is_dry = !device_launched(name, (size_t)grid.x * grid.y * grid.z);
     simt_launch(&simt);
     device_check_launch(name, file, line);
 }

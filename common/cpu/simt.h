@@ -59,6 +59,7 @@ typedef struct {
     size_t shared_bytes;             /* shared memory a block */
     void (*thread)(void *arguments); /* the kernel, for one thread */
     void *arguments;
+    int is_dry; /* 1: the launch is checked, and nothing runs */
 } SimtLaunch;
 
 /* Runs the whole grid and returns. Ends the program (one line, exit code 2) if the launch asks for what no GPU has: a block

@@ -210,6 +210,8 @@ void simt_launch(const SimtLaunch *launch) {
         l.kernel = name;
     }
     check_launch(&l);
+    if (l.is_dry)
+        return;
     int available = simt_workers();
 
     /* Stacks are mappings, two a fiber, and Linux allows a process some 65000: with large blocks, fewer workers. */
