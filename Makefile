@@ -277,7 +277,7 @@ pictures: ## draw notes/pictures/ anew, as the notes show them
 
 diff-%:
 	@sh common/classroom/diff.sh $*
-diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-04.1-04.2: 04's first two variants
+diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_swap-split_q: two kernels by name
 	@sh common/classroom/diff.sh
 
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)

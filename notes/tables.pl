@@ -21,7 +21,7 @@
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->  how many times a row's
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->       or divided by a number
-#     <!-- value: diff 03-04 -->29 lines of code go, 30 come<!-- end -->     of make diff-03-04
+#     <!-- value: diff fa1-epilogue -->29 lines of code go, 30 come<!-- end -->     of make diff-fa1-epilogue
 #     <!-- value: fa3_forward_fp16.txt cudnn mean -->1.00<!-- end -->      of a comparison: the mean, or the worst, of the ratios
 #     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
 #

@@ -165,13 +165,15 @@ write_text("$scratch/diff/00_zero/zero.cu", "/* a head\n * of two lines */\n#inc
 write_text("$scratch/diff/01_one/main.c", qq(.name = "01_one", .settings = {{.name = "first"}},\n.variants = {\n{.name = "first"},\n    {.name = "second", .idea = "x"},\n}));
 write_text("$scratch/diff/01_one/first.cu", "/* another head */\n#include \"a/*b\"\nint a; /* says more,\n in\n three lines */\n    int b;\nint d; int e;\n");
 write_text("$scratch/diff/01_one/second.cu", "int a;\nint b;\nint d; /* x */ int e;\nchar q = '\"'; // int c;\nchar *s = \"// not a comment \\\" /*\";\n");
-write_text("$scratch/diff/02_two/main.c", '.variants = {{.name = "only"}}');
-write_text("$scratch/diff/02_two/only.cu", "int a;\nint b;\nint c;\n");
+write_text("$scratch/diff/02_two/main.c", '.variants = {{.name = "first"}}');
+write_text("$scratch/diff/02_two/first.cu", "int a;\nint b;\nint c;\n");
 chdir "$scratch/diff";
 for (['01', '00_zero/zero.cu', '01_one/first.cu', '1 lines of code go, 1 come'],    # int c; to int d; int e;
-     ['02', '00_zero/zero.cu', '02_two/only.cu', '1 lines of code go, 0 come'],     # the include
-     ['01.1-01.2', '01_one/first.cu', '01_one/second.cu', '1 lines of code go, 2 come'],
-     ['01-02', '01_one/second.cu', '02_two/only.cu', '3 lines of code go, 1 come']) {
+     ['02', '00_zero/zero.cu', '02_two/first.cu', '1 lines of code go, 0 come'],    # the include
+     ['01_one.first-second', '01_one/first.cu', '01_one/second.cu', '1 lines of code go, 2 come'],
+     ['02_two.first-zero', '02_two/first.cu', '00_zero/zero.cu', '0 lines of code go, 1 come'],
+     ['second-02_two.first', '01_one/second.cu', '02_two/first.cu', '3 lines of code go, 1 come'],
+     ['01-02', '01_one/second.cu', '02_two/first.cu', '3 lines of code go, 1 come']) {
     my ($asked, $from, $to, $count) = @$_;
     $run = run('sh', 'common/classroom/diff.sh', $asked);
     like($run->{out}, qr/^--- a\/\Q$from\E\n\+\+\+ b\/\Q$to\E\n.*\n\Q$from to $to: $count\E\n\z/ms, "diff $asked") or diag($run->{err});
@@ -181,10 +183,12 @@ mkdir "$scratch/bin";
 symlink((map { -e "/usr/bin/$_" ? "/usr/bin/$_" : "/bin/$_" } $_)[0], "$scratch/bin/$_") for qw(sh awk sed grep diff cut ls mktemp mkdir rm xargs);
 $run = run('env', "PATH=$scratch/bin", 'sh', 'common/classroom/diff.sh', '01');
 like($run->{out}, qr/^\+int d; int e;\n.*: 1 lines of code go, 1 come\n\z/ms, 'diff without git') or diag($run->{err});
-for (['3', 'choose a stage'], ['00', 'builds on no other'], ['01-44', '44: there is no such stage, choose from 00 01 02'],
-     ['01.1-01.3', '01.3: choose from 01.1 \(01_one/first.cu\), 01.2'], ['', 'choose a stage']) {
+for (['3', '3: choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q'], ['second', 'second: choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q'],
+     ['', 'choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q'], ['00', '00 builds on no other stage: choose two, like 03-04'],
+     ['01-44', "44: choose from 00 01 02, or a kernel's name"], ['second-first', 'first: choose from 01_one.first 02_two.first'],
+     ['sceond-zero', 'sceond: choose from 01_one.second'], ['zero-01.2', '01.2: choose from 01_one.first 01_one.second']) {
     $run = run('sh', 'common/classroom/diff.sh', $_->[0]);
-    like("$run->{code} $run->{err}", qr/^2 diff.sh: .*$_->[1].*\n\z/, "diff '$_->[0]'");
+    is("$run->{code} $run->{out}$run->{err}", "2 diff.sh: $_->[1]\n", "diff '$_->[0]'");
 }
 chdir $root;
 for my $stage (grep { !/^00/ } @stages) {

@@ -1,41 +1,43 @@
 # diff.sh - the lesson between two kernels: what the second changes in the first.                            (make diff-04)
 #
-#     sh common/classroom/diff.sh 04           the kernel that 04 builds on, and the first of 04
-#     sh common/classroom/diff.sh 03-04        the last variant of stage 03 and the first of stage 04
-#     sh common/classroom/diff.sh 04.1-04.2    any two
+#     sh common/classroom/diff.sh 04                   the kernel that 04 builds on, and the first of 04
+#     sh common/classroom/diff.sh 03-04                the last kernel of stage 03 and the first of stage 04
+#     sh common/classroom/diff.sh loop_swap-split_q    any two; where several stages have the name: 03_fa1.fma
 #
-# Variants are numbered in the order of the stage's main.c; the kernel of variant X is <stage>/X.cu. Which stage builds on which says
+# The kernel of variant X is <stage>/X.cu, and a stage's kernels have the order of its main.c. Which stage builds on which says
 # common/ladder.txt. The comment at the top of a kernel is left out. The last line counts lines of code alone: no comments, no blank
 # lines, and space does not matter.
 stop() { echo "diff.sh: $1" >&2; exit 2; }
 
 ladder() { sed 's/#.*//' common/ladder.txt | awk 'NF'; }
-kernels() { # of a stage given by its number
-    stage=$(ladder | awk -v n="$1" 'index($1, n "_") == 1 {print $1}')
-    [ "$stage" ] || stop "$1: there is no such stage, choose from $(ladder | sed 's/_.*//' | xargs)"
-    names=$(sed -n '/\.variants/,$s/.*\.name *= *"\([^"]*\)".*/\1/p' "$stage/main.c")
-    for name in $names; do
-        [ -e "$stage/$name.cu" ] && echo "$stage/$name.cu"
+kernels() { # all, as 04_fa2.split_q
+    ladder | while read -r stage rest; do
+        names=$(sed -n '/\.variants/,$s/.*\.name *= *"\([^"]*\)".*/\1/p' "$stage/main.c")
+        for name in ${names:-$(cd "$stage" && ls ./*.cu | sed 's/..\(.*\)\.cu/\1/')}; do # there are stages without variants
+            [ -e "$stage/$name.cu" ] && echo "$stage.$name"
+        done
     done
-    [ "$names" ] || ls "$stage"/*.cu # a stage without variants
 }
-kernel() { # "04.2"; or "04" and which one stands for the stage: 1p the first, $p the last
-    files=$(kernels "${1%.*}") || exit
-    case $1 in *.*) file=$(echo "$files" | sed -n "${1#*.}p") ;; *) file=$(echo "$files" | sed -n "$2") ;; esac
-    [ "$file" ] || stop "$1: choose from $(echo "$files" | awk -v n="${1%.*}" '{printf "%s%s.%d (%s)", (NR > 1 ? ", " : ""), n, NR, $1}')"
-    echo "$file"
+kernel() { # the file of the kernel with this name; of a stage, the first or the last. Choices: all with the name, or else similar ones
+    kernels | awk -v name="$1" -v which="$2" '
+        {split($0, word, "."); number = substr($0, 1, 2); if (number != last) stages = stages " " number; last = number}
+        name == word[1] || name == number {if (which == "last" || !hits) found = $0; hits = 1; next}
+        name == word[2] || name == $0 {found = $0; hits++; same = same " " $0}
+        index(name, word[1] ".") == 1 || index(name, number ".") == 1 || substr(name, 1, 1) == substr(word[2], 1, 1) {similar = similar " " $0}
+        END {
+            if (hits == 1) {sub(/\./, "/", found); print found ".cu"; exit}
+            print "diff.sh: " name ": choose from" (hits ? same : similar ? similar : stages ", or a kernel\047s name") >"/dev/stderr"
+            exit 2
+        }'
 }
 
 case $1 in
-[0-9][0-9]) base=$(ladder | awk -v n="$1" 'index($1, n "_") == 1 {print $2}') new=$1 old=${base%%_*}
-    case $base in */*) old=$old.$(kernels "$old" | grep -nx "$base.cu" | cut -d: -f1) ;; esac
-    [ "$old" != - ] || stop "$1 builds on no other stage: choose two, like 03-04" ;;
-*-*) old=${1%-*} new=${1#*-} ;;
+*-*) old=${1%%-*} new=${1#*-} ;;
+*) new=$1 old=$(ladder | awk -v name="$1" '$1 == name || substr($1, 1, 2) == name {sub("/", ".", $2); print $2}') ;;
 esac
-for number in "$old" "$new"; do
-    echo "$number" | grep -Eqx '[0-9]{2}(\.[1-9][0-9]*)?' || stop "${1:+$1: }choose a stage, like 04, or two kernels, like 03-04 or 04.1-04.2"
-done
-old=$(kernel "$old" '$p') && new=$(kernel "$new" 1p) || exit
+[ "$old" ] || stop "${1:+$1: }choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q"
+[ "$old" != - ] || stop "$1 builds on no other stage: choose two, like 03-04"
+old=$(kernel "$old" last) && new=$(kernel "$new" first) || exit
 
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 for file in "$old" "$new"; do
