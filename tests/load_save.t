@@ -158,6 +158,25 @@ for my $size (4, 8) {
     my $save = good("f$size in, rounded to fp16", $load{$size}, 'mma', '<f2', 2e-3, \@full);
     ok(read_bytes("$save/$_.npy") eq read_bytes("$f2/$_.npy"), "the same $_.npy as from fp16 files") for 'o', 'lse';
 }
+{
+    # Behind a key length anything may stand: NaN, infinity, and what would make every bound as wide as the result.
+    my @lengths = (0, 3);
+    my %in = (q => npy('<f4', \@q_shape, $q));
+    for my $file (['k', $k], ['v', $v]) {
+        my @values = @{$file->[1]};
+        for my $i (grep { int($_ / $D) % $SK >= $lengths[$_ / ($G * $SK * $D)] } 0 .. $#values) {
+            no warnings;
+            $values[$i] = ('nan' + 0, 'inf' + 0, 6e4)[$i % 3];
+        }
+        $in{$file->[0]} = npy('<f4', \@k_shape, \@values);
+    }
+    my $padded = folder('padded', %in);
+    my @behind = ('--lengths', '0,3');
+    good('anything behind the key lengths', $padded, $_, '<f2', 2e-3, [attention($scale, 0, @lengths)], @behind) for 'mma', '00_naive';
+    $in{do} = $in{q};
+    my $run = run('05_fa2_backward', '--load', folder('padded_do', %in), '--iters', 1, @behind);
+    is($run->{code}, 0, 'for gradients, too') or diag($run->{out}, $run->{err});
+}
 good('causal', $load{2}, 'mma', '<f2', 2e-3, [attention($scale, 1, $SK, $SK)], '--causal');
 good('key lengths, one of them 0', $load{2}, 'mma', '<f2', 2e-3, [attention($scale, 0, 0, 3)], '--lengths', '0,3');
 good('causal with key lengths', $load{4}, '00_naive', '<f2', 2e-3, [attention($scale, 1, 6, 2)], '--causal', '--lengths', '6,2');
@@ -213,9 +232,15 @@ sub refused {
     refused('q\.npy: dimension 3 of its shape is 320', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
     my @with = @$q;
     $with[77] = 'nan' + 0;
-    refused('q\.npy: element 77 is -?nan, not a finite number in fp16', {q => npy('<f4', \@q_shape, \@with)});
-    $with[77] = 70000;
-    refused('q\.npy: element 77 is 70000, not a finite number in fp16', {q => npy('<f4', \@q_shape, \@with)});
+    $with[2000] = 'inf' + 0;
+    refused('q\.npy\[batch 0, head 0, row 1, column 13\] is -?nan, not a finite number in fp16', {q => npy('<f4', \@q_shape, \@with)});
+    $with[77] = $q->[77];
+    $with[2000] = 70000;
+    refused('q\.npy\[batch 1, head 2, row 1, column 16\] is 70000, not a finite number in fp16', {q => npy('<f4', \@q_shape, \@with)});
+    my @behind = @$v; # entry 1, head 1, row 3, column 5
+    $behind[((1 * $G + 1) * $SK + 3) * $D + 5] = 'nan' + 0;
+    my $where = 'v\.npy\[batch 1, head 1, row 3, column 5\] is -?nan';
+    refused($where, {v => npy('<f4', \@k_shape, \@behind)}, @$_) for [], ['--lengths', '3,4'];
 }
 refused('--dtype bf16: the files of --load hold fp16', $load{2}, '--dtype', 'bf16');
 refused('--lengths: 8, choose key lengths from 0 to 7', $load{2}, '--lengths', 8);
@@ -269,7 +294,7 @@ sub saves_inputs {
     my $occupied = folder('occupied_inputs');
     mkdir "$occupied/v.npy" or die "$occupied/v.npy: $!";
     my $run = run('00_naive', '--seqlen', 8, '--save-inputs', $occupied);
-    is("$run->{code} $run->{err}", "2 00_naive: --save-inputs $occupied: v.npy: Is a directory\n", 'a file that cannot be written: one line');
+    is("$run->{code} $run->{err}", "2 00_naive: --save-inputs: $occupied/v.npy: cannot be written: Is a directory\n", 'a file that cannot be written: one line');
     is($run->{out} . files($occupied), 'v.npy', 'before the run, and none of the others is left behind');
     refused("--save-inputs $load{4}/: is the folder of --load, whose files it would replace", $load{4}, '--save-inputs', "$load{4}/");
 }
@@ -280,16 +305,28 @@ for my $folder ("$root/missing", "$root/file", '/proc') {
     refused("--save-inputs $folder: no file can be created there", $load{2}, '--save-inputs', $folder);
 }
 
-# ---- all files or none: the second cannot take its place, because a folder is in it
+# ---- all files or none (npy.c tries every call that can fail): the second cannot take its place, because a folder is in it
 {
-    my $save = folder('occupied');
+    my $save = folder('occupied', o => 'of before');
     mkdir "$save/lse.npy" or die "$save/lse.npy: $!";
     my $run = run('01_tiled', '--load', $load{2}, '--variant', 'mma', '--iters', 1, '--save', $save);
     is($run->{code}, 2, 'a file that cannot be written: exit code 2');
-    is($run->{err}, "01_tiled: --save $save: lse.npy: Is a directory\n", 'and one line');
+    is($run->{err}, "01_tiled: --save: $save/lse.npy: cannot be written: Is a directory\n", 'and one line');
     unlike($run->{out}, qr/PASS/, 'before the verdict is printed');
-    opendir(my $directory, $save);
-    is(join(' ', grep { !/^\.\.?$/ } readdir $directory), 'lse.npy', 'none of the others is left behind');
+    is(files($save) . read_bytes("$save/o.npy"), 'lse.npy o.npyof before', 'and what was there before is there still, alone');
+}
+
+# ---- a backward stage: the forward pass's O and LSE, beside the gradients
+{
+    my $save = folder('gradients');
+    my $in = folder('with_do', inputs('<f2'), do => npy('<f2', \@q_shape, $q));
+    my $run = run('05_fa2_backward', '--load', $in, '--variant', 'atomic', '--iters', 1, '--save', $save);
+    is("$run->{code} " . files($save), '0 dk.npy dq.npy dv.npy lse.npy o.npy', '05 saves gradients, O and LSE') or diag($run->{err});
+    my ($o_type, $o_shape, $o) = read_npy("$save/o.npy");
+    my ($lse_type, $lse_shape, $lse) = read_npy("$save/lse.npy");
+    is("$o_type $o_shape $lse_type $lse_shape", '<f2 ' . join(',', @q_shape) . ' <f4 ' . join(',', @q_shape[0 .. 2]), 'types and shapes');
+    cmp_ok(difference($o, $full[0]), '<=', 2e-3, 'O');
+    cmp_ok(difference($lse, $full[1]), '<=', 1e-5, 'LSE');
 }
 
 done_testing();

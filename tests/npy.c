@@ -8,10 +8,13 @@
 #include "tap.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/npy_test_XXXXXX";
@@ -26,6 +29,24 @@ static int files_in_folder(void) {
     return files;
 }
 
+/* What may fail, or be interrupted, while files are saved: this executable's own come before the library's. The call that makes
+ * `calls_left` 0 raises `signal_then`, or fails if that is 0. */
+static int calls_left, signal_then;
+
+static int happens(void) {
+    if (calls_left == 0 || --calls_left)
+        return 0;
+    errno = EIO;
+    return signal_then ? raise(signal_then) : -1;
+}
+int fsync(int file) { return happens() ? -1 : fdatasync(file); }
+int rename(const char *from, const char *to) { return happens() ? -1 : renameat(AT_FDCWD, from, AT_FDCWD, to); }
+int unlink(const char *name) { return signal_then && happens() ? -1 : unlinkat(AT_FDCWD, name, 0); }
+
+static const char *write_one(const char *file, Dtype dtype, int dims, const size_t *shape, const void *data) {
+    return npy_write(&(NpyFile){file, dtype, dims, shape, data}, 1);
+}
+
 static int has_shape(const Npy *npy, int dims, const size_t *shape) {
     return npy->dims == dims && memcmp(npy->shape, shape, dims * sizeof *shape) == 0;
 }
@@ -38,7 +59,7 @@ static void test_round_trip(void) {
         void *data = malloc(count * 4);
         for (size_t i = 0; i < count; i++)
             dtype_store(dtype, data, i, sin((double)i) * exp(0.001 * (double)i));
-        const char *error = npy_write(path, dtype, 4, shape, data);
+        const char *error = write_one(path, dtype, 4, shape, data);
         Npy back;
         error = error ? error : npy_read(path, &back);
         if (!ok(!error, "%s: written and read", dtype_name(dtype))) {
@@ -61,7 +82,7 @@ static void test_round_trip(void) {
         Npy back;
         const float data[] = {1, 2, 3, 4, 5, 6};
         const size_t small[3][3] = {{6}, {2, 3}, {1, 3, 2}};
-        ok(!npy_write(path, DTYPE_FP32, dims, small[dims - 1], data) && !npy_read(path, &back) &&
+        ok(!write_one(path, DTYPE_FP32, dims, small[dims - 1], data) && !npy_read(path, &back) &&
                has_shape(&back, dims, small[dims - 1]) && npy_get(&back, 5) == 6,
            "%d dimensions", dims);
         npy_free(&back);
@@ -72,7 +93,7 @@ static void test_round_trip(void) {
     const char *headers[] = {"{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }",
                              "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2), }"};
     for (int dims = 1; dims <= 2; dims++) {
-        npy_write(path, DTYPE_FP16, dims, &(size_t[]){1, 2}[2 - dims], pair);
+        write_one(path, DTYPE_FP16, dims, &(size_t[]){1, 2}[2 - dims], pair);
         char file[200];
         FILE *in = fopen(path, "rb");
         size_t length = fread(file, 1, sizeof file, in);
@@ -229,14 +250,14 @@ static void test_failed_writes(void) {
 
     char missing[128], below[128];
     snprintf(missing, sizeof missing, "%s/none/x.npy", folder);
-    const char *error = npy_write(missing, DTYPE_FP32, 1, small, big);
+    const char *error = write_one(missing, DTYPE_FP32, 1, small, big);
     ok(error && strstr(error, missing) && strstr(error, "No such file"), "write into a missing folder");
 
     snprintf(below, sizeof below, "%s/x.npy", path);
-    npy_write(path, DTYPE_FP32, 1, small, (float[]){7, 8});
-    error = npy_write(below, DTYPE_FP32, 1, small, big);
+    write_one(path, DTYPE_FP32, 1, small, (float[]){7, 8});
+    error = write_one(below, DTYPE_FP32, 1, small, big);
     ok(error && strstr(error, "Not a directory"), "write below a file");
-    ok(npy_write("/proc/x.npy", DTYPE_FP32, 1, small, big) != NULL, "write where nothing may be written");
+    ok(write_one("/proc/x.npy", DTYPE_FP32, 1, small, big) != NULL, "write where nothing may be written");
 
     /* A limit on the size of files stands in for a full disk. */
     struct rlimit kept, limit;
@@ -245,9 +266,9 @@ static void test_failed_writes(void) {
     limit.rlim_cur = 100000;
     signal(SIGXFSZ, SIG_IGN);
     setrlimit(RLIMIT_FSIZE, &limit);
-    error = npy_write(path, DTYPE_FP32, 1, shape, big);
+    error = write_one(path, DTYPE_FP32, 1, shape, big);
     int failed = error && strstr(error, "cannot be written");
-    error = npy_write(path, DTYPE_BF16, 1, shape, big);
+    error = write_one(path, DTYPE_BF16, 1, shape, big);
     failed = failed && error;
     setrlimit(RLIMIT_FSIZE, &kept);
     ok(failed, "a disk that fills up is reported");
@@ -258,10 +279,61 @@ static void test_failed_writes(void) {
     char occupied[64];
     snprintf(occupied, sizeof occupied, "%s/folder", folder);
     mkdir(occupied, 0700);
-    error = npy_write(occupied, DTYPE_FP32, 1, small, big);
+    error = write_one(occupied, DTYPE_FP32, 1, small, big);
     ok(error && strstr(error, "cannot be written"), "write over a folder");
     rmdir(occupied);
     ok(files_in_folder() == files + 1, "none of these left a file behind");
+}
+
+/* Two files, one of which is there already, with an error or a signal at call number `at`: what is there afterwards is all old, or
+ * after a signal all new. Returns whether there is such a call; if not, all is new. */
+static int try_all_or_none(int replaced, int number, int at) {
+    const float before[] = {1, 2}, after[] = {3, 4};
+    const size_t shape[] = {2};
+    char paths[2][80];
+    NpyFile files[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/%d.npy", folder, i);
+        files[i] = (NpyFile){paths[i], DTYPE_FP32, 1, shape, after};
+    }
+    write_one(paths[replaced], DTYPE_FP32, 1, shape, before);
+    int others = files_in_folder() - 1, code;
+    fflush(stdout);
+    int child = fork();
+    if (child == 0) {
+        calls_left = at;
+        signal_then = number;
+        const char *error = npy_write(files, 2);
+        _exit(calls_left ? 3 : error && strstr(error, strerror(EIO)) ? 1 : 0);
+    }
+    waitpid(child, &code, 0);
+    Npy old, added;
+    int is_old = !npy_read(paths[replaced], &old) && npy_get(&old, 0) == 1, both = !npy_read(paths[!replaced], &added);
+    int passed = WIFEXITED(code) && WEXITSTATUS(code) == 3, good = old.data && both == !is_old;
+    good = good && (passed ? both : number ? WIFSIGNALED(code) && WTERMSIG(code) == number : code == 1 << 8 && is_old);
+    ok(good && files_in_folder() == others + 1 + both, "all or none: file %d replaced, %s at call %d", replaced,
+       number ? strsignal(number) : "an error", at);
+    npy_free(&old);
+    npy_free(&added);
+    unlink(paths[0]);
+    unlink(paths[1]);
+    return !passed;
+}
+
+static void test_all_or_none(void) {
+    const int numbers[] = {0, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+    signal(SIGXFSZ, SIG_DFL);
+    for (int i = 0; i < 10; i++)
+        for (int at = 1; try_all_or_none(i % 2, numbers[i / 2], at);)
+            at++;
+    /* one that is ignored stays so */
+    signal(SIGHUP, SIG_IGN);
+    signal_then = SIGHUP;
+    calls_left = 1;
+    ok(!write_one(path, DTYPE_FP32, 1, (size_t[]){1}, (float[]){5}) && raise(SIGHUP) == 0 &&
+           signal(SIGTERM, SIG_DFL) == SIG_DFL,
+       "a signal that is ignored stays so, and no other is caught afterwards");
+    signal_then = 0;
 }
 
 int main(void) {
@@ -274,6 +346,7 @@ int main(void) {
     test_foreign_headers();
     test_refusals();
     test_failed_writes();
+    test_all_or_none();
     unlink(path);
     ok(rmdir(folder) == 0, "the test's folder is empty at the end");
     return tap_done();

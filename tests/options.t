@@ -58,7 +58,7 @@ refused("--$_: choose a folder", '--variant', 'mma', "--$_", '') for 'load', 'sa
 refused('--sequence: no such option', '--sequence', 5);
 refused('--seq: no such option', '--seq', 5); # short for two of them
 refused('-x: no such option', '-x');
-refused("$_: no such option", $_) for '--', '--=3', '--batc=3', '--batch-size', '-batch';
+refused("$_: no such option", $_) for '-help', '-h=1', '--', '--=3', '--batc=3', '--batch-size', '-batch';
 refused("--$_: its value is missing", "--$_")
     for 'batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'mask', 'lengths', 'scale', 'variant', 'iters', 'seed',
     'inputs', 'device', 'load', 'save', 'save-inputs', 'roofline';
@@ -69,6 +69,9 @@ refused('mma: not an option', 'mma');
 # together
 refused('--csv and --json: choose one', '--csv', '--json');
 refused('--csv and --json: choose one', '--json', '--csv');
+refused('--causal and --mask: choose one$', '--causal', '--mask', $_) for 'full', 'causal,full';
+refused('--causal and --mask: choose one$', '--mask=full', '--causal');
+refused("--$_ and --load: choose one\$", '--load', $folder, "--$_", $_ eq 'seed' ? 0 : 'normal') for 'seed', 'inputs';
 refused('--save .*: name the one to save with --variant', '--save', $folder);
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim') {
     refused("--$option and --load: choose one", "--$option", 8, '--load', $folder);
@@ -158,11 +161,12 @@ for my $options ('', '--csv', '--json', '--help') {
 }
 
 # and what is no mistake
-for my $good (['--help'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['--seed', '18446744073709551615', '--help']) {
+for my $good (['--help'], ['-h'], ['--batch', 2, '--help'], ['--seqlen=8', '--help'], ['--seed', '18446744073709551615', '--help']) {
     my $run = run('01_tiled', @$good);
     ok($run->{code} eq 0 && $run->{err} eq '', "@$good");
 }
 my $help = run('01_tiled', '--help')->{out};
+is(run('01_tiled', '-h')->{out}, $help, '-h is --help');
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
     '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';

@@ -120,7 +120,7 @@ like($nothing, qr/^04_fa2\/split_q .*head_dim 64.*^2 problems: 1 good, 0 bad, 1 
 my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;
 is($? >> 8, 2, 'an unknown chip: exit code 2');
 like($error, qr/--roofline b52: choose .*h200/, 'and a line that names the chips');
-is(`$build/01_tiled/01_tiled --trace --csv 2>&1`, "01_tiled: --trace and --csv: choose --json, or neither for a table\n", 'no CSV');
+is(`$build/01_tiled/01_tiled --trace --csv 2>&1`, "01_tiled: --csv and --trace: choose one\n", 'no CSV');
 is($? >> 8, 2, 'likewise');
 is(`$build/01_tiled/01_tiled --trace --json --seqlen 8,9 2>&1`,
     "01_tiled: --trace and --json: choose one value for each option, the rows do not say which problem they are of\n", 'one problem');

@@ -146,10 +146,7 @@ static void set_chip(Options *o, const Option *option, const char *text) {
 
 static void set_format(Options *o, const Option *option, const char *text) {
     (void)text;
-    Format format = strcmp(option->is.name, "csv") == 0 ? FORMAT_CSV : FORMAT_JSON;
-    if (o->format != FORMAT_TABLE && o->format != format)
-        cannot_run("--csv and --json: choose one");
-    o->format = format;
+    o->format = strcmp(option->is.name, "csv") == 0 ? FORMAT_CSV : FORMAT_JSON;
 }
 
 /* "mma", "01_tiled/mma", or "00_naive". */
@@ -280,8 +277,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
     if (stage->forward)
         printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K, "
                "V,\n"
-               "O, dO and LSE read once, dQ, dK and dV, the gradients, written once. --save writes them, dq.npy, dk.npy, "
-               "dv.npy.\n"
+               "O, dO and LSE read once, dQ, dK and dV, the gradients, written once. --save writes dq.npy, dk.npy and dv.npy, "
+               "too.\n"
                "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O, as q.npy in shape.\n",
                stage->forward->name);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
@@ -304,6 +301,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
 
 /* The option that `word`, "--name" or "--name=value", begins with. */
 static Option find_option(const Stage *stage, const char *word) {
+    word = strcmp(word, "-h") == 0 ? "--help" : word;
     size_t length = strcspn(word, "=");
     if (strncmp(word, "--", 2) == 0)
         for (int i = 0; i < COMMON_OPTIONS + MAX_SETTINGS; i++) {
@@ -314,7 +312,20 @@ static Option find_option(const Stage *stage, const char *word) {
     cannot_run("%s: %s, --help lists them", word, *word == '-' ? "no such option" : "not an option");
 }
 
+/* Of each pair one would be ignored. */
+static const char *const EITHER[][2] = {{"causal", "mask"},   {"csv", "json"},      {"csv", "trace"},   {"batch", "load"},
+                                        {"heads", "load"},    {"kv-heads", "load"}, {"seqlen", "load"}, {"seqlen-k", "load"},
+                                        {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"}};
+
+static int is_given(const char *const *given, const char *name) {
+    while (*given && strcmp(*given, name) != 0)
+        given++;
+    return *given != NULL;
+}
+
 Options options_parse(const Stage *stage, int argc, char **argv) {
+    const char **given = host_alloc((size_t)argc, sizeof *given); /* calloc: NULL at the end */
+    int given_count = 0;
     Options o = {.stage = stage, .device = -1, .validate = 1, .roofline = "h200", .problem_count = 1};
     flush_output();
     for (int i = 1; i < argc; i++) {
@@ -325,13 +336,12 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         if (option.value && !text && !(text = argv[++i]))
             cannot_run("--%s: its value is missing", option.is.name);
         option.parse(&o, &option, text);
+        given[given_count++] = option.is.name;
     }
-
-    for (int i = 0; o.load && i < COMMON_OPTIONS; i++)
-        if (is_shape(&OPTIONS[i]) && o.axes[OPTIONS[i].field / sizeof(int)].count)
-            cannot_run("--%s and --load: choose one, the shape comes from the files", OPTIONS[i].is.name);
-    if (o.trace && o.format == FORMAT_CSV)
-        cannot_run("--trace and --csv: choose --json, or neither for a table");
+    for (size_t i = 0; i < sizeof EITHER / sizeof *EITHER; i++)
+        if (is_given(given, EITHER[i][0]) && is_given(given, EITHER[i][1]))
+            cannot_run("--%s and --%s: choose one", EITHER[i][0], EITHER[i][1]);
+    free(given);
     if (!stage->variants[0].name)
         o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)

@@ -27,6 +27,8 @@ typedef struct {
 /* Problem is made of ints, the scale aside, and each may be given several values: so many lists, in the order of its
  * fields. */
 enum { AXES = sizeof(Problem) / sizeof(int) };
+_Static_assert(sizeof(Problem) == (9 + MAX_SETTINGS) * sizeof(int) && sizeof(Dtype) == sizeof(int),
+               "all are as large as an int");
 
 typedef struct {
     const Stage *stage;

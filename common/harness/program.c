@@ -94,7 +94,7 @@ static int run_problem(const Options *options) {
                           .gpu_problem = options_on_gpu(options)};
     if (!options->trace)
         say_how_long(&run);
-    run.inputs = options->load ? tensors_load(options->load, p, task->with_d_o)
+    run.inputs = options->load ? tensors_load(options, task->with_d_o)
                                : tensors_random(p, options->seed, options->outliers, task->with_d_o);
     if (options->save_inputs)
         save_inputs(options->save_inputs, p, &run.inputs);
@@ -111,7 +111,7 @@ static int run_problem(const Options *options) {
     report_start(&run.report);
     run_variants(&run);
     if (options->save && row_ran(&run.rows[run.row_total - 1])) /* the variant named ran last */
-        save_outputs(options->save, p, run.outputs, run.output_count);
+        save_outputs(options->save, p, run.outputs, run.output_count, run.o, run.lse);
     report_end(&run.report, run.rows, run.row_total);
     free_run(&run);
     return exit_code(&run);

@@ -17,8 +17,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_SAVED = 4 }; /* Q, K, V and dO; outputs are fewer */
-
 HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o) {
     size_t element = dtype_bytes(p->dtype);
     HostTensors t = {host_alloc(query_elements(p), element), host_alloc(key_elements(p), element),
@@ -99,38 +97,48 @@ void tensors_read_headers(Options *o, int with_d_o) {
 typedef struct {
     const Npy *from;
     Dtype dtype;
+    const int *key_lengths; /* of K and V; NULL: every row counts */
     void *to;
-    atomic_size_t unfit; /* an element that is not finite in `dtype`, plus 1; 0: none */
+    atomic_int is_unfit; /* an element is not finite in `dtype` */
 } RoundWork;
 
+/* What stands behind a key length may be anything. It becomes 0: it shall neither be refused nor widen what the judge allows. */
 static void round_elements(size_t begin, size_t end, void *context) {
     RoundWork *r = context;
+    const size_t *shape = r->from->shape, entry = r->from->count / shape[0];
     for (size_t i = begin; i < end; i++) {
-        dtype_store(r->dtype, r->to, i, npy_get(r->from, i));
+        int exists = !r->key_lengths || (int)(i / shape[3] % shape[2]) < r->key_lengths[i / entry];
+        dtype_store(r->dtype, r->to, i, exists ? npy_get(r->from, i) : 0);
         if (!isfinite(dtype_to_double(r->dtype, r->to, i)))
-            atomic_store(&r->unfit, i + 1);
+            atomic_store(&r->is_unfit, 1);
     }
 }
 
 /* The file's elements in `dtype`. Attention of NaN or infinity is not defined, so there are none. */
-static void *load(const char *folder, const char *file, Dtype dtype, size_t count) {
+static void *load(const char *folder, const char *file, const Problem *p, size_t count, const int *key_lengths) {
     Npy npy = read_npy(folder, file, npy_read);
+    const size_t *shape = npy.shape;
     if (npy.count != count)
         cannot_run("--load: %s/%s: has changed since its header was read", folder, file);
-    RoundWork r = {&npy, dtype, host_alloc(npy.count, dtype_bytes(dtype)), 0};
+    RoundWork r = {&npy, p->dtype, key_lengths, host_alloc(npy.count, dtype_bytes(p->dtype)), 0};
     parallel_for(npy.count, round_elements, &r);
-    size_t unfit = atomic_load(&r.unfit);
-    if (unfit)
-        cannot_run("--load: %s: element %zu is %g, not a finite number in %s", file, unfit - 1, npy_get(&npy, unfit - 1),
-                   dtype_name(dtype));
+    size_t i = 0;
+    while (atomic_load(&r.is_unfit) && isfinite(dtype_to_double(p->dtype, r.to, i)))
+        i++;
+    if (atomic_load(&r.is_unfit))
+        cannot_run("--load: %s[batch %zu, head %zu, row %zu, column %zu] is %g, not a finite number in %s", file,
+                   i / (count / shape[0]), i / shape[3] / shape[2] % shape[1], i / shape[3] % shape[2], i % shape[3],
+                   npy_get(&npy, i), dtype_name(p->dtype));
     npy_free(&npy);
     return r.to;
 }
 
-HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o) {
-    return (HostTensors){load(folder, "q.npy", p->dtype, query_elements(p)),
-                         load(folder, "k.npy", p->dtype, key_elements(p)), load(folder, "v.npy", p->dtype, key_elements(p)),
-                         with_d_o ? load(folder, "do.npy", p->dtype, query_elements(p)) : NULL};
+HostTensors tensors_load(const Options *o, int with_d_o) {
+    const Problem *p = &o->problem;
+    return (HostTensors){load(o->load, "q.npy", p, query_elements(p), NULL),
+                         load(o->load, "k.npy", p, key_elements(p), o->key_lengths),
+                         load(o->load, "v.npy", p, key_elements(p), o->key_lengths),
+                         with_d_o ? load(o->load, "do.npy", p, query_elements(p), NULL) : NULL};
 }
 
 /* ---- saving ---- */
@@ -153,6 +161,7 @@ void save_inputs_check(const char *folder, const char *load) {
         cannot_run("--save-inputs %s: is the folder of --load, whose files it would replace: choose another", folder);
 }
 
+/* A tensor as a file, in the shape that `shape` says. */
 typedef struct {
     const char *file;
     Dtype dtype;
@@ -160,42 +169,38 @@ typedef struct {
     const void *host;
 } Tensor;
 
-/* All of the files or none: each is written under another name first, and when all are there they get their own. */
 static void save(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count) {
     size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
     size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
-    char paths[MAX_SAVED][4096], complete[MAX_SAVED][4096];
-    const char *error = NULL;
-    int written = 0, renamed = 0;
-    for (; written < count && !error; written += !error) {
-        const Tensor *t = &tensors[written];
-        path_in(paths[written], 4000, folder, t->file);
-        snprintf(complete[written], sizeof complete[0], "%.4000s.%ld.new", paths[written], (long)getpid());
-        error = npy_write(complete[written], t->dtype, t->shape == LIKE_LSE ? 3 : 4, t->shape == LIKE_K ? keys : queries,
-                          t->host);
+    static char paths[NPY_MAX_FILES][4096];
+    NpyFile files[NPY_MAX_FILES];
+    for (int i = 0; i < count; i++) {
+        const Tensor *t = &tensors[i];
+        path_in(paths[i], sizeof paths[i], folder, t->file);
+        files[i] = (NpyFile){paths[i], t->dtype, t->shape == LIKE_LSE ? 3 : 4, t->shape == LIKE_K ? keys : queries, t->host};
     }
-    for (; renamed < count && !error; renamed += !error)
-        error = rename(complete[renamed], paths[renamed]) == 0 ? NULL : strerror(errno);
-    if (!error)
-        return;
-    for (int i = 0; i < written; i++)
-        unlink(i < renamed ? paths[i] : complete[i]);
-    cannot_run("--%s %s: %s: %s", option, folder, tensors[written < count ? written : renamed].file, error);
+    const char *error = npy_write(files, count);
+    if (error)
+        cannot_run("--%s: %s", option, error);
 }
 
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
-    Tensor tensors[MAX_SAVED];
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count, const void *o, const float *lse) {
+    Tensor tensors[NPY_MAX_FILES];
     for (int i = 0; i < count; i++) {
         const OutputKind *kind = outputs[i].kind;
         tensors[i] = (Tensor){kind->file, kind->shape == LIKE_LSE ? DTYPE_FP32 : p->dtype, kind->shape, outputs[i].host};
+    }
+    if (o) {
+        tensors[count++] = (Tensor){"o.npy", p->dtype, LIKE_Q, o};
+        tensors[count++] = (Tensor){"lse.npy", DTYPE_FP32, LIKE_LSE, lse};
     }
     save("save", folder, p, tensors, count);
 }
 
 void save_inputs(const char *folder, const Problem *p, const HostTensors *t) {
-    const Tensor tensors[MAX_SAVED] = {{"q.npy", p->dtype, LIKE_Q, t->q},
-                                       {"k.npy", p->dtype, LIKE_K, t->k},
-                                       {"v.npy", p->dtype, LIKE_K, t->v},
-                                       {"do.npy", p->dtype, LIKE_Q, t->d_o}};
+    const Tensor tensors[] = {{"q.npy", p->dtype, LIKE_Q, t->q},
+                              {"k.npy", p->dtype, LIKE_K, t->k},
+                              {"v.npy", p->dtype, LIKE_K, t->v},
+                              {"do.npy", p->dtype, LIKE_Q, t->d_o}};
     save("save-inputs", folder, p, tensors, t->d_o ? 4 : 3);
 }

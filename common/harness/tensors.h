@@ -16,17 +16,17 @@ HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int wi
  * options the shape. fp16 files stay fp16; fp32 and fp64 ones can be rounded to any dtype. */
 void tensors_read_headers(Options *options, int with_d_o);
 
-/* The tensors of these files, rounded to the problem's dtype. */
-HostTensors tensors_load(const char *folder, const Problem *p, int with_d_o);
+/* The tensors of these files, rounded to the problem's dtype; 0 behind a key length, whatever the files have there. */
+HostTensors tensors_load(const Options *options, int with_d_o);
 
 /* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. */
 void save_check(const char *option, const char *folder);
 /* The same for --save-inputs, which must not write into the folder of --load (or NULL). */
 void save_inputs_check(const char *folder, const char *load);
 
-/* Writes the outputs on the host into their files, all or none: bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of
- * K, LSE as [batch, heads, seqlen_q]. */
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count);
+/* Writes the outputs on the host into their files, all or none, and O and LSE beside a backward stage's gradients (o NULL: none):
+ * bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of K, LSE as [batch, heads, seqlen_q]. */
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count, const void *o, const float *lse);
 
 /* Writes q.npy, k.npy and v.npy (and do.npy, where there is dO) in the same way, as the run computes with them: what was loaded is
  * rounded by now. --load reads them back. */

@@ -15,6 +15,7 @@
 #include "../numeric.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,34 +250,78 @@ static int write_data(FILE *file, Dtype dtype, size_t count, const void *data) {
     return 1;
 }
 
-const char *npy_write(const char *path, Dtype dtype, int dims, const size_t *shape, const void *data) {
-    size_t count = 1;
-    for (int i = 0; i < dims; i++)
-        count *= shape[i];
+/* What npy_write is about. `fresh` and `old` are the names of a file before it has its own, and of the one that it replaces. */
+static struct {
+    const char *path;
+    char fresh[4200], old[4200]; /* longer than a path can be: fopen refuses what does not fit */
+    enum { UNTOUCHED, ADDED, REPLACED } change;
+} saves[NPY_MAX_FILES];
+static int save_count, all_are_there;
 
-    char temporary[4096];
-    int used = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
-    if (used < 0 || (size_t)used >= sizeof temporary)
-        return failure(path, "the path is too long");
-    FILE *file = fopen(temporary, "wbx"); /* x: never write into a file that is there already */
+/* Leaves the new files, if all are there, or else those of before, and nothing beside them. A handler of signals may call it. */
+static void clean_up(void) {
+    for (int i = 0; i < save_count; i++) {
+        unlink(saves[i].fresh);
+        if (all_are_there)
+            unlink(saves[i].old);
+        else if (saves[i].change == REPLACED)
+            rename(saves[i].old, saves[i].path);
+        else if (saves[i].change == ADDED)
+            unlink(saves[i].path);
+    }
+}
+
+static void end_by(int number) {
+    clean_up();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static int write_fresh(const NpyFile *f) {
+    int i = save_count;
+    saves[i].path = f->path;
+    saves[i].change = UNTOUCHED;
+    snprintf(saves[i].fresh, sizeof saves[i].fresh, "%s.%ld.new", f->path, (long)getpid());
+    snprintf(saves[i].old, sizeof saves[i].old, "%s.%ld.old", f->path, (long)getpid());
+    save_count++;
+    FILE *file = fopen(saves[i].fresh, "wbx"); /* x: never write into a file that is there already */
     if (!file)
-        return failure(path, "cannot be written: %s", strerror(errno));
-
+        return 0;
+    size_t count = 1;
+    for (int d = 0; d < f->dims; d++)
+        count *= f->shape[d];
     /* A full disk may show as late as in fflush, fsync or fclose, so their answers count too. */
-    int written = write_header(file, dtype, dims, shape) && write_data(file, dtype, count, data) && fflush(file) == 0 &&
-                  fsync(fileno(file)) == 0;
-    int reason = errno;
-    if (fclose(file) != 0 && written) {
-        written = 0;
-        reason = errno;
+    int written = write_header(file, f->dtype, f->dims, f->shape) && write_data(file, f->dtype, count, f->data) &&
+                  fflush(file) == 0 && fsync(fileno(file)) == 0;
+    return fclose(file) == 0 && written;
+}
+
+static int put_in_place(int i) {
+    struct stat about;
+    int is_there = lstat(saves[i].path, &about) == 0;
+    if (is_there && S_ISDIR(about.st_mode)) {
+        errno = EISDIR;
+        return 0;
     }
-    if (written && rename(temporary, path) != 0) {
-        written = 0;
-        reason = errno;
-    }
-    if (!written) {
-        unlink(temporary);
-        return failure(path, "cannot be written: %s", strerror(reason));
-    }
-    return NULL;
+    saves[i].change = is_there ? REPLACED : ADDED;
+    return (!is_there || rename(saves[i].path, saves[i].old) == 0) && rename(saves[i].fresh, saves[i].path) == 0;
+}
+
+const char *npy_write(const NpyFile *files, int count) {
+    static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+    enum { SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS };
+    void (*before[SIGNAL_COUNT])(int);
+    const char *error = NULL;
+    save_count = all_are_there = 0;
+    for (int i = 0; i < SIGNAL_COUNT; i++)
+        if ((before[i] = signal(SIGNALS[i], end_by)) == SIG_IGN)
+            signal(SIGNALS[i], SIG_IGN);
+    for (int i = 0; i < 2 * count && !error; i++) /* all are written before the first gets its name */
+        if (!(i < count ? write_fresh(&files[i]) : put_in_place(i - count)))
+            error = failure(files[i % count].path, "cannot be written: %s", strerror(errno));
+    all_are_there = !error;
+    clean_up();
+    for (int i = 0; i < SIGNAL_COUNT; i++)
+        signal(SIGNALS[i], before[i]);
+    return error;
 }

@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { NPY_MAX_DIMS = 4 };
+enum { NPY_MAX_DIMS = 4, NPY_MAX_FILES = 5 };
 
 typedef struct {
     int element_bytes; /* 2: fp16, 4: float, 8: double */
@@ -38,11 +38,19 @@ void npy_free(Npy *npy);                                 /* harmless on one that
 /* Element i as a double. */
 double npy_get(const Npy *npy, size_t i);
 
-/* Writes `data`, contiguous, of `dtype` and shape[dims], dims 1 .. NPY_MAX_DIMS. fp16 becomes '<f2', fp32 '<f4'; bf16, which
- * NumPy does not have, is written as '<f4' and loses nothing. The file appears whole or not at all, and an existing one is
- * replaced in one step: it is written under a temporary name in the same folder and then renamed. NULL on success, otherwise
- * a sentence as above; then nothing is left behind. */
-const char *npy_write(const char *path, Dtype dtype, int dims, const size_t *shape, const void *data);
+/* A file to be written: its data, contiguous, of `dtype` and shape[dims], dims 1 .. NPY_MAX_DIMS. fp16 becomes '<f2', fp32 '<f4';
+ * bf16, which NumPy does not have, is written as '<f4' and loses nothing. */
+typedef struct {
+    const char *path;
+    Dtype dtype;
+    int dims;
+    const size_t *shape;
+    const void *data;
+} NpyFile;
+
+/* Writes up to NPY_MAX_FILES files, all or none: on an error, or if a signal ends the program, what was there before is there
+ * still, and nothing else. NULL on success, otherwise a sentence as above. */
+const char *npy_write(const NpyFile *files, int count);
 
 #ifdef __cplusplus
 }
