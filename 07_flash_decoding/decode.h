@@ -27,6 +27,7 @@ enum {
     STAGES = 2,
     MAX_WARPS = 8,
     FP32_ROWS = 4, /* rows a block takes on the CUDA cores, see fma_rows.cuh */
+    MOST_TILES = 1 << 30, /* key tiles of all heads: ints count them, and equal_shares rounds them up to whole shares */
 };
 
 typedef struct {

@@ -1,8 +1,6 @@
 /* 07_flash_decoding - one query, a long context: the keys split over the whole chip. */
 #include "decode.h"
 
-#include <limits.h>
-
 extern Launcher decode_one_block, decode_split_k, decode_equal_shares;
 extern Planner decode_split_k_plan, decode_equal_shares_plan;
 extern Predictor decode_one_block_traffic, decode_split_k_traffic, decode_equal_shares_traffic;
@@ -13,8 +11,8 @@ static const char *split_k_refuses(const Problem *p) {
     return p->settings[SPLITS] && p->settings[SPLIT_SIZE] ? "takes --splits or --split-size, not both"
            : p->settings[KV_CACHE] && p->dtype == DTYPE_FP32
                ? "has an 8-bit cache for fp16 and bf16 only: with fp32 choose --kv-cache same"
-           : (double)work.heads * work.tiles > INT_MAX ? "counts key tiles in 31 bits, and these are more"
-                                                       : NULL;
+           : (double)work.heads * work.tiles > MOST_TILES ? "counts key tiles in 30 bits, and these are more"
+                                                          : NULL;
 }
 static const char *others_refuse(const Problem *p) {
     return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "takes no --splits and no --split-size: only split_k does"

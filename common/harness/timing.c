@@ -38,7 +38,7 @@ static double quantile(const double *times, int count, double share) {
     return times[below] + (place - below) * (times[above] - times[below]);
 }
 
-/* Warms up until the clocks have settled, then takes --iters samples; 0: for about 100 ms, at least 5 and at most 100. The CPU
+/* Warms up for 15 ms, then takes --iters samples; 0: for about 100 ms, at least 5 and at most 100. The CPU
  * device needs no warming up and is slow: half a second, and one sample may have to do. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row) {
     int iters = run->options.iters, is_cpu = run->report.device->is_cpu;
