@@ -99,26 +99,22 @@ extern "C" int backward_atomic_plan(const Problem *p, Buffer *workspace) {
     return count;
 }
 
-/* Launches the kernels with tiles of this size, if they fit. */
 template <typename T, int D, typename S>
-static bool launch_key_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
+static void launch_atomic(const Problem &p, const Tensors &t, const Buffer *workspace) {
     using Shared = KeyShared<T, D, S, true>;
     float *dq_accumulator = (float *)workspace[2].pointer;
     const size_t count = all_padded_rows(&p) * D / 16; /* convert_dq's threads */
-    if (!fits(sizeof(Shared)))
-        return false;
     launch_prepare_rows<T, D>(p, t, workspace, dq_accumulator);
     LAUNCH((backward_atomic<T, D, S>), key_blocks<S>(p), S::THREADS, sizeof(Shared), p, t, statistics_in(workspace),
            dq_accumulator);
     LAUNCH((convert_dq<T, D, S::Br, dq_columns<D, S>>), blocks_for(count, CONVERT_THREADS), CONVERT_THREADS, 0, p, t,
            dq_accumulator, count);
-    return true;
 }
 
 extern "C" void backward_atomic(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        launch_key_half<T, D, LargeTiles<D>>(*p, *t, workspace) ||
-            launch_key_half<T, D, MediumTiles<D>>(*p, *t, workspace) ||
-            launch_key_half<T, D, SmallTiles<D>>(*p, *t, workspace) || nothing_fits("dQ, dK and dV", D);
+        with_key_tiles<D, true>([&](auto tiles) { launch_atomic<T, D, decltype(tiles)>(*p, *t, workspace); });
     }));
 }
+
+extern "C" TileShape atomic_tile(const Problem *p) { return key_tile<true>(p); }

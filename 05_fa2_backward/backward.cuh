@@ -17,7 +17,7 @@
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "../common/host/errors.h"
-#include "../common/stage.h"
+#include "backward.h"
 
 /* The two numbers of a query row, each in an array [batch x heads][rows padded to a multiple of ROW_PADDING]. A row that
  * does not exist, or sees no key, has lse = +inf. Then P = 2^(s - inf) = 0, and with P its dS and its gradients, without
@@ -26,8 +26,6 @@ struct RowStatistics {
     float *lse; /* LSE log2(e), so that P = 2^(scale log2(e) S - lse) */
     float *delta;
 };
-constexpr int ROW_PADDING = 128;
-
 HOST_DEVICE inline int padded_rows(const Problem *p) { return ceil_div(p->seqlen_q, ROW_PADDING) * ROW_PADDING; }
 inline size_t all_padded_rows(const Problem *p) { return (size_t)p->batch * p->heads * padded_rows(p); }
 
@@ -158,8 +156,8 @@ __device__ inline void multiply_step(float (&c)[m_tiles][n_tiles][4], const uint
 /* Whether a block can have that much shared memory. */
 inline bool fits(size_t bytes) { return bytes <= device_properties()->shared_bytes; }
 
-/* Called when no tile size fits: says so and ends the program. It is `bool` so that it can be the last operand of ||. */
-inline bool nothing_fits(const char *gradients, int head_dim) {
+/* Called when no tile size fits: says so and ends the program. */
+__attribute__((noreturn)) inline void nothing_fits(const char *gradients, int head_dim) {
     cannot_run("%s, head dim %d: the smallest tiles need more shared memory than the %zu bytes of a block here",
                gradients, head_dim, device_properties()->shared_bytes);
 }

@@ -48,6 +48,24 @@ template <typename T, int D, typename S, bool keeps_ds_> struct KeyShared {
     StatisticsTile<S::Br> statistics[2];
 };
 
+/* Calls use(tiles) with the first of these shapes that fits: for the launch, and for what the formula is told. */
+template <int D, bool keeps_ds, typename Use> void with_key_tiles(Use use) {
+    if (fits(sizeof(KeyShared<__half, D, LargeTiles<D>, keeps_ds>)))
+        use(LargeTiles<D>());
+    else if (fits(sizeof(KeyShared<__half, D, MediumTiles<D>, keeps_ds>)))
+        use(MediumTiles<D>());
+    else if (fits(sizeof(KeyShared<__half, D, SmallTiles<D>, keeps_ds>)))
+        use(SmallTiles<D>());
+    else
+        nothing_fits(keeps_ds ? "dQ, dK and dV" : "dK and dV", D);
+}
+template <bool keeps_ds> TileShape key_tile(const Problem *p) {
+    TileShape tile = {};
+    WITH_HEAD_DIM_64_128(p->head_dim, D,
+                         with_key_tiles<D, keeps_ds>([&](auto tiles) { tile = {tiles.Br, tiles.Bc}; }));
+    return tile;
+}
+
 template <typename S> int key_blocks(const Problem &p) { return ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads; }
 
 /* ---- P and dS of a warp ---- */

@@ -2,6 +2,7 @@
  * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile.
  * 00_naive's kernels keep nothing: every product reads both its factors anew. */
 #include "../common/traffic.h"
+#include "backward.h"
 
 int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, scores = (double)score_elements(p);
@@ -27,7 +28,7 @@ int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *tr
     return i;
 }
 
-static double padded_rows(const Problem *p) { return round_up(p->seqlen_q, 128) * p->batch * p->heads; }
+static double padded_rows(const Problem *p) { return round_up(p->seqlen_q, ROW_PADDING) * p->batch * p->heads; }
 
 /* The pre-pass: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8 threads. */
 static int prepare(const Problem *p, Traffic *traffic) {
@@ -42,8 +43,9 @@ static int prepare(const Problem *p, Traffic *traffic) {
 
 /* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *tile_rows becomes
  * the number of rows of all tiles walked over, rows that do not exist included. */
-static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, double *tile_rows,
+static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, TileShape tile, double *tile_rows,
                       Traffic *traffic) {
+    int Br = tile.Br, Bc = tile.Bc;
     double rows = 0, e = (double)dtype_bytes(p->dtype), D = p->head_dim;
     *tile_rows = 0;
     for (int b = 0; b < p->batch; b++) {
@@ -72,16 +74,17 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
 }
 
 int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    int narrow = p->head_dim == 64; /* LargeTiles of key_half.cuh, QueryShared of two_pass.cu */
+    TileShape tile = two_pass_query_tile(p);
     double tile_rows;
     int i = prepare(p, traffic);
-    i += keys_outer(p, key_lengths, "key_gradients", narrow ? 64 : 128, 128, &tile_rows, traffic + i);
+    i += keys_outer(p, key_lengths, "key_gradients", two_pass_key_tile(p), &tile_rows, traffic + i);
 
-    double key_bytes = walked_key_bytes(p, key_lengths, 128, narrow ? 64 : 32);
+    double key_bytes = walked_key_bytes(p, key_lengths, tile.Br, tile.Bc);
+    tile_rows = round_up(p->seqlen_q, tile.Br) * p->batch * p->heads;
     traffic[i++] = (Traffic){"query_gradients", "Q", query_bytes(p), 0};
     traffic[i++] = (Traffic){"query_gradients", "dO", query_bytes(p), 0};
-    traffic[i++] = (Traffic){"query_gradients", "LSE in base 2", 4 * 4 * padded_rows(p), 0}; /* by the four lanes of a row */
-    traffic[i++] = (Traffic){"query_gradients", "delta", 4 * 4 * padded_rows(p), 0};
+    traffic[i++] = (Traffic){"query_gradients", "LSE in base 2", 4 * 4 * tile_rows, 0}; /* by the four lanes of a row */
+    traffic[i++] = (Traffic){"query_gradients", "delta", 4 * 4 * tile_rows, 0};
     traffic[i++] = (Traffic){"query_gradients", "K", key_bytes, 0};
     traffic[i++] = (Traffic){"query_gradients", "V", key_bytes, 0};
     traffic[i++] = (Traffic){"query_gradients", "dQ", 0, query_bytes(p)};
@@ -92,7 +95,7 @@ int backward_atomic_traffic(const Problem *p, const int *key_lengths, Traffic *t
     double tile_rows, accumulator = padded_rows(p) * p->head_dim * 4;
     int i = prepare(p, traffic);
     traffic[i++] = (Traffic){"prepare_rows", "dQ accumulator", 0, accumulator}; /* zeros */
-    i += keys_outer(p, key_lengths, "backward_atomic", p->head_dim == 64 ? 64 : 128, 128, &tile_rows, traffic + i);
+    i += keys_outer(p, key_lengths, "backward_atomic", atomic_tile(p), &tile_rows, traffic + i);
     double added = tile_rows * p->head_dim * 4;
     traffic[i++] = (Traffic){"backward_atomic", "dQ accumulator", added, added};
     traffic[i++] = (Traffic){"convert_dq", "dQ accumulator", accumulator, 0};

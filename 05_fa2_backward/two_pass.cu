@@ -136,33 +136,40 @@ extern "C" Launcher backward_two_pass;
 
 extern "C" int backward_two_pass_plan(const Problem *p, Buffer *workspace) { return plan_statistics(p, workspace); }
 
-/* Each launches its kernel with tiles of this size, if they fit. */
 template <typename T, int D, typename S>
-static bool launch_key_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
-    using Shared = KeyShared<T, D, S, false>;
-    if (!fits(sizeof(Shared)))
-        return false;
-    LAUNCH((key_gradients<T, D, S>), key_blocks<S>(p), S::THREADS, sizeof(Shared), p, t, statistics_in(workspace));
-    return true;
+static void launch_key_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
+    const size_t shared_bytes = sizeof(KeyShared<T, D, S, false>);
+    LAUNCH((key_gradients<T, D, S>), key_blocks<S>(p), S::THREADS, shared_bytes, p, t, statistics_in(workspace));
 }
 
 template <typename T, int D, int Br>
-static bool launch_query_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
-    using Shared = QueryShared<T, D, Br>;
+static void launch_query_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
     const int blocks = ceil_div(p.seqlen_q, Br) * p.batch * p.heads;
-    if (!fits(sizeof(Shared)))
-        return false;
-    LAUNCH((query_gradients<T, D, Br>), blocks, THREADS, sizeof(Shared), p, t, statistics_in(workspace));
-    return true;
+    LAUNCH((query_gradients<T, D, Br>), blocks, THREADS, sizeof(QueryShared<T, D, Br>), p, t, statistics_in(workspace));
+}
+
+/* Br of query_gradients: as large as fits. */
+template <int D> constexpr int small_rows = D == 64 ? 128 : 64;
+template <int D> static int query_rows() {
+    if (!fits(sizeof(QueryShared<__half, D, small_rows<D>>)))
+        nothing_fits("dQ", D);
+    return fits(sizeof(QueryShared<__half, D, 128>)) ? 128 : small_rows<D>;
 }
 
 extern "C" void backward_two_pass(const Problem *p, const Tensors *t, const Buffer *workspace) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         launch_prepare_rows<T, D>(*p, *t, workspace, nullptr);
-        launch_key_half<T, D, LargeTiles<D>>(*p, *t, workspace) ||
-            launch_key_half<T, D, MediumTiles<D>>(*p, *t, workspace) ||
-            launch_key_half<T, D, SmallTiles<D>>(*p, *t, workspace) || nothing_fits("dK and dV", D);
-        launch_query_half<T, D, 128>(*p, *t, workspace) ||
-            launch_query_half<T, D, D == 64 ? 128 : 64>(*p, *t, workspace) || nothing_fits("dQ", D);
+        with_key_tiles<D, false>([&](auto tiles) { launch_key_half<T, D, decltype(tiles)>(*p, *t, workspace); });
+        if (query_rows<D>() == 128)
+            launch_query_half<T, D, 128>(*p, *t, workspace);
+        else
+            launch_query_half<T, D, small_rows<D>>(*p, *t, workspace);
     }));
+}
+
+extern "C" TileShape two_pass_key_tile(const Problem *p) { return key_tile<false>(p); }
+extern "C" TileShape two_pass_query_tile(const Problem *p) {
+    TileShape tile = {};
+    WITH_HEAD_DIM_64_128(p->head_dim, D, (tile = {query_rows<D>(), QueryShared<__half, D, 128>::Bc}));
+    return tile;
 }

@@ -1096,6 +1096,44 @@ static void test_workspace(void) {
     }
 }
 
+/* sm_75 has 64 KB of shared memory a block, and smaller tiles; the CPU device cannot run what is made for it, so that no trace
+ * shows it. Bytes read, by hand: so many tiles, times the rows of each, times D and 2 bytes (4: fp32). */
+static void test_sm_75(void) {
+    static const struct {
+        const char *stage, *variant, *kernel, *tensor; /* variant NULL: the forward pass */
+        int seqlen_q, seqlen_k, head_dim, causal;
+        double bytes;
+    } cases[] = {
+        {"05_fa2_backward", "two_pass", "key_gradients", "Q", 256, 256, 128, 0, 8. * 256 * 128 * 2}, /* 32 x 32 */
+        {"05_fa2_backward", "two_pass", "key_gradients", "dO", 256, 256, 64, 0, 4. * 256 * 64 * 2},  /* 64 x 64 */
+        {"05_fa2_backward", "two_pass", "query_gradients", "K", 256, 256, 128, 0, 4. * 256 * 128 * 2},
+        {"05_fa2_backward", "two_pass", "query_gradients", "delta", 40, 256, 128, 0, 4. * 64 * 4},
+        {"05_fa2_backward", "atomic", "backward_atomic", "dQ accumulator", 256, 256, 128, 0, 8. * 256 * 128 * 4},
+        {"05_fa2_backward", "atomic", "backward_atomic", "Q", 256, 256, 64, 0, 4. * 256 * 64 * 2},
+    };
+    DeviceProperties *device = (DeviceProperties *)device_properties();
+    const DeviceProperties saved = *device;
+    device->capability = 75, device->shared_bytes = 65536;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (strcmp(cases[i].stage, stage.name) != 0)
+            continue;
+        const Variant *v = cases[i].variant ? stage.variants : stage.forward;
+        while (cases[i].variant && strcmp(v->name, cases[i].variant) != 0)
+            v++;
+        Problem p = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = cases[i].seqlen_q, .seqlen_k = cases[i].seqlen_k,
+                     .head_dim = cases[i].head_dim, .causal = cases[i].causal};
+        Traffic traffic[MAX_TRAFFIC];
+        int count = v->predict(&p, NULL, traffic);
+        double got = 0;
+        for (int k = 0; k < count; k++)
+            if (strcmp(traffic[k].kernel, cases[i].kernel) == 0 && strcmp(traffic[k].tensor, cases[i].tensor) == 0)
+                got += traffic[k].read;
+        if (!ok(got == cases[i].bytes, "sm_75: %s of %s, D = %d", cases[i].tensor, cases[i].kernel, p.head_dim))
+            diag("%.0f bytes, expected %.0f", got, cases[i].bytes);
+    }
+    *device = saved;
+}
+
 int main(void) {
     setenv("LC_ALL", "C.UTF-8", 1); /* what is printed has · and × then; tests/report.c asks without */
     Problem p = {
@@ -1118,6 +1156,7 @@ int main(void) {
     test_nothing();
     test_progress(p);
     test_workspace();
+    test_sm_75();
     if (stage.forward)
         test_spread();
     forget();

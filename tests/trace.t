@@ -34,10 +34,12 @@ my @decoding_shapes = (
 # The head dims that not every variant takes; what a stage's own options change.
 my %more_shapes = (
     '04_fa2' => [map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
-    '05_fa2_backward' => [map { "$_ --variant 00_naive" } @shapes],
+    '05_fa2_backward' => [(map { "$_ --variant 00_naive" } @shapes), # and smaller tiles, as far as there is room for the forward pass
+        "CPU_DEVICE_SHARED=81920 $shapes[1]", map { "CPU_DEVICE_SHARED=$_ $shapes[3]" } 98304, 101376],
     '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
         '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
+        (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
 );
@@ -129,7 +131,8 @@ done_testing;
 
 sub trace {
     my ($stage, $options) = @_;
-    my @rows = `$build/$stage/$stage --trace --json $options`;
+    my $environment = $options =~ s/^(CPU_\w+=\d+) // ? $1 : '';
+    my @rows = `$environment $build/$stage/$stage --trace --json $options`;
     return ($? >> 8, @rows);
 }
 sub made { return `@make '@{[join "' '", @_]}' 2>/dev/null` }
