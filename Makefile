@@ -29,6 +29,15 @@ comma  := ,
 links   = $(filter-out -,$(subst $(comma), ,$(call column,$1,4)))
 NAIVE  := $(firstword $(STAGES))# every program has it, to be validated against
 
+# What a new stage gets wrong first. Without its rule a folder that no line names would be up to date.
+KINDS  := forward backward decoding
+$(foreach s,$(STAGES),$(if $(filter $(KINDS),$(call kind,$s)),,$(error common/ladder.txt: $s is of kind "$(call kind,$s)": choose one of $(KINDS))))
+$(foreach s,$(STAGES),$(if $(findstring .name = "$s",$(file <$s/main.c)),,$(error $s/main.c has no .name = "$s": a stage has its folder's name)))
+UNLISTED := $(filter-out $(STAGES),$(patsubst %/.,%,$(wildcard [0-9]*/.)))
+.PHONY: $(UNLISTED)
+$(UNLISTED):
+	@echo "$@: common/ladder.txt has no line for it" >&2; exit 2
+
 # ---- which device, and why ----------------------------------------------------------------------------------------------
 REASON := as asked
 ifeq ($(DEVICE),auto)
@@ -277,7 +286,7 @@ pictures: ## draw notes/pictures/ anew, as the notes show them
 
 diff-%:
 	@sh common/classroom/diff.sh $*
-diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_swap-split_q: two kernels by name
+diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_swap-split_q: two by name
 	@sh common/classroom/diff.sh
 
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)

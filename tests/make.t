@@ -62,6 +62,31 @@ SKIP: {
     like($commit, qr/^[0-9a-f]{7,}$/, 'which git knows');
 }
 
+# ---- a new stage: what is forgotten is told in one line
+my $new = '09_twenty_characters';
+sub write_to { my ($mode, $file, $text) = @_; open my $to, $mode, $file or die "$file: $!"; print $to $text; close $to }
+sub told {
+    my ($name, $line) = @_;
+    my $said = make($new, @naive[1 .. 3]);
+    ok($? != 0 && $said =~ /\A(?:Makefile:\d+: \*\*\* )?\Q$line\E(?:  Stop\.)?\n(?:make: \*\*\* .*\n)?\z/, $name) or diag($said);
+}
+mkdir $new;
+told('no line in the ladder', "$new: common/ladder.txt has no line for it");
+write_to('>>', 'common/ladder.txt', "$new 00_naive forwards -\n");
+told('a kind that there is not', qq{common/ladder.txt: $new is of kind "forwards": choose one of forward backward decoding.});
+system("sed -i 's/forwards/forward/' common/ladder.txt");
+write_to('>', "$new/main.c", <<'END');
+#include "../common/stage.h"
+const Stage stage = {.name = "09_another", .idea = "", .variants = {{.name = "v", .idea = "", .dtypes = FP16}}};
+int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }
+END
+told("another name than the folder's", qq{$new/main.c has no .name = "$new": a stage has its folder's name.});
+system("sed -i 's/09_another/$new/' $new/main.c");
+like(make($new, @naive[1 .. 3]), qr/^\Q$out\E\/$new\/$new is built/m, 'then it is built');
+is(`$out/$new/$new --seqlen 8 2>&1`, "$new: the row of v in main.c needs .launch and .dtypes\n", 'a row without .launch');
+is($? >> 8, 2, 'exit code 2');
+system("rm -r $new && sed -i '/^$new/d' common/ladder.txt");
+
 # ---- how one asks for a stage
 like(make('-n', '00_naive/', 'DEVICE=cpu'), qr/00_naive\/00_naive is built/, 'make 00_naive/: as the shell completes it');
 sub inside { return scalar `cd 00_naive && make --no-print-directory @_ 2>&1 </dev/null` }

@@ -139,6 +139,9 @@ static void choose_device(int number) {
 
 int harness_main(const Stage *stage, int argc, char **argv) {
     program_is(stage->name);
+    for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
+        if (!v->launch || !v->dtypes)
+            cannot_run("the row of %s in main.c needs .launch and .dtypes", v->name);
     Options options = options_parse(stage, argc, argv);
     int count = options.problem_count, codes[3] = {0};
     if (options.save)
