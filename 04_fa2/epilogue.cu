@@ -6,8 +6,8 @@
  *     m' = max(m, m~)      P = e^(S - m')      l' = e^(m - m') l + rowsum(P)      O' = e^(m - m') O + P V
  *
  * where m~ is the maximum of the step's tile, and writes O / l after the last key tile (Dao 2023, section 3.1.1). The
- * loops, the grid, who owns what and the bytes moved are those of 03_fa1; its header has the picture. `make diff-03-04`
- * is these formulas and the division.
+ * loops, the grid, who owns what and the bytes moved are those of 03_fa1; its header has the picture. `make
+ * diff-fa1-epilogue` is these formulas and the division.
  *
  * What it saves, for a tile of S: one division and one exponential a row, and one multiplication for each of the Br D
  * elements of O, since in 03_fa1 both terms of O' have a factor. An A100 does 16 times as many FLOPs a second on its

@@ -1,14 +1,16 @@
-/* 04_fa2 - FlashAttention-2: its three changes against FlashAttention-1, one a variant; and then what makes it fast. */
+/* 04_fa2 - FlashAttention-2 in plain CUDA; then its three changes against FlashAttention-1, one a variant; then what makes it fast. */
 #include "../common/stage.h"
 
-extern Launcher fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tuned;
+extern Launcher fa2_fma_forward, fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tuned;
 extern Planner fa2_epilogue_plan;
-extern Predictor fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic, fa2_tuned_traffic;
+extern Predictor fa2_fma_traffic, fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic, fa2_tuned_traffic;
 
 const Stage stage = {
     .name = "04_fa2",
     .idea = "FlashAttention-2: divide once, queries outer, warps own rows",
     .variants = {
+        {.name = "fma", .idea = "queries outer, keys inner; O in registers, divided once; plain CUDA", .launch = fa2_fma_forward,
+         .predict = fa2_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
         {.name = "epilogue", .idea = "O is kept unnormalised and divided once, in the last step", .launch = fa2_epilogue,
          .plan = fa2_epilogue_plan, .predict = fa2_epilogue_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},

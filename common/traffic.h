@@ -47,6 +47,19 @@ static inline double walked_key_bytes(const Problem *p, const int *key_lengths, 
     return keys_loaded * p->head_dim * (double)dtype_bytes(p->dtype);
 }
 
+/* Queries outer, as walked_key_bytes has it: Q, O and LSE move once, K and V once for each tile of queries. */
+static inline int queries_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
+                                        Traffic *traffic) {
+    double key_bytes = walked_key_bytes(p, key_lengths, Br, Bc);
+    int i = 0;
+    traffic[i++] = (Traffic){kernel, "Q", query_bytes(p), 0};
+    traffic[i++] = (Traffic){kernel, "K", key_bytes, 0};
+    traffic[i++] = (Traffic){kernel, "V", key_bytes, 0};
+    traffic[i++] = (Traffic){kernel, "O", 0, query_bytes(p)};
+    traffic[i++] = (Traffic){kernel, "LSE", 0, row_bytes(p)};
+    return i;
+}
+
 /* 03_fa1 and the first variant of 04_fa2: keys outer, queries inner, O, l and m in workspace between the key tiles. A tile
  * of 32 rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. l and m of a row are read
  * by `readers` threads. */

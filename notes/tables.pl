@@ -123,12 +123,12 @@ sub ladder {
     return markdown(@lines) . "\n\n$what. $rows->[0]{device}, " . date() . ', ' . link_to($file) . '.';
 }
 
-# Lines: result file, row, the column that is its speed, the vendor's figure beside it, the idea. Stages are linked to their notes,
+# Lines: result file, row, pass, the column that is its speed, the vendor's figure beside it, the idea. Stages are linked to their notes,
 # variants to their kernels.
 sub course {
     my ($file) = @_;
-    my @lines = (['stage', 'the idea', 'latency', 'spread', 'speed', 'of cuDNN\'s', 'workspace'],
-                 ['---', '---', ('---:') x 5]);
+    my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed', 'of cuDNN\'s', 'workspace'],
+                 [('---') x 3, ('---:') x 5]);
     my ($rows) = rows($file);
     for my $line (@$rows) {
         my ($stage, $variant) = split /\//, $line->{row} =~ s/\w+\+//r; # quantise+mma is about mma
@@ -140,7 +140,7 @@ sub course {
             with_unit($line->{speed}, $row->{$line->{speed}}),
             percent($row->{$line->{speed}}, peer(split /, /, $line->{vendor})),
             with_unit('bytes', $row->{workspace_bytes}));
-        push @lines, [$name, $line->{idea}, @figures];
+        push @lines, [$name, @$line{qw(pass idea)}, @figures];
     }
     return markdown(@lines);
 }

@@ -159,7 +159,7 @@ is("$run->{code} $run->{err}", "2 sweep.sh: $csv: has other columns than this sw
 mkdir "$scratch/diff";
 mkdir "$scratch/diff/$_" for 'common', '00_zero', '01_one', '02_two';
 symlink "$root/common/classroom", "$scratch/diff/common/classroom";
-write_text("$scratch/diff/common/ladder.txt", "# a comment\n00_zero - forward -\n01_one 00_zero forward -\n02_two 00_zero forward -\n");
+write_text("$scratch/diff/common/ladder.txt", "# a comment\n00_zero - forward -\n01_one 00_zero forward -\n02_two 01_one/first,first:00_zero forward -\n");
 write_text("$scratch/diff/00_zero/main.c", '.name = "00_zero",');
 write_text("$scratch/diff/00_zero/zero.cu", "/* a head\n * of two lines */\n#include \"a/*b\"\nint a;\nint b; // tail\n\nint c;\n");
 write_text("$scratch/diff/01_one/main.c", qq(.name = "01_one", .settings = {{.name = "first"}},\n.variants = {\n{.name = "first"},\n    {.name = "second", .idea = "x"},\n}));
@@ -190,6 +190,7 @@ for (['3', '3: choose a stage, like 04, or two kernels, like 03-04 or loop_swap-
     $run = run('sh', 'common/classroom/diff.sh', $_->[0]);
     is("$run->{code} $run->{out}$run->{err}", "2 diff.sh: $_->[1]\n", "diff '$_->[0]'");
 }
+like(run('sh', 'common/classroom/diff.sh', '02')->{out}, qr/\A.*01_one\/first.cu to .*zero.cu to /s, 'diff 02: with both kernels that it builds on');
 chdir $root;
 for my $stage (grep { !/^00/ } @stages) {
     my ($number) = $stage =~ /^(\d\d)/;

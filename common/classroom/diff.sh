@@ -1,6 +1,6 @@
 # diff.sh - the lesson between two kernels: what the second changes in the first.                            (make diff-04)
 #
-#     sh common/classroom/diff.sh 04                   the kernel that 04 builds on, and the first of 04
+#     sh common/classroom/diff.sh 04                   each kernel that 04 builds on, and the one of 04 that does
 #     sh common/classroom/diff.sh 03-04                the last kernel of stage 03 and the first of stage 04
 #     sh common/classroom/diff.sh loop_swap-split_q    any two; where several stages have the name: 03_fa1.fma
 #
@@ -33,10 +33,16 @@ kernel() { # the file of the kernel with this name; of a stage, the first or the
 
 case $1 in
 *-*) old=${1%%-*} new=${1#*-} ;;
-*) new=$1 old=$(ladder | awk -v name="$1" '$1 == name || substr($1, 1, 2) == name {sub("/", ".", $2); print $2}') ;;
+*) pairs=$(ladder | awk -v name="$1" '$1 == name || substr($1, 1, 2) == name {
+        gsub("/", ".", $2)
+        count = split($2, bases, ",") # of "03_fa1.fma,epilogue:03_fa1.fa1"
+        for (i = 1; i <= count; i++) print (split(bases[i], base, ":") == 2 ? base[2] "-" $1 "." base[1] : bases[i] "-" $1)
+    }')
+    [ "${pairs#--}" = "$pairs" ] || stop "$1 builds on no other stage: choose two, like 03-04"
+    for pair in $pairs; do sh "$0" "$pair" || exit; done
+    [ ! "$pairs" ] || exit 0 ;;
 esac
 [ "$old" ] || stop "${1:+$1: }choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q"
-[ "$old" != - ] || stop "$1 builds on no other stage: choose two, like 03-04"
 old=$(kernel "$old" last) && new=$(kernel "$new" first) || exit
 
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT

@@ -176,15 +176,20 @@ def problem(p):
 # ---- the ladder ----
 
 def bases(variants):
-    """What each kernel is compared with: the one above it in its stage, or what the stage builds on."""
-    builds_on = dict(line.split()[:2] for line in open("common/ladder.txt") if line.strip() and line[0] != "#")
+    """What each kernel is compared with: what the ladder names, or the one above it in its stage."""
+    lines = [line.split()[:2] for line in open("common/ladder.txt") if line.strip() and line[0] != "#"]
+    builds_on = {}  # a stage's first kernel is under the stage's name
+    for stage, bases in lines:
+        for base in bases.split(","):
+            builds_on["/".join([stage] + base.split(":")[:-1])] = base.split(":")[-1]
     found = {}
     for variant, above in zip(variants, [None] + variants):
         stage = variant.split("/")[0]
-        if above is None or above.split("/")[0] != stage:
-            above = next((other for other in reversed(variants) if (other + "/").startswith(builds_on.get(stage,
-                                                                                                          "-") + "/")),
-                         None)
+        base = builds_on.get(variant)
+        if not base and (above is None or above.split("/")[0] != stage):
+            base = builds_on.get(stage, "-")
+        if base:
+            above = next((other for other in reversed(variants) if (other + "/").startswith(base + "/")), None)
         found[variant] = above
     return found
 
