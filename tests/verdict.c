@@ -189,7 +189,9 @@ static const Stage
                .idea = "",
                .variants =
                    {{.name = "wrong", .idea = "", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
-    all_refuse = {.name = "v", .idea = "", .variants = {{.name = "wrong", .idea = "", .dtypes = ALL, .refuses = refuses}}};
+    all_refuse = {.name = "v",
+                  .idea = "",
+                  .variants = {{.name = "wrong", .idea = "", .launch = wrong, .dtypes = ALL, .refuses = refuses}}};
 
 /* One mistake, whose line names it, beside a right variant: in JSON. */
 static void expect_failure(const Stage *stage, const char *options, const char *direction, const char *name,
