@@ -212,7 +212,7 @@ static const Option OPTIONS[] = {
     {{"watch", NULL, 0, "the same, and step by step as JSON: what make watch-STAGE makes a page of"}, "FILE", set_watch, 0, NULL},
 #endif
     {{"roofline", CHIP_NAMES, 0, "with --trace, the chip to compare with: " CHIP_NAMES "; else h200"}, "C", set_chip, 0, NULL},
-    {{"help", NULL, 0, "this text"}, NULL, show_help, 0, NULL},
+    {{"help", NULL, 0, "this text; or -h"}, NULL, show_help, 0, NULL},
 };
 /* clang-format on */
 enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
