@@ -200,7 +200,7 @@ int try_variant(const Variant *variant, Case *c) {
     if (good && (damaged || disorder))
         about(c, variant);
     if (damaged)
-        diag("wrote past the end of %s", damaged);
+        diag("wrote outside %s", damaged);
     if (disorder)
         diag("left no zeros in %s", disorder);
     return good && !damaged && !disorder;

@@ -29,8 +29,8 @@ my %seams = (
     harness_main  => ['stage -> harness'],
     naive_variant => ['harness -> stage', 'judge -> stage'],
     __tsan_       => ['stage -> trace'],    # the compiler's
-    map({ $_ => ['cpu -> trace', 'stage -> trace', 'trace -> device'] }
-        read_file('common/cpu/trace_hooks.h') =~ /\b(trace_\w+|device_each_allocation)\(/g),
+    device_each_allocation => ['cpu -> device', 'trace -> device'],
+    map({ $_ => ['cpu -> trace', 'stage -> trace'] } read_file('common/cpu/trace_hooks.h') =~ /\b(trace_\w+)\(/g),
 );
 
 # ---- includes ----

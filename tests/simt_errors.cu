@@ -90,6 +90,25 @@ __global__ void bad_address(const void *device, int what) {
         load_16((const char *)device + (bad ? 4 : 0)); /* @load */
 }
 
+/* What a kernel touches that is nobody's. */
+__global__ void outside(unsigned char *memory, long byte) {
+    SHARED_MEMORY(Tile4K, tile);
+    if (in_bad_block() && threadIdx.x == 9)
+        (memory ? memory : tile.byte)[byte] = 1;
+}
+__global__ void null_pointer(float *memory) {
+    if (in_bad_block() && threadIdx.x == 9)
+        *memory = 1;
+}
+static __device__ int deeper(volatile int *sum) {
+    volatile int here = *sum + 1;
+    return here ? deeper(&here) + here : 0;
+}
+__global__ void deep(int sum) {
+    if (in_bad_block() && threadIdx.x == 9)
+        deeper(&sum);
+}
+
 struct Hopper {
     alignas(1024) unsigned char tile[64 * 64];
     Mbarrier full;
@@ -208,6 +227,13 @@ int main(int argc, char **argv) {
         {"not_shared", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 1); }},
         {"past_the_end", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 2); }},
         {"load", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 3); }},
+        {"behind", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, 4096); }},
+        {"far_behind", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, 1000000); }},
+        {"before", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, -1); }},
+        {"behind_shared", [](const void *) { LAUNCH(outside, dim3(3, 3), 32, 4096, nullptr, 4096); }},
+        {"null", [](const void *) { LAUNCH(null_pointer, dim3(3, 3), 32, 0, nullptr); }},
+        {"deep", [](const void *) { LAUNCH(deep, dim3(3, 3), 32, 0, 1); }},
+        {"host", [](const void *memory) { ((volatile char *)memory)[4096] = 0; }},
         {"too_many_arrivals", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), TOO_MANY_ARRIVALS); }},
         {"not_initialised", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NOT_INITIALISED); }},
         {"warp_missing", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), WARP_MISSING); }},

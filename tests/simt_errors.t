@@ -89,6 +89,16 @@ says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; th
 says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)', 2;
 says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)', 2;
 
+# An address that is nobody's: exit code 2, as on a GPU. The host's own fault stays a fault.
+my $outside = "kernel outside, $bad, thread 9: 0x... is in no tensor; the nearest: byte";
+says behind        => "$outside 4096 of memory, which has 4096",        2;
+says far_behind    => "$outside 1000000 of memory, which has 4096",     2;
+says before        => "$outside -1 of memory, which has 4096",          2;
+says behind_shared => "$outside 4096 of shared memory, which has 4096", 2;
+says null          => "kernel null_pointer, $bad, thread 9: the pointer is NULL, not aligned, or no address", 2;
+says deep          => "kernel deep, $bad, thread 9: its stack is full", 2;
+is_deeply [run('host')], ['signal 11', ''], 'a fault of the host';
+
 # Whoever comes first decides what is said.
 for ([too_many_registers => "kernel registers, block (0,0,0): no thread can go on\n    threads 0-255 have returned\n    "
       . "threads 256-383 wait at setmaxnreg_increase ($source:$line{increase}) for 72 more registers a thread: 9216 in all, and "

@@ -481,13 +481,6 @@ static const Trace *trace_collectives(int count) {
     return TRACED(collectives, 1, 32, 0, kinds, count);
 }
 
-/* The allocation that fails: the n-th from now on; 0: none. glibc's own calloc stands behind. */
-static int failing;
-extern "C" void *__libc_calloc(size_t count, size_t size);
-extern "C" void *calloc(size_t count, size_t size) noexcept {
-    return failing && --failing == 0 ? nullptr : __libc_calloc(count, size);
-}
-
 /* What a child, `trace WHAT NUMBER`, says: whether it is this one line, with exit code 2. */
 static int says(const char *program, const char *what, int number, const char *line, int *status) {
     char text[256], command[256];
@@ -496,6 +489,52 @@ static int says(const char *program, const char *what, int number, const char *l
     text[child ? fread(text, 1, sizeof text - 1, child) : 0] = 0;
     *status = child ? pclose(child) : -1;
     return WIFEXITED(*status) && WEXITSTATUS(*status) == 2 && strstr(text, line) && strchr(text, '\n') == strrchr(text, '\n');
+}
+
+/* ---- what is in no tensor: before it and behind it on its own pages, and beyond them, by all ways to get there ---- */
+
+__global__ void outside(float *to, int index, int way) {
+    SHARED_MEMORY(Floats, tile);
+    if (way == 0)
+        to[index] = 1; /* outside: plain */
+    else if (way == 1)
+        atomicAdd(to + index, 1.0f); /* outside: atomic */
+    else if (way == 2)
+        *(float4 *)(to + index) = make_float4(1, 2, 3, 4); /* outside: wide */
+    else
+        tile[index] = 1; /* outside: shared */
+}
+static const struct {
+    int index, way;
+    const char *line, *says;
+} strays[] = {
+    {25, 0, "outside: plain", "byte 100 of small, which has 100"},
+    {24, 2, "outside: wide", "byte 100 of small, which has 100"}, /* its first four bytes are inside */
+    {25, 1, "outside: atomic", "byte 100 of small, which has 100"},
+    {-1, 0, "outside: plain", "byte -4 of small, which has 100"},
+    {100000, 0, "outside: plain", "byte 400000 of small, which has 100"},
+    {100000, 1, "outside: atomic", "byte 400000 of small, which has 100"},
+    {32 * 33, 3, "outside: shared", "byte 4224 of shared memory, which has 4224"},
+    {-1, 3, "outside: shared", "byte -4 of shared memory, which has 4224"},
+};
+static int trace_stray(int number) {
+    float *small = (float *)device_alloc(100, "small");
+    return TRACED(outside, 1, 1, SHARED, small, strays[number].index, strays[number].way)->race_count;
+}
+static void test_strays(const char *program) {
+    for (int i = 0; i < (int)(sizeof strays / sizeof *strays); i++) {
+        char line[128];
+        int status;
+        snprintf(line, sizeof line, "; the nearest: %s (%s)\n", strays[i].says, line_of(strays[i].line));
+        ok(says(program, "stray", i, line, &status), "%s: %s", strays[i].line, strays[i].says);
+    }
+}
+
+/* The allocation that fails: the n-th from now on; 0: none. glibc's own calloc stands behind. */
+static int failing;
+extern "C" void *__libc_calloc(size_t count, size_t size);
+extern "C" void *calloc(size_t count, size_t size) noexcept {
+    return failing && --failing == 0 ? nullptr : __libc_calloc(count, size);
 }
 
 static void test_limits(const char *program) {
@@ -518,6 +557,8 @@ int main(int argc, char **argv) {
     memset(in, 0, BYTES);
     if (argc == 3 && strcmp(argv[1], "collectives") == 0)
         return trace_collectives(atoi(argv[2]))->race_count;
+    if (argc == 3 && strcmp(argv[1], "stray") == 0)
+        return trace_stray(atoi(argv[2]));
     if (argc == 3) {
         LAUNCH(coalesced, 1, 32, 0, (const float *)in, (float *)out); /* the device has what it needs */
         failing = atoi(argv[2]);
@@ -532,6 +573,7 @@ int main(int argc, char **argv) {
     test_wavefronts();
     test_races();
     test_rings(argv[0]);
+    test_strays(argv[0]);
     test_limits(argv[0]);
     return tap_done();
 }

@@ -26,6 +26,16 @@ enum { STACK_BYTES = 256 * 1024 }; /* address space; only pages that are used co
 __thread SimtIndex threadIdx, blockIdx, blockDim, gridDim;
 __thread Worker *simt_self;
 
+void *simt_map(size_t bytes, size_t gap) {
+    char *mapping = mmap(NULL, gap + bytes + gap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED)
+        return NULL;
+    if (mprotect(mapping + gap, bytes, PROT_READ | PROT_WRITE) == 0)
+        return mapping + gap;
+    munmap(mapping, gap + bytes + gap);
+    return NULL;
+}
+
 /* ---- fibers ---- */
 
 /* The address sanitizer must be told which stack we are on, before and after the switch. */
@@ -137,14 +147,12 @@ void simt_make_fiber(Worker *w) {
     Fiber *fiber = &w->fibers[number];
     fiber->number = number;
 
-    size_t page = (size_t)sysconf(_SC_PAGESIZE); /* the lowest page stays closed: a stack that overflows faults there */
-    char *mapping = mmap(NULL, page + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED || mprotect(mapping + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0)
+    fiber->stack = simt_map(STACK_BYTES, (size_t)sysconf(_SC_PAGESIZE)); /* a stack that overflows faults in the gap */
+    if (!fiber->stack)
         cannot_run("CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
                    simt_workers());
     /* All threads have their variables at the same depth. If all stacks began at page boundaries, these would compete for
      * the same few sets of the cache; so each stack begins one cache line lower than the one before. */
-    fiber->stack = mapping + page;
     fiber->stack_bytes = STACK_BYTES - 64 * (number % 64);
 
     ucontext_t context;

@@ -80,6 +80,13 @@ int simt_choose_order(int order);
 void simt_forbid(const void *pointer, size_t bytes);
 void simt_allow(const void *pointer, size_t bytes);
 
+/* Memory of whole pages, between two gaps of so many bytes that nobody can touch. A thread that tries ends the program: one line
+ * with kernel, block, thread and the nearest tensor, exit code 2. NULL: there is not so much. */
+void *simt_map(size_t bytes, size_t gap);
+
+/* device/device_cpu.c: calls visit for each allocation. */
+void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes));
+
 /* ---- for code inside a kernel. `file` and `line` say where in the kernel, for messages. ---- */
 
 /* Waits until every thread of the block has come to this very line; those of warps that have returned are not waited for.

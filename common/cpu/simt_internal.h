@@ -30,7 +30,7 @@
 #define ADDRESS_SANITIZER 0
 #endif
 
-enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP, WARPGROUP = 4 * SIMT_WARP };
+enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP, WARPGROUP = 4 * SIMT_WARP, SHARED_PAGES = 256 * 1024 };
 
 /* What a thread waits for. Two threads wait together if all of it is equal. */
 typedef struct {
@@ -84,7 +84,7 @@ typedef struct {
     Fiber fibers[SIMT_MAX_BLOCK];
     int fiber_count; /* made so far */
     Fiber scheduler, *current;
-    char *shared;
+    char *shared_pages, *shared; /* SHARED_PAGES bytes; the block's, which end where they end */
 
     /* the block at hand */
     int threads, returned;
@@ -114,5 +114,10 @@ void simt_run_ready(Worker *w);
  * program, exit code 1. */
 int simt_same_place(const Place *a, const Place *b);
 __attribute__((noreturn)) void simt_report_stuck(const Worker *w);
+
+/* The current thread touches what it cannot have: says so, exit code 2. From now on that is done for whatever thread of a kernel
+ * touches on this POSIX thread. */
+__attribute__((noreturn)) void simt_fault(const void *address);
+void simt_catch_faults(void);
 
 #endif

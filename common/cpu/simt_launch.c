@@ -13,8 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SHARED_TAIL = 4096 }; /* bytes behind the shared memory, for the address sanitizer to guard */
-
 const SimtLaunch *simt_job;
 Order simt_order;
 
@@ -85,15 +83,17 @@ static void run_blocks(Worker *w) {
         simt_make_fiber(w);
     for (int i = 0; i < w->threads; i++)
         w->fibers[i].index = (SimtIndex){i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+    w->shared = w->shared_pages + SHARED_PAGES - (simt_job->shared_bytes + 1023) / 1024 * 1024;
+    simt_forbid(w->shared_pages, SHARED_PAGES);
     simt_allow(w->shared, simt_job->shared_bytes);
-    simt_forbid(w->shared + simt_job->shared_bytes, SIMT_SHARED_LIMIT + SHARED_TAIL - simt_job->shared_bytes);
     for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;)
         run_block(w, simt_order == REVERSE ? block_count - 1 - block : block);
 }
 
 static Worker *make_worker(int number) {
     Worker *w = host_alloc(1, sizeof *w);
-    if (posix_memalign((void **)&w->shared, 1024, SIMT_SHARED_LIMIT + SHARED_TAIL) != 0)
+    w->shared_pages = simt_map(SHARED_PAGES, SHARED_PAGES);
+    if (!w->shared_pages)
         cannot_run("CPU device: out of memory");
     w->number = number;
     w->current = &w->scheduler;
@@ -103,6 +103,7 @@ static Worker *make_worker(int number) {
 static void *worker_main(void *argument) {
     Worker *w = simt_self = argument;
     unsigned seen = 0;
+    simt_catch_faults();
     pthread_mutex_lock(&lock);
     for (;;) {
         while (launches == seen)
@@ -146,6 +147,7 @@ static void start_workers(void) {
     for (int i = 0; i < worker_count; i++)
         workers[i] = make_worker(i);
     simt_self = workers[0];
+    simt_catch_faults();
     for (int i = 1; i < worker_count; i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, worker_main, workers[i]) != 0)

@@ -1,9 +1,12 @@
 /* simt_report.c - what the machine of simt.h says when a kernel is wrong. */
-#include "../host/errors.h"
 #include "simt_internal.h"
+
+#include "../host/allocation.h"
+#include "../host/errors.h"
 #include "trace_hooks.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,11 +23,11 @@ static void begin_message(void) {
     fprintf(stderr, "kernel %s, block (%u,%u,%u)", simt_job->kernel, blockIdx.x, blockIdx.y, blockIdx.z);
 }
 
-__attribute__((noreturn)) static void end_message(void) {
+__attribute__((noreturn)) static void end_message(int code) {
     fputc('\n', stderr);
     trace_kernel_fails();
     fflush(stderr);
-    _exit(1); /* other workers are still in the middle of their blocks: no clean-up */
+    _exit(code); /* other workers are still in the middle of their blocks: no clean-up */
 }
 
 void simt_fail(const char *file, int line, const char *format, ...) {
@@ -35,7 +38,7 @@ void simt_fail(const char *file, int line, const char *format, ...) {
     vfprintf(stderr, format, arguments);
     va_end(arguments);
     fprintf(stderr, " (%s:%d)", file, line);
-    end_message();
+    end_message(1);
 }
 
 int simt_same_place(const Place *a, const Place *b) {
@@ -94,5 +97,60 @@ void simt_report_stuck(const Worker *w) {
         fputs("\n    ", stderr);
         print_group(w, i, printed);
     }
-    end_message();
+    end_message(1);
 }
+
+/* ---- an address that is nobody's ---- */
+
+static const char *touched;
+static size_t least;
+static char nearest[160];
+
+static void look_at(const char *name, void *pointer, size_t bytes) {
+    const char *begin = pointer;
+    size_t distance = touched < begin ? (size_t)(begin - touched) : (size_t)(touched - begin) - bytes;
+    if (distance >= least)
+        return;
+    least = distance;
+    snprintf(nearest, sizeof nearest, "; the nearest: byte %td of %s, which has %zu", touched - begin, name, bytes);
+}
+
+void simt_fault(const void *address) {
+    const Worker *w = simt_self;
+    const Fiber *fiber = w->current;
+    begin_message();
+    touched = address;
+    least = SIZE_MAX;
+    device_each_allocation(look_at);
+    look_at("shared memory", w->shared, simt_job->shared_bytes);
+    fprintf(stderr, ", thread %d: ", fiber->number);
+    if ((size_t)(fiber->stack - touched) - 1 < (size_t)sysconf(_SC_PAGESIZE))
+        fputs("its stack is full", stderr);
+    else if (!address) /* of the others the processor says no more */
+        fputs("the pointer is NULL, not aligned, or no address", stderr);
+    else
+        fprintf(stderr, "%p is in no tensor%s", address, nearest);
+    trace_fault(address);
+    end_message(2);
+}
+
+#if ADDRESS_SANITIZER
+void simt_catch_faults(void) {} /* it says more */
+#else
+/* In a kernel it does not return; the host's own fault happens once more, as if nobody had caught it. */
+static void catch_fault(int signal_number, siginfo_t *info, void *context) {
+    (void)context;
+    if (simt_self && simt_self->current != &simt_self->scheduler)
+        simt_fault(info->si_addr);
+    signal(signal_number, SIG_DFL);
+}
+
+void simt_catch_faults(void) {
+    enum { STACK = 64 * 1024 }; /* a stack of its own: the fiber's may be full */
+    stack_t stack = {.ss_sp = host_alloc(STACK, 1), .ss_size = STACK};
+    struct sigaction action = {.sa_sigaction = catch_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigaltstack(&stack, NULL);
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+}
+#endif

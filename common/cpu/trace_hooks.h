@@ -19,6 +19,7 @@ extern "C" {
 void trace_launch_begins(void);
 void trace_launch_ends(void);
 void trace_kernel_fails(void); /* the program is about to end: prints the races so far, which may be why */
+void trace_fault(const void *address); /* the current thread cannot touch this: prints the line that it is at */
 
 /* On a worker, of its block at hand. */
 void trace_block_begins(size_t block);
@@ -54,14 +55,12 @@ void trace_proxy_fence(void);
 /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
 void trace_wide_atomic(const void *address, int words);
 
-/* device/device_cpu.c: calls visit for each allocation. */
-void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes));
-
 #else
 #define NOT_TRACED
 #define trace_launch_begins() ((void)0)
 #define trace_launch_ends() ((void)0)
 #define trace_kernel_fails() ((void)0)
+#define trace_fault(address) ((void)0)
 #define trace_block_begins(block) ((void)0)
 #define trace_barrier() ((void)0)
 #define trace_collective(what, warp, lanes) ((void)0)

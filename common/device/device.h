@@ -37,12 +37,13 @@ void device_choose(int number);
 const DeviceProperties *device_properties(void);
 
 /* Memory. `purpose` is kept with the allocation ("Q", "workspace S", ...). NULL if it does not fit: the caller reports
- * that. Every allocation is followed by a guard strip. Fresh memory is filled with 0xff, which is NaN in every format. */
+ * that. A guard strip follows every allocation; on the CPU device it is what its pages have left over, and beyond lies a gap that
+ * nobody can touch. Fresh memory is filled with 0xff, which is NaN in every format. */
 void *device_alloc(size_t bytes, const char *purpose);
 void device_free(void *pointer); /* NULL is fine; what is not allocated ends the program as an error does */
 size_t device_allocated(void);   /* bytes asked for and not freed, guard strips left out */
 
-/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote past its end - or NULL. Mends the strip, so that
+/* The purpose of an allocation whose guard strip was overwritten - a kernel wrote outside - or NULL. Mends the strip, so that
  * the next kernel is not blamed for it: to hear of all allocations ask until there is none. */
 const char *device_damaged(void);
 

@@ -12,20 +12,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
+/* An allocation has pages of its own, between gaps that nobody can touch. It ends where they end, but for its alignment. What of
+ * them lies before it and behind it is the guard strip. */
 enum {
     ALIGNMENT = 256, /* what cudaMalloc gives */
-    GUARD_BYTES = 256,
+    GAP = 1 << 20,
 };
-
-/* NaN in fp32, fp16, bf16 and e5m2, so that what reads past the end shows it, and not the NaN that fills fresh memory. */
-static unsigned char guard_byte(int i) { return i % 2 ? 0xff : 0xfd; }
-
 typedef struct Allocation {
     struct Allocation *next;
-    unsigned char *pointer;
-    size_t bytes;
+    unsigned char *pages, *pointer;
+    size_t page_bytes, bytes;
     char purpose[64];
 } Allocation;
 
@@ -69,25 +69,43 @@ const DeviceProperties *device_properties(void) {
     return &properties;
 }
 
+/* NaN in fp32, fp16, bf16 and e5m2, so that what reads it shows it, and not the NaN that fills fresh memory. Touches what is
+ * forbidden, so the address sanitizer must look away. */
+__attribute__((no_sanitize("address"))) static int mend(unsigned char *from, const unsigned char *to) {
+    int damaged = 0;
+    for (; from < to; from++) {
+        const unsigned char guard = (uintptr_t)from % 2 ? 0xff : 0xfd;
+        damaged |= *from != guard;
+        *from = guard;
+    }
+    return damaged;
+}
+static int is_damaged(const Allocation *a) {
+    return mend(a->pages, a->pointer) | mend(a->pointer + a->bytes, a->pages + a->page_bytes);
+}
+
+static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
 void *device_alloc(size_t bytes, const char *purpose) {
     size_t limit = memory_for_device();
     if (bytes > limit || limit - bytes < allocated)
         return NULL;
+    size_t page_bytes = round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     Allocation *a = malloc(sizeof *a);
-    void *pointer;
-    if (!a || posix_memalign(&pointer, ALIGNMENT, bytes + GUARD_BYTES) != 0) {
+    unsigned char *pages = a ? simt_map(page_bytes, GAP) : NULL;
+    if (!pages) {
         free(a);
         return NULL;
     }
-    *a = (Allocation){allocations, pointer, bytes, ""};
+    *a = (Allocation){allocations, pages, pages + page_bytes - round_up(bytes, ALIGNMENT), page_bytes, bytes, ""};
     snprintf(a->purpose, sizeof a->purpose, "%s", purpose);
     memset(a->pointer, 0xff, bytes);
-    for (int i = 0; i < GUARD_BYTES; i++)
-        a->pointer[bytes + i] = guard_byte(i);
-    simt_forbid(a->pointer + bytes, GUARD_BYTES);
+    is_damaged(a);
+    simt_forbid(pages, page_bytes);
+    simt_allow(a->pointer, bytes);
     allocations = a;
     allocated += bytes;
-    return pointer;
+    return a->pointer;
 }
 
 void device_free(void *pointer) {
@@ -99,7 +117,8 @@ void device_free(void *pointer) {
             continue;
         *link = a->next;
         allocated -= a->bytes;
-        free(a->pointer);
+        simt_allow(a->pages, a->page_bytes);
+        munmap(a->pages - GAP, GAP + a->page_bytes + GAP);
         free(a);
         return;
     }
@@ -108,27 +127,15 @@ void device_free(void *pointer) {
 
 size_t device_allocated(void) { return allocated; }
 
-#ifdef TRACE
 void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes)) {
     for (const Allocation *a = allocations; a; a = a->next)
         visit(a->purpose, a->pointer, a->bytes);
 }
-#endif
 
-/* Touches what is forbidden, so the address sanitizer must look away. */
-__attribute__((no_sanitize("address"))) const char *device_damaged(void) {
-    for (const Allocation *a = allocations; a; a = a->next) {
-        int damaged = 0;
-        for (int i = 0; i < GUARD_BYTES; i++) {
-            volatile unsigned char *byte = a->pointer + a->bytes + i;
-            if (*byte != guard_byte(i)) {
-                damaged = 1;
-                *byte = guard_byte(i);
-            }
-        }
-        if (damaged)
+const char *device_damaged(void) {
+    for (const Allocation *a = allocations; a; a = a->next)
+        if (is_damaged(a))
             return a->purpose;
-    }
     return NULL;
 }
 

@@ -80,7 +80,7 @@ void report_end(const Report *r, const Row *rows, int count) {
         if (!row_ran(row))
             continue;
         if (*row->damaged)
-            fprintf(details, "%s: wrote past the end of %s\n", row->name, row->damaged);
+            fprintf(details, "%s: wrote outside %s\n", row->name, row->damaged);
         for (int c = 0; c < row->comparison_count; c++)
             if (!row->comparisons[c].ok) {
                 fprintf(details, "%s: ", row->name);

@@ -37,7 +37,7 @@ typedef struct Row {
     int spread_runs;     /* how many; 0: not measured */
     SampleErrors errors; /* of O in sampled rows, against fp64 of the inputs as they were given */
     int errors_known;
-    char damaged[64]; /* the purpose of an allocation it wrote past the end of; empty: none */
+    char damaged[64]; /* the purpose of an allocation it wrote outside; empty: none */
 } Row;
 
 /* What all rows of a problem have in common. */

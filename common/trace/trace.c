@@ -38,11 +38,15 @@ static void add_tensor(const char *purpose, void *pointer, size_t bytes) {
     snprintf(tensor->name, sizeof tensor->name, "%s", purpose);
 }
 
-/* The tensor this byte belongs to, or -1. */
+/* The tensor that this byte belongs to, or would if it did not lie outside: nothing else is on a tensor's pages. Else -1. */
 static int find_tensor(const char *byte) {
-    for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
-        if ((size_t)(byte - trace_tensors[i].pointer) < trace_tensors[i].bytes)
+    enum { PAGE = 4096 };
+    for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++) {
+        const Tensor *t = &trace_tensors[i];
+        const uintptr_t begin = (uintptr_t)t->pointer, pages = (begin % PAGE + t->bytes + PAGE - 1) / PAGE;
+        if ((uintptr_t)byte / PAGE - begin / PAGE < pages)
             return i;
+    }
     return -1;
 }
 
@@ -70,6 +74,23 @@ static int find_site(const void *place, int tensor, SiteKind kind) {
     }
 }
 
+/* What this worker's current thread has touched last, or is about to. */
+typedef struct {
+    const char *byte;
+    size_t bytes;
+    const void *place;
+} Access;
+static __thread Access last;
+
+void trace_fault(const void *address) {
+    const Site site = {.place = last.place};
+    SourceLine line;
+    if ((size_t)((const char *)address - last.byte) >= last.bytes)
+        return;
+    source_lines(&site, 1, &line);
+    fprintf(stderr, " (%s)", line);
+}
+
 enum { SELF = -1 }; /* the agent that touches: the thread itself */
 
 static void record_for(int agent, const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
@@ -81,11 +102,16 @@ static void record_for(int agent, const void *address, size_t bytes, SiteKind ki
     const char *byte = address;
     if ((size_t)(byte - thread->stack) < thread->stack_bytes)
         return; /* a local variable */
-    int tensor = (size_t)(byte - w->shared) < simt_job->shared_bytes ? SHARED_TENSOR : find_tensor(byte);
+    last = (Access){byte, bytes, place};
+    const int is_shared = (size_t)(byte - w->shared_pages) < SHARED_PAGES;
+    const int tensor = is_shared ? SHARED_TENSOR : find_tensor(byte);
     if (tensor < 0)
-        return;
+        return; /* the host's memory, or it faults: then trace_fault is called */
+    const char *begin = is_shared ? w->shared : trace_tensors[tensor].pointer;
+    const size_t offset = (size_t)(byte - begin), size = is_shared ? simt_job->shared_bytes : trace_tensors[tensor].bytes;
+    if (offset >= size || bytes > size - offset)
+        simt_fault(offset >= size ? byte : begin + size);
     int site = find_site(place, tensor, kind);
-    size_t offset = (size_t)(byte - (tensor == SHARED_TENSOR ? w->shared : trace_tensors[tensor].pointer));
     if (counted)
         warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
     race_access(r, agent == SELF ? thread->number : agent, site, offset, bytes);
@@ -134,7 +160,10 @@ static void record_atomic(const void *address, size_t bytes, const void *place) 
 static pthread_mutex_t atomic_lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define ATOMICS(bits)                                                                                                       \
-    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from) { return __atomic_load_n(from, __ATOMIC_SEQ_CST); }     \
+    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from) {                                                       \
+        last = (Access){(const char *)from, bits / 8, PLACE};                                                               \
+        return __atomic_load_n(from, __ATOMIC_SEQ_CST);                                                                     \
+    }                                                                                                                       \
     uint##bits##_t __tsan_atomic##bits##_fetch_add(uint##bits##_t *to, uint##bits##_t value) {                              \
         pthread_mutex_lock(&atomic_lock);                                                                                   \
         record_atomic(to, bits / 8, PLACE);                                                                                 \

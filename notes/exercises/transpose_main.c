@@ -30,8 +30,8 @@ int main(void) {
         if (!(to[i] == want) && !wrong++)
             fprintf(stderr, "to[column %d][row %d] = %g, want %g\n", column, row, to[i], want);
     }
-    if (device_damaged())
-        fprintf(stderr, "wrote past the end of %s\n", device_damaged()), wrong++;
+    for (const char *damaged; (damaged = device_damaged()); wrong++)
+        fprintf(stderr, "wrote outside %s\n", damaged);
     printf("{\"wrong\": %d, \"compulsory\": %zu}\n", wrong, sizeof from + sizeof to);
     return 0;
 }
