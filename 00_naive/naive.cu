@@ -85,16 +85,13 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     ((T *)t.o)[element] = from_float<T>(sum / P_SCALE);
 }
 
-extern "C" Planner naive_plan;
-extern "C" Launcher naive_forward;
-
-extern "C" int naive_plan(const Problem *p, Buffer *workspace) {
+PLANNER(naive_plan) {
     workspace[0] = Buffer{"S", score_elements(p) * sizeof(float), nullptr, 0};
     workspace[1] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     return 2;
 }
 
-extern "C" void naive_forward(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(naive_forward) {
     float *S = (float *)workspace[0].pointer;
     WITH_ANY_TYPE(p->dtype, T, {
         T *P = (T *)workspace[1].pointer;

@@ -120,12 +120,9 @@ template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *
         }
 }
 
-extern "C" Planner tiled_fma_plan;
-extern "C" Launcher tiled_fma;
+PLANNER(tiled_fma_plan) { return tiled_workspace(p, workspace); }
 
-extern "C" int tiled_fma_plan(const Problem *p, Buffer *workspace) { return tiled_workspace(p, workspace); }
-
-extern "C" void tiled_fma(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(tiled_fma) {
     float *S = (float *)workspace[0].pointer;
     dim3 scores_grid(ceil_div(p->seqlen_q, Br) * (score_pitch(p) / Bc), p->batch * p->heads);
     dim3 output_grid(ceil_div(p->seqlen_q, Br), ceil_div(p->head_dim, Bc), p->batch * p->heads);

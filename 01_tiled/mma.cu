@@ -57,12 +57,10 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
     __syncthreads();
 
     float c[Bc / 8][4] = {};
-#pragma unroll
-    for (int d = 0; d < D / 16; d++) {
+    UNROLL for (int d = 0; d < D / 16; d++) {
         uint32_t a[4];
         load_a_fragment(a, shared.q, 16 * warp, d);
-#pragma unroll
-        for (int n = 0; n < Bc / 16; n++) {
+        UNROLL for (int n = 0; n < Bc / 16; n++) {
             uint32_t b[4]; /* two fragments: keys 16n .. 16n+7 in b[0], b[1], keys 16n+8 .. 16n+15 in b[2], b[3] */
             load_b_fragments(b, shared.k, 16 * n, d);
             mma_m16n8k16<T>(c[2 * n], a, b[0], b[1]);
@@ -71,15 +69,13 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
     }
 
     int pitch = score_pitch(&p);
-#pragma unroll
-    for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+    UNROLL for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
         int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
         int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
         float *scores = S + ((size_t)blockIdx.y * p.seqlen_q + row) * pitch;
-#pragma unroll
-        for (int n = 0; n < Bc / 8; n++) {
+        UNROLL for (int n = 0; n < Bc / 8; n++) {
             int column = first_column + 8 * n + 2 * (lane % 4);
             float2 pair = make_float2(column < visible ? p.scale * c[n][2 * h] : -INFINITY,
                                       column + 1 < visible ? p.scale * c[n][2 * h + 1] : -INFINITY);
@@ -110,12 +106,10 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
         load_tile_async<THREADS>(shared.v, v, first_key, keys);
         cp_async_wait<0>();
         __syncthreads(); /* the tiles are there */
-#pragma unroll
-        for (int key = 0; key < Bc / 16; key++) {
+        UNROLL for (int key = 0; key < Bc / 16; key++) {
             uint32_t a[4];
             load_a_fragment(a, shared.p, 16 * warp, key);
-#pragma unroll
-            for (int d = 0; d < D / 16; d++) {
+            UNROLL for (int d = 0; d < D / 16; d++) {
                 uint32_t b[4];
                 load_b_fragments_trans(b, shared.v, key, 16 * d);
                 mma_m16n8k16<T>(o[2 * d], a, b[0], b[1]);
@@ -126,25 +120,20 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
     }
 
     T *output = (T *)t.o + query_head_offset(&p, batch, head);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
+    UNROLL for (int h = 0; h < 2; h++) {
         int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
+        UNROLL for (int d = 0; d < D / 8; d++) {
             uint32_t pair = pack_pair<T>(o[d][2 * h] / P_SCALE, o[d][2 * h + 1] / P_SCALE);
             *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * d + 2 * (lane % 4)]) = pair;
         }
     }
 }
 
-extern "C" Planner tiled_mma_plan;
-extern "C" Launcher tiled_mma;
+PLANNER(tiled_mma_plan) { return tiled_workspace(p, workspace); }
 
-extern "C" int tiled_mma_plan(const Problem *p, Buffer *workspace) { return tiled_workspace(p, workspace); }
-
-extern "C" void tiled_mma(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(tiled_mma) {
     float *S = (float *)workspace[0].pointer;
     dim3 scores_grid(ceil_div(p->seqlen_q, Br) * (score_pitch(p) / Bc), p->batch * p->heads);
     dim3 output_grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);

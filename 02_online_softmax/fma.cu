@@ -37,7 +37,7 @@
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --variant fma
  */
 #include "../common/gpu/softmax.cuh"
-#include "../common/stage.h"
+#include "../common/traffic.h"
 
 /* A tile of S has Br rows, queries, and Bc columns, keys. Its threads stand DOWN by ACROSS, and each owns ROWS by COLUMNS of it. */
 constexpr int Br = 32, Bc = 32, DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS;
@@ -126,8 +126,19 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
             ((T *)t.o)[queries + (r + DOWN * i) * D + c + ACROSS * d] = from_float<T>(o[i][d]);
 }
 
-extern "C" Launcher online_fma_forward;
-extern "C" void online_fma_forward(const Problem *p, const Tensors *t, const Buffer *) {
+LAUNCHER(online_fma_forward) {
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, LAUNCH(
         (online_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(Shared<D>), *p, *t)));
+}
+
+PREDICTOR(online_fma_traffic) {
+    double key_bytes = walked_key_bytes(p, key_lengths, Br, 1);
+    const Traffic all[] = {
+        {"online_fma", "Q", query_bytes(p), 0},
+        {"online_fma", "K", 2 * key_bytes, 0},
+        {"online_fma", "V", key_bytes, 0},
+        {"online_fma", "LSE", 0, row_bytes(p)},
+        {"online_fma", "O", 0, query_bytes(p)},
+    };
+    return list_traffic(traffic, all, sizeof all / sizeof *all);
 }

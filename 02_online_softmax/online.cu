@@ -31,6 +31,8 @@
  * P is an accumulator of the first product and the left operand of the second. Both fragments give a lane the same elements,
  * so P goes from one to the other in registers (pack_pair), and shared memory holds no tile of P any more.
  *
+ * The words for tiles (add_abt, each, mask, each_row, add_ab, store_rows) are in common/gpu/warp.cuh.
+ *
  * The mask is one number a row: columns from `visible` on do not count. `columns` is the largest of them in the block, so
  * that tiles no row sees are not visited at all.
  *
@@ -44,14 +46,11 @@
  *
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --head-dim 128 --causal
  */
-#include "../common/gpu/softmax.cuh"
-#include "../common/gpu/tile.cuh"
-#include "../common/stage.h"
+#include "../common/gpu/warp.cuh"
+#include "../common/traffic.h"
 
-constexpr int Br = 64; /* rows of a tile of S: queries */
-constexpr int Bc = 64; /* columns of a tile of S: keys */
-constexpr int WARPS = 4;
-constexpr int THREADS = 32 * WARPS;
+constexpr int Br = 64, Bc = 64; /* a tile of S: rows are queries, columns are keys */
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
 static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
 
 /* P = e^(S - LSE) is 1024 times as large when it is multiplied by V, and O is divided by 1024, as in 00_naive: among N keys P
@@ -67,31 +66,14 @@ __device__ inline Statistics merge(Statistics a, Statistics b) {
     return Statistics{m, __expf(a.m - shift) * a.l + __expf(b.m - shift) * b.l};
 }
 
-/* S = scale Q K^T, masked: this warp's 16 rows of the tile that begins at first_column. visible: how many
- * keys the lane's two rows, g and g + 8, see. */
+/* S = scale Q K^T, masked: this warp's 16 rows of the tile that begins at first_row and first_column. */
 template <typename T, int D>
-__device__ inline void tile_scores(float (&s)[Bc / 8][4], Tile<T, Br, D> &q, Tile<T, Bc, D> &k, float scale,
-                                   int first_column, const int (&visible)[2]) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int d = 0; d < D / 16; d++) {
-        uint32_t a[4];
-        load_a_fragment(a, q, 16 * warp, d);
-#pragma unroll
-        for (int n = 0; n < Bc / 16; n++) {
-            uint32_t b[4];
-            load_b_fragments(b, k, 16 * n, d);
-            mma_m16n8k16<T>(s[2 * n], a, b[0], b[1]);
-            mma_m16n8k16<T>(s[2 * n + 1], a, b[2], b[3]);
-        }
-    }
-#pragma unroll
-    for (int n = 0; n < Bc / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int column = first_column + 8 * n + 2 * (lane % 4) + i % 2;
-            s[n][i] = column < visible[i / 2] ? scale * s[n][i] : -INFINITY;
-        }
+__device__ inline void tile_scores(float (&s)[1][Bc / 8][4], Tile<T, Br, D> &q, Tile<T, Bc, D> &k, const Problem &p, int keys,
+                                   int first_row, int first_column) {
+    const int warp_row = threadIdx.x / 32 * 16;
+    add_abt<T>(s, q, warp_row, k, 0);
+    each(s, [&](float &score, int) { score *= p.scale; });
+    mask(s, p, keys, first_row + warp_row, first_column);
 }
 
 template <typename T, int D> struct StatisticsShared {
@@ -103,50 +85,39 @@ template <typename T, int D> struct StatisticsShared {
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_statistics(Problem p, Tensors t) {
     using Shared = StatisticsShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads;
-    int first_row = blockIdx.x * Br;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
+    int first_row = blockIdx.x * Br, warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
+    int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
 
-    int keys = key_length(&p, t.key_lengths, batch), row = first_row + 16 * warp + lane / 4;
-    int visible[2] = {visible_keys(&p, keys, row), visible_keys(&p, keys, row + 8)};
-    int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
-
-    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
+    load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
     Statistics row_statistics[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
     for (int first_column = 0; first_column < columns; first_column += Bc) {
-        load_tile_async<THREADS>(shared.k, k, first_column, columns);
+        load_tile_async<THREADS>(shared.k, head.k, first_column, columns);
         cp_async_wait<0>();
         __syncthreads(); /* the tiles are there */
-        float s[Bc / 8][4] = {};
-        tile_scores(s, shared.q, shared.k, p.scale, first_column, visible);
+        float s[1][Bc / 8][4] = {};
+        tile_scores(s, shared.q, shared.k, p, head.keys, first_row, first_column);
 
         /* m~ and l~ of this lane's 16 columns of the tile, merged into what it has of the row so far */
-#pragma unroll
-        for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
+        UNROLL for (int r = 0; r < 2; r++) {
             Statistics tile = {-INFINITY, 0};
-#pragma unroll
-            for (int n = 0; n < Bc / 8; n++)
-                tile.m = fmaxf(tile.m, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-#pragma unroll
-            for (int n = 0; n < Bc / 8; n++)
-                tile.l += __expf(s[n][2 * h] - shift_of(tile.m)) + __expf(s[n][2 * h + 1] - shift_of(tile.m));
-            row_statistics[h] = merge(row_statistics[h], tile);
+            each_row(s, r, [&](float score) { tile.m = fmaxf(tile.m, score); });
+            each_row(s, r, [&](float score) { tile.l += __expf(score - shift_of(tile.m)); });
+            row_statistics[r] = merge(row_statistics[r], tile);
         }
         __syncthreads(); /* and K is done with, before the next tile overwrites it */
     }
     cp_async_wait<0>(); /* Q was not waited for if there was no key tile */
 
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        Statistics whole = row_statistics[h];
+    UNROLL for (int r = 0; r < 2; r++) {
+        Statistics whole = row_statistics[r];
         for (int offset = 1; offset < 4; offset *= 2) { /* the four lanes of the quad share the row */
             Statistics other = {__shfl_xor_sync(WHOLE_WARP, whole.m, offset), __shfl_xor_sync(WHOLE_WARP, whole.l, offset)};
             whole = merge(whole, other);
         }
-        if (lane % 4 == 0 && row + 8 * h < p.seqlen_q)
-            t.lse[(size_t)blockIdx.y * p.seqlen_q + row + 8 * h] = shift_of(whole.m) + logf(whole.l);
+        int row = first_row + warp_row + row_of(r);
+        if (lane % 4 == 0 && row < p.seqlen_q)
+            head.lse[row] = shift_of(whole.m) + logf(whole.l);
     }
 }
 
@@ -159,69 +130,50 @@ template <typename T, int D> struct OutputShared {
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_output(Problem p, Tensors t) {
     using Shared = OutputShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads;
-    int first_row = blockIdx.x * Br;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
-    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-
-    int keys = key_length(&p, t.key_lengths, batch), row = first_row + 16 * warp + lane / 4;
-    int visible[2] = {visible_keys(&p, keys, row), visible_keys(&p, keys, row + 8)};
-    int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1);
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
+    int first_row = blockIdx.x * Br, warp_row = threadIdx.x / 32 * 16;
+    int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1);
     float shift[2] = {};
-    for (int h = 0; h < 2; h++)
-        if (row + 8 * h < p.seqlen_q)
-            shift[h] = shift_of(t.lse[(size_t)blockIdx.y * p.seqlen_q + row + 8 * h]) - LN_P_SCALE;
+    for (int r = 0; r < 2; r++)
+        if (first_row + warp_row + row_of(r) < p.seqlen_q)
+            shift[r] = shift_of(head.lse[first_row + warp_row + row_of(r)]) - LN_P_SCALE;
 
-    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
-    float o[D / 8][4] = {};
+    load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
+    float o[1][D / 8][4] = {};
     for (int first_column = 0; first_column < columns; first_column += Bc) {
-        load_tile_async<THREADS>(shared.k, k, first_column, columns);
-        load_tile_async<THREADS>(shared.v, v, first_column, columns);
+        load_tile_async<THREADS>(shared.k, head.k, first_column, columns);
+        load_tile_async<THREADS>(shared.v, head.v, first_column, columns);
         cp_async_wait<0>();
         __syncthreads(); /* the tiles are there */
-        float s[Bc / 8][4] = {};
-        tile_scores(s, shared.q, shared.k, p.scale, first_column, visible);
-
-#pragma unroll
-        for (int key = 0; key < Bc / 16; key++) {
-            uint32_t a[4]; /* P, 16 rows x 16 keys: rows g and g + 8 of the left eight keys, then of the right eight */
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float *pair = &s[2 * key + i / 2][2 * (i % 2)];
-                a[i] = pack_pair<T>(__expf(pair[0] - shift[i % 2]), __expf(pair[1] - shift[i % 2]));
-            }
-#pragma unroll
-            for (int d = 0; d < D / 16; d++) {
-                uint32_t b[4];
-                load_b_fragments_trans(b, shared.v, key, 16 * d);
-                mma_m16n8k16<T>(o[2 * d], a, b[0], b[1]);
-                mma_m16n8k16<T>(o[2 * d + 1], a, b[2], b[3]);
-            }
-        }
+        float s[1][Bc / 8][4] = {};
+        tile_scores(s, shared.q, shared.k, p, head.keys, first_row, first_column);
+        add_ab(o, s, shared.v, 0, [&](float score, int r) { return __expf(score - shift[r]); }); /* O += P V */
         __syncthreads(); /* and done with, before the next overwrite them */
     }
     cp_async_wait<0>();
-
-    T *output = (T *)t.o + query_head_offset(&p, batch, head);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        if (row + 8 * h >= p.seqlen_q)
-            continue;
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            uint32_t pair = pack_pair<T>(o[d][2 * h] / P_SCALE, o[d][2 * h + 1] / P_SCALE);
-            *reinterpret_cast<uint32_t *>(&output[(size_t)(row + 8 * h) * D + 8 * d + 2 * (lane % 4)]) = pair;
-        }
-    }
+    const float factor[2] = {1 / P_SCALE, 1 / P_SCALE};
+    store_rows<D>(head.o, first_row + warp_row, p.seqlen_q, o, factor);
 }
 
-extern "C" Launcher online_forward;
-extern "C" void online_forward(const Problem *p, const Tensors *t, const Buffer *) {
+LAUNCHER(online_forward) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         LAUNCH((online_statistics<T, D>), grid, THREADS, sizeof(StatisticsShared<T, D>), *p, *t);
         LAUNCH((online_output<T, D>), grid, THREADS, sizeof(OutputShared<T, D>), *p, *t);
     }));
+}
+
+PREDICTOR(online_traffic) {
+    double key_bytes = walked_key_bytes(p, key_lengths, Br, 1);
+    const Traffic all[] = {
+        {"online_statistics", "Q", query_bytes(p), 0},
+        {"online_statistics", "K", key_bytes, 0},
+        {"online_statistics", "LSE", 0, row_bytes(p)},
+        {"online_output", "Q", query_bytes(p), 0},
+        {"online_output", "K", key_bytes, 0},
+        {"online_output", "V", key_bytes, 0},
+        {"online_output", "LSE", 4 * row_bytes(p), 0}, /* by the four lanes that share a row */
+        {"online_output", "O", 0, query_bytes(p)},
+    };
+    return list_traffic(traffic, all, sizeof all / sizeof *all);
 }

@@ -43,7 +43,7 @@
  *     make 03_fa1 && ./03_fa1/03_fa1 --variant fma
  */
 #include "../common/gpu/softmax.cuh"
-#include "../common/stage.h"
+#include "../common/traffic.h"
 
 constexpr int Br = 32, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -147,17 +147,17 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
     }
 }
 
-extern "C" { Planner fa1_fma_plan; Launcher fa1_fma_forward; }
-
-extern "C" int fa1_fma_plan(const Problem *p, Buffer *workspace) {
+PLANNER(fa1_fma_plan) {
     workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};
     workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr, 0};
     workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr, 0};
     return 3;
 }
 
-extern "C" void fa1_fma_forward(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(fa1_fma_forward) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D,
         LAUNCH((fa1_fma<T, D>), p->batch * p->heads, THREADS, sizeof(Shared<D>), *p, *t, O, l, m)));
 }
+
+PREDICTOR(fa1_fma_traffic) { return keys_outer_traffic(p, key_lengths, "fa1_fma", Br, Bc, ACROSS, traffic); }

@@ -124,13 +124,11 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
     }
 }
 
-extern "C" { Launcher fa2_fma_forward; Predictor fa2_fma_traffic; }
-
-extern "C" void fa2_fma_forward(const Problem *p, const Tensors *t, const Buffer *) {
+LAUNCHER(fa2_fma_forward) {
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, LAUNCH(
         (fa2_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(Shared<D>), *p, *t)));
 }
 
-extern "C" int fa2_fma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+PREDICTOR(fa2_fma_traffic) {
     return queries_outer_traffic(p, key_lengths, "fa2_fma", Br, 1, traffic);
 }

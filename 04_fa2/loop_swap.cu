@@ -15,6 +15,8 @@
  * They can be added because all four are measured against the same maximum of the row: in every step the warps exchange
  * the maxima of their keys through shared memory.
  *
+ * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab) are in common/gpu/warp.cuh.
+ *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *
  * Registers a lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32, and
@@ -32,15 +34,12 @@
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
-#include "../common/gpu/softmax.cuh"
-#include "../common/gpu/tile.cuh"
-#include "../common/stage.h"
+#include "../common/gpu/warp.cuh"
+#include "../common/traffic.h"
 
-constexpr int Br = 32; /* rows of a tile of S: queries */
-constexpr int Bc = 64; /* columns of a tile of S: keys. Larger tiles would save no passes over O: O stays in registers */
-constexpr int WARPS = 4;
-constexpr int THREADS = 32 * WARPS;
-constexpr int m_tiles = Br / 16;      /* 16-row tiles of mma: a warp has all rows, */
+constexpr int Br = 32, Bc = 64; /* a tile of S. More keys would save no passes over O, which stays in registers */
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int m_tiles = Br / 16;      /* 16-row pieces of mma: a warp has all rows, */
 constexpr int warp_keys = Bc / WARPS; /* and these keys of a tile */
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
@@ -58,155 +57,74 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
     using Shared = LoopSwapShared<T, D>;
     SHARED_MEMORY(Shared, shared);
     static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads;
-    int first_row = blockIdx.x * Br;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
-    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
-    size_t head_row = (size_t)blockIdx.y * p.seqlen_q; /* this head's first row in O and LSE */
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int keys = key_length(&p, t.key_lengths, batch);
-    int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
+    int first_row = blockIdx.x * Br, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
 
-    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
-    load_tile_async<THREADS>(shared.k, k, 0, columns);
+    load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
+    load_tile_async<THREADS>(shared.k, head.k, 0, columns);
 
-    /* O, m and l of the key tiles so far. Index [i][h]: row 16 i + 8 h + lane / 4. m is that of the whole row. O is the
-     * sum over this warp's keys alone, and l over this lane's keys alone. */
-    float o[m_tiles][D / 8][4] = {};
-    float m[m_tiles][2], l[m_tiles][2];
-    for (int i = 0; i < m_tiles; i++)
-        for (int h = 0; h < 2; h++) {
-            m[i][h] = -INFINITY;
-            l[i][h] = 0;
-        }
+    /* O, m and l of the key tiles so far. m is that of the whole row. O is the sum over this warp's keys alone, l over this
+     * lane's alone. */
+    float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
+    for (int r = 0; r < 2 * m_tiles; r++)
+        m[r] = -INFINITY, l[r] = 0;
 
     for (int first_column = 0; first_column < columns; first_column += Bc) {
         cp_async_wait<0>();
         __syncthreads(); /* K is there, and every warp has read the V before: this tile's V may come */
-        load_tile_async<THREADS>(shared.v, v, first_column, columns);
+        load_tile_async<THREADS>(shared.v, head.v, first_column, columns);
 
         /* S = scale Q K^T: all rows of the tile, this warp's keys */
         float s[m_tiles][warp_keys / 8][4] = {};
-#pragma unroll
-        for (int d = 0; d < D / 16; d++) {
-            uint32_t a[m_tiles][4];
-#pragma unroll
-            for (int i = 0; i < m_tiles; i++)
-                load_a_fragment(a[i], shared.q, 16 * i, d);
-#pragma unroll
-            for (int n = 0; n < warp_keys / 8; n += 2) {
-                uint32_t b[4];
-                load_b_fragments(b, shared.k, warp_keys * warp + 8 * n, d);
-#pragma unroll
-                for (int i = 0; i < m_tiles; i++) {
-                    mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
-                    mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
-                }
-            }
-        }
+        add_abt<T>(s, shared.q, 0, shared.k, warp_keys * warp);
+        each(s, [&](float &score, int) { score *= p.scale; });
+        mask(s, p, head.keys, first_row, first_column + warp_keys * warp);
 
-        /* the mask, and the maximum over this warp's keys */
-#pragma unroll
-        for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) { /* row g, then row g + 8 */
-                int row = 16 * i + 8 * h + lane / 4;
-                int visible = visible_keys(&p, keys, first_row + row);
-                float row_max = -INFINITY;
-#pragma unroll
-                for (int n = 0; n < warp_keys / 8; n++)
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        int column = first_column + warp_keys * warp + 8 * n + 2 * (lane % 4) + j;
-                        float &score = s[i][n][2 * h + j];
-                        score = column < visible ? p.scale * score : -INFINITY;
-                        row_max = fmaxf(row_max, score);
-                    }
-                row_max = quad_max(row_max);
-                if (lane % 4 == 0)
-                    shared.warp_max[warp][row] = row_max;
-            }
+        /* the maximum over this warp's keys, for the other warps */
+        UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
+            float warp_max = row_max(s, r);
+            if (lane % 4 == 0)
+                shared.warp_max[warp][row_of(r)] = warp_max;
+        }
         cp_async_wait<0>();
         __syncthreads(); /* V and every warp's maximum are there, and every warp has read K: the next K may come */
         if (first_column + Bc < columns)
-            load_tile_async<THREADS>(shared.k, k, first_column + Bc, columns);
+            load_tile_async<THREADS>(shared.k, head.k, first_column + Bc, columns);
 
         /* m', the sums so far rescaled to it, and P = e^(S - m') */
-#pragma unroll
-        for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int row = 16 * i + 8 * h + lane / 4;
-                float m_new = m[i][h];
-                for (int w = 0; w < WARPS; w++)
-                    m_new = fmaxf(m_new, shared.warp_max[w][row]);
-                float alpha = __expf(m[i][h] - shift_of(m_new)), row_sum = 0;
-                m[i][h] = m_new;
-#pragma unroll
-                for (int d = 0; d < D / 8; d++) {
-                    o[i][d][2 * h] *= alpha;
-                    o[i][d][2 * h + 1] *= alpha;
-                }
-#pragma unroll
-                for (int n = 0; n < warp_keys / 8; n++)
-#pragma unroll
-                    for (int j = 0; j < 2; j++) {
-                        float &score = s[i][n][2 * h + j];
-                        score = __expf(score - shift_of(m_new));
-                        row_sum += score;
-                    }
-                l[i][h] = alpha * l[i][h] + row_sum;
-            }
-
-        /* O += P V: all rows and columns of O, this warp's keys */
-#pragma unroll
-        for (int n = 0; n < warp_keys / 16; n++) {
-            uint32_t a[m_tiles][4];
-#pragma unroll
-            for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-                for (int j = 0; j < 4; j++) /* rows g and g + 8 of the left eight keys, then of the right eight */
-                    a[i][j] = pack_pair<T>(s[i][2 * n + j / 2][2 * (j % 2)], s[i][2 * n + j / 2][2 * (j % 2) + 1]);
-#pragma unroll
-            for (int d = 0; d < D / 8; d += 2) {
-                uint32_t b[4];
-                load_b_fragments_trans(b, shared.v, warp_keys / 16 * warp + n, 8 * d);
-#pragma unroll
-                for (int i = 0; i < m_tiles; i++) {
-                    mma_m16n8k16<T>(o[i][d], a[i], b[0], b[1]);
-                    mma_m16n8k16<T>(o[i][d + 1], a[i], b[2], b[3]);
-                }
-            }
+        UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
+            float m_new = m[r];
+            for (int w = 0; w < WARPS; w++)
+                m_new = fmaxf(m_new, shared.warp_max[w][row_of(r)]);
+            float alpha = __expf(m[r] - shift_of(m_new)), row_sum = 0;
+            m[r] = m_new;
+            each_row(o, r, [&](float &x) { x *= alpha; });
+            each_row(s, r, [&](float &x) { row_sum += x = __expf(x - shift_of(m_new)); });
+            l[r] = alpha * l[r] + row_sum;
         }
+
+        add_ab(o, s, shared.v, warp_keys * warp); /* O += P V */
     }
     cp_async_wait<0>(); /* without a key tile nothing has waited for Q and K yet */
 
     /* l = the sum over the quad's lanes and the warps */
-#pragma unroll
-    for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float row_sum = quad_sum(l[i][h]);
-            if (lane % 4 == 0)
-                shared.warp_sum[warp][16 * i + 8 * h + lane / 4] = row_sum;
-        }
+    UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
+        float row_sum = quad_sum(l[r]);
+        if (lane % 4 == 0)
+            shared.warp_sum[warp][row_of(r)] = row_sum;
+    }
 
     /* O = the sum of the warps' O, divided by l, a slice of the columns at a time */
-#pragma unroll
-    for (int slice = 0; slice < D / SLICE; slice++) {
+    UNROLL for (int slice = 0; slice < D / SLICE; slice++) {
         if (slice > 0)
             __syncthreads(); /* the slice before has been added up */
-#pragma unroll
-        for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-            for (int n = 0; n < SLICE / 8; n++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float *pair = &o[i][SLICE / 8 * slice + n][2 * h];
-                    float *to = &shared.partial[warp][16 * i + 8 * h + lane / 4][8 * n + 2 * (lane % 4)];
-                    *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
-                }
+        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
+            UNROLL for (int n = 0; n < SLICE / 8; n++) {
+                const float *pair = &o[r / 2][SLICE / 8 * slice + n][2 * (r % 2)];
+                float *to = &shared.partial[warp][row_of(r)][8 * n + 2 * (lane % 4)];
+                *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
+            }
         __syncthreads(); /* every warp's slice is there, and warp_sum is */
 
         for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
@@ -216,37 +134,30 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swa
             float4 sum = make_float4(0, 0, 0, 0);
             float l_row = 0;
             for (int w = 0; w < WARPS; w++) {
-                float4 part = *reinterpret_cast<const float4 *>(&shared.partial[w][row][column]);
-                sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+                sum = sum + load_4(&shared.partial[w][row][column]);
                 l_row += shared.warp_sum[w][row];
             }
-            size_t element = (head_row + first_row + row) * D + SLICE * slice + column;
             float inverse = l_row > 0 ? 1 / l_row : 0; /* a row without keys: O = 0 */
-            uint32_t low = pack_pair<T>(inverse * sum.x, inverse * sum.y);
-            uint32_t high = pack_pair<T>(inverse * sum.z, inverse * sum.w);
-            *reinterpret_cast<uint2 *>((T *)t.o + element) = make_uint2(low, high);
+            store_4(head.o + (size_t)(first_row + row) * D + SLICE * slice + column, inverse * sum);
         }
     }
 
     /* LSE = m + ln l. Every warp knows m; the first one writes */
-#pragma unroll
-    for (int i = 0; i < m_tiles; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            int row = 16 * i + 8 * h + lane / 4;
-            if (warp > 0 || lane % 4 > 0 || first_row + row >= p.seqlen_q)
-                continue;
-            float l_row = 0;
-            for (int w = 0; w < WARPS; w++)
-                l_row += shared.warp_sum[w][row];
-            t.lse[head_row + first_row + row] = shift_of(m[i][h]) + logf(l_row);
-        }
+    UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
+        if (warp > 0 || lane % 4 > 0 || first_row + row_of(r) >= p.seqlen_q)
+            continue;
+        float l_row = 0;
+        for (int w = 0; w < WARPS; w++)
+            l_row += shared.warp_sum[w][row_of(r)];
+        head.lse[first_row + row_of(r)] = shift_of(m[r]) + logf(l_row);
+    }
 }
 
-extern "C" Launcher fa2_loop_swap;
-extern "C" void fa2_loop_swap(const Problem *p, const Tensors *t, const Buffer *) {
+LAUNCHER(fa2_loop_swap) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, sizeof(LoopSwapShared<T, D>), *p, *t);
     }));
 }
+
+PREDICTOR(fa2_loop_swap_traffic) { return queries_outer_traffic(p, key_lengths, "loop_swap_kernel", Br, 1, traffic); }

@@ -1,9 +1,10 @@
 /* 04_fa2 - FlashAttention-2 in plain CUDA; then its three changes against FlashAttention-1, one a variant; then what makes it fast. */
 #include "../common/stage.h"
 
-extern Launcher fa2_fma_forward, fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tuned;
+extern Launcher fa2_fma_forward, fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tall, fa2_tuned;
 extern Planner fa2_epilogue_plan;
-extern Predictor fa2_fma_traffic, fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic, fa2_tuned_traffic;
+extern Predictor fa2_fma_traffic, fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic, fa2_tall_traffic,
+    fa2_tuned_traffic;
 
 const Stage stage = {
     .name = "04_fa2",
@@ -20,7 +21,10 @@ const Stage stage = {
         {.name = "split_q", .idea = "warps own query rows and exchange nothing", .launch = fa2_split_q,
          .predict = fa2_split_q_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
-        {.name = "tuned", .idea = "split_q made fast: tall tiles, double buffering, lazy rescaling", .launch = fa2_tuned,
+        {.name = "tall", .idea = "a warp owns 32 rows: each piece of K and V that it reads is used twice", .launch = fa2_tall,
+         .predict = fa2_tall_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+        {.name = "tuned", .idea = "tall made fast: double buffering, lazy rescaling, blocks in a better order", .launch = fa2_tuned,
          .predict = fa2_tuned_traffic,
          .dtypes = FP16 | BF16, .head_dims = {32, 64, 96, 128, 256}, .min_bf16_capability = 80},
     },

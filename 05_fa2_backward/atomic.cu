@@ -90,10 +90,7 @@ __global__ void __launch_bounds__(CONVERT_THREADS)
         store_16(to + (size_t)(row + 8) * D, make_uint4(lower[0], lower[1], lower[2], lower[3]));
 }
 
-extern "C" Planner backward_atomic_plan;
-extern "C" Launcher backward_atomic;
-
-extern "C" int backward_atomic_plan(const Problem *p, Buffer *workspace) {
+PLANNER(backward_atomic_plan) {
     int count = plan_statistics(p, workspace);
     workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
     return count;
@@ -111,7 +108,7 @@ static void launch_atomic(const Problem &p, const Tensors &t, const Buffer *work
            dq_accumulator, count);
 }
 
-extern "C" void backward_atomic(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(backward_atomic) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         with_key_tiles<D, true>([&](auto tiles) { launch_atomic<T, D, decltype(tiles)>(*p, *t, workspace); });
     }));

@@ -97,17 +97,14 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
     ((T *)t.dv)[element] = from_float<T>(dv);
 }
 
-extern "C" Planner naive_backward_plan;
-extern "C" Launcher naive_backward;
-
-extern "C" int naive_backward_plan(const Problem *p, Buffer *workspace) {
+PLANNER(naive_backward_plan) {
     workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     workspace[1] = Buffer{"dP", score_elements(p) * sizeof(float), nullptr, 0};
     workspace[2] = Buffer{"dS", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     return 3;
 }
 
-extern "C" void naive_backward(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(naive_backward) {
     float *dP = (float *)workspace[1].pointer;
     WITH_ANY_TYPE(p->dtype, T, {
         T *P = (T *)workspace[0].pointer, *dS = (T *)workspace[2].pointer;

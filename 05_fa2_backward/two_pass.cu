@@ -131,10 +131,7 @@ __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors
 
 /* ---- launching ---- */
 
-extern "C" Planner backward_two_pass_plan;
-extern "C" Launcher backward_two_pass;
-
-extern "C" int backward_two_pass_plan(const Problem *p, Buffer *workspace) { return plan_statistics(p, workspace); }
+PLANNER(backward_two_pass_plan) { return plan_statistics(p, workspace); }
 
 template <typename T, int D, typename S>
 static void launch_key_half(const Problem &p, const Tensors &t, const Buffer *workspace) {
@@ -156,7 +153,7 @@ template <int D> static int query_rows() {
     return fits(sizeof(QueryShared<__half, D, 128>)) ? 128 : small_rows<D>;
 }
 
-extern "C" void backward_two_pass(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(backward_two_pass) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         launch_prepare_rows<T, D>(*p, *t, workspace, nullptr);
         with_key_tiles<D, false>([&](auto tiles) { launch_key_half<T, D, decltype(tiles)>(*p, *t, workspace); });

@@ -36,8 +36,8 @@
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
-#include "../common/gpu/softmax.cuh"
-#include "../common/gpu/tile.cuh"
+#include "../common/gpu/query_tile.cuh"
+#include "../common/gpu/warp.cuh"
 
 #include "fp8.h"
 
@@ -55,15 +55,10 @@ constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
 
 /* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is enough. */
-template <typename T, int D> struct Fp8Shared {
+template <int D> struct Fp8Shared {
     Tile<Pair, Br, D / 2> q;
-    union {
-        struct {
-            Tile<Pair, Bc, D / 2> k[2]; /* [key][d] */
-            Tile<Pair, D, Bc / 2> v[2]; /* [d][key] */
-        } in;
-        Tile<T, Br, D> o; /* on its way out, when K and V are done with */
-    };
+    Tile<Pair, Bc, D / 2> k[2]; /* [key][d] */
+    Tile<Pair, D, Bc / 2> v[2]; /* [d][key] */
 };
 
 /* The workspace of fp8.h; codes in pairs. */
@@ -74,104 +69,60 @@ struct Quantised {
 
 template <typename T, typename E, int D>
 __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, Quantised x) {
-    using Shared = Fp8Shared<T, D>;
+    using Shared = Fp8Shared<D>;
     SHARED_MEMORY(Shared, shared);
-    const int lane = threadIdx.x % 32;
     const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
 
-    /* Which query tile of which head. Blocks start in the order of their index. Full attention: the query tiles of a head one
-     * after the other, so that few heads are read at a time, and their K and V stay in L2. Causal: the last tile of every head
-     * first, because it sees the most keys, and a long block that starts late keeps the whole chip waiting. */
-    const int query_tiles = ceil_div(p.seqlen_q, Br), together = p.causal ? p.batch * p.heads : 1; /* heads that start together */
-    const int turn = blockIdx.x / together, batch_head = blockIdx.x % together + turn / query_tiles;
-    const int batch = batch_head / p.heads, head = batch_head % p.heads, kv_head = kv_head_of(&p, head);
-    const int query_tile = query_tiles - 1 - turn % query_tiles, first_row = query_tile * Br;
+    /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
+    const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
+    const int batch = here.batch_head / p.heads, head = here.batch_head % p.heads, kv_head = kv_head_of(&p, head);
 
     /* Offsets in pairs, two elements each */
     const Pair *q = x.q8 + query_head_offset(&p, batch, head) / 2;
     const Pair *k = x.k8 + key_head_offset(&p, batch, kv_head) / 2;
     const Pair *v = x.vt8 + vt_head_offset(&p, batch, kv_head) / 2;
     const int pitch = key_pitch(&p) / 2;
-    const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + query_tile];
+    const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + here.first_row / Br];
     const size_t first_k_scale = k_scale_offset(&p, batch, kv_head);
 
-    /* Key tiles up to the last key that the tile's last row sees; those below whole_tiles its first row sees whole. */
-    const int keys = key_length(&p, t.key_lengths, batch);
-    const int key_tiles = ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc);
-    const int whole_tiles = visible_keys(&p, keys, first_row) / Bc;
-
-    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q, D / 2);
-    if (key_tiles > 0) {
-        const int last = key_tiles - 1;
-        load_tile_async<THREADS>(shared.in.k[last % 2], k, last * Bc, keys, D / 2);
-        load_tile_async<THREADS>(shared.in.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* rows end with a whole tile */
+    load_tile_async<THREADS>(shared.q, q, here.first_row, p.seqlen_q, D / 2);
+    if (here.key_tiles > 0) {
+        const int last = here.key_tiles - 1;
+        load_tile_async<THREADS>(shared.k[last % 2], k, last * Bc, here.keys, D / 2);
+        load_tile_async<THREADS>(shared.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* rows end with a whole tile */
     }
 
-    /* The lane's share of the running state. Rows are indexed [h]: row 8 h + lane / 4 of the warp. m is kept times
-     * scale_log2, as the exponents are. */
-    float o[D / 8][4] = {};
-    float m[2] = {LOWEST, LOWEST}, l[2] = {};
+    /* O, m and l of the key tiles so far. m is kept times scale_log2, as the exponents are. */
+    float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {};
 
-    for (int tile = key_tiles - 1; tile >= 0; tile--) {
-        auto &k_tile = shared.in.k[tile % 2];
-        auto &v_tile = shared.in.v[tile % 2];
+    for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const float k_scale = x.k_scales[first_k_scale + tile * Bc / BLOCK_K];
         const float v_scale = x.v_scales[first_k_scale + tile * Bc / BLOCK_K];
         float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
         if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
-            load_tile_async<THREADS>(shared.in.k[(tile - 1) % 2], k, (tile - 1) * Bc, INT_MAX, D / 2);
-            load_tile_async<THREADS>(shared.in.v[(tile - 1) % 2], v + (tile - 1) * Bc / 2, 0, D, pitch);
+            load_tile_async<THREADS>(shared.k[(tile - 1) % 2], k, (tile - 1) * Bc, INT_MAX, D / 2);
+            load_tile_async<THREADS>(shared.v[(tile - 1) % 2], v + (tile - 1) * Bc / 2, 0, D, pitch);
         }
 
-        /* S = Q K^T, 32 components at a time */
-        float s[Bc / 8][4] = {};
-#pragma unroll
-        for (int d = 0; d < D / 32; d++) {
-            uint32_t a[4];
-            load_a_fragment(a, shared.q, warp_row, d);
-#pragma unroll
-            for (int n = 0; n < Bc / 8; n += 2) {
-                uint32_t b[4];
-                load_b_fragments(b, k_tile, 8 * n, d);
-                mma_m16n8k32<E>(s[n], a, b[0], b[1]);
-                mma_m16n8k32<E>(s[n + 1], a, b[2], b[3]);
-            }
-        }
-
-        /* Mask, only in tiles that the diagonal or the end of the keys cuts */
-        if (tile >= whole_tiles) {
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const int row = first_row + warp_row + 8 * h + lane / 4;
-                    const int visible = visible_keys(&p, keys, row) - tile * Bc - (2 * (lane % 4) + j);
-#pragma unroll
-                    for (int n = 0; n < Bc / 8; n++)
-                        s[n][2 * h + j] = 8 * n < visible ? s[n][2 * h + j] : -INFINITY;
-                }
-        }
+        /* S = Q K^T, 32 components at a time; the mask only in tiles that the diagonal or the end of the keys cuts */
+        float s[1][Bc / 8][4] = {};
+        add_abt<E>(s, shared.q, warp_row, shared.k[tile % 2], 0);
+        if (tile >= here.whole_tiles)
+            mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
         if (scale_log2 > far_scale(D, E::largest)) {
-#pragma unroll
-            for (int i = 0; i < Bc / 2; i++)
-                s[i / 4][i % 4] = __fmul_rn(s[i / 4][i % 4], scale_log2);
+            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
             scale_log2 = 1;
         }
 
         /* The maximum. m follows each new one: e4m3 has no room for a P above 2^8. */
         float alpha[2]; /* factor of what was summed with the old maximum */
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float row_max = s[0][2 * h];
-#pragma unroll
-            for (int n = 0; n < Bc / 8; n++)
-                row_max = fmaxf(row_max, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-            const float m_new = fmaxf(m[h], quad_max(row_max) * scale_log2);
-            alpha[h] = exp2_approx(m[h] - m_new);
-            m[h] = m_new;
-            l[h] *= alpha[h];
+        UNROLL for (int r = 0; r < 2; r++) {
+            const float m_new = fmaxf(m[r], row_max(s, r) * scale_log2);
+            alpha[r] = exp2_approx(m[r] - m_new);
+            m[r] = m_new;
+            l[r] *= alpha[r];
         }
 
         /* P = 2^(scale_log2 S + shift), shift = largest_exponent - m: one fused multiply-add and one ex2 an element.
@@ -181,74 +132,58 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
          * quarter / 2 is 16 keys right, and 16 keys are two pieces of S. */
         uint32_t rounded_p[Bc / 32][4];
         float tile_l[2] = {};
-#pragma unroll
-        for (int n = 0; n < Bc / 8; n += 4)
-#pragma unroll
-            for (int quarter = 0; quarter < 4; quarter++) {
-                const int h = quarter % 2;
-                const float shift = __fadd_rd(E::largest_exponent, -m[h]); /* down: the nearest may be 16 - m, and P 2^16 */
+        UNROLL for (int n = 0; n < Bc / 8; n += 4)
+            UNROLL for (int quarter = 0; quarter < 4; quarter++) {
+                const int r = quarter % 2;
+                const float shift = __fadd_rd(E::largest_exponent, -m[r]); /* down: the nearest may be 16 - m, and P 2^16 */
                 float four[4];
-#pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    four[j] = exp2_approx(s[n + 2 * (quarter / 2) + j / 2][2 * h + j % 2] * scale_log2 + shift);
-                    tile_l[h] += four[j];
+                UNROLL for (int j = 0; j < 4; j++) {
+                    four[j] = exp2_approx(s[0][n + 2 * (quarter / 2) + j / 2][2 * r + j % 2] * scale_log2 + shift);
+                    tile_l[r] += four[j];
                 }
                 rounded_p[n / 4][quarter] = pack_4<E>(four[0], four[1], four[2], four[3]);
             }
         l[0] += tile_l[0], l[1] += tile_l[1];
 
         /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
-#pragma unroll
-        for (int d = 0; d < D / 8; d += 2) {
+        UNROLL for (int d = 0; d < D / 8; d += 2) {
             float product[2][4] = {};
-#pragma unroll
-            for (int step = 0; step < Bc / 32; step++) {
+            UNROLL for (int step = 0; step < Bc / 32; step++) {
                 uint32_t b[4];
-                load_b_fragments(b, v_tile, 8 * d, step);
-                mma_m16n8k32<E>(product[0], rounded_p[step], b[0], b[1]);
-                mma_m16n8k32<E>(product[1], rounded_p[step], b[2], b[3]);
+                load_b_fragments(b, shared.v[tile % 2], 8 * d, step);
+                mma<E>(product[0], rounded_p[step], b[0], b[1]);
+                mma<E>(product[1], rounded_p[step], b[2], b[3]);
             }
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                o[d][i] = alpha[i / 2] * o[d][i] + v_scale * product[0][i];
-                o[d + 1][i] = alpha[i / 2] * o[d + 1][i] + v_scale * product[1][i];
+            UNROLL for (int i = 0; i < 8; i++) {
+                float &x = o[0][d + i / 4][i % 4];
+                x = alpha[i % 4 / 2] * x + v_scale * product[i / 4][i % 4];
             }
         }
     }
 
-    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
-    cp_async_wait<0>();
-    __syncthreads(); /* every warp is done with K and V, where O goes now */
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float l_row = quad_sum(l[h]);
-        const float inverse = l_row > 0 ? 1 / l_row : 0;
-        const int tile_row = warp_row + 8 * h + lane / 4, row = first_row + tile_row;
-        const size_t flat_row = (size_t)batch_head * p.seqlen_q + row;
-        if (lane % 4 == 0 && row < p.seqlen_q)
-            t.lse[flat_row] =
-                l_row > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(l_row) + x.lse_shift[flat_row] : -INFINITY;
-#pragma unroll
-        for (int d = 0; d < D / 8; d++) {
-            const uint32_t pair = pack_pair<T>(o[d][2 * h] * inverse, o[d][2 * h + 1] * inverse);
-            *reinterpret_cast<uint32_t *>(shared.o.chunk(tile_row, d) + 2 * (lane % 4)) = pair;
-        }
-    }
+    cp_async_wait<0>(); /* without a key tile nothing has waited for Q yet */
 
-    /* O goes out through shared memory, each warp its own rows */
-    __syncwarp(); /* the warp's rows are complete */
-    T *out = (T *)t.o + query_head_offset(&p, batch, head);
-    store_rows<16>(out, first_row, p.seqlen_q, shared.o, warp_row);
+    /* Divide by l, once; write O and LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
+    const HeadTensors<T> out = head_tensors<T>(p, t, here.batch_head);
+    float inverse[2];
+    UNROLL for (int r = 0; r < 2; r++) {
+        const int row = here.first_row + warp_row + row_of(r);
+        const float l_row = quad_sum(l[r]);
+        inverse[r] = l_row > 0 ? 1 / l_row : 0;
+        if (threadIdx.x % 4 == 0 && row < p.seqlen_q)
+            out.lse[row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + x.lse_shift[out.first_row + row] : -INFINITY;
+    }
+    store_rows<D>(out.o, here.first_row + warp_row, p.seqlen_q, o, inverse);
 }
 
 template <typename T, typename E, int D>
 static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
     const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<T, D>), p, t, x);
+    LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), p, t, x);
 }
 
-extern "C" Launcher fp8_mma;
-extern "C" void fp8_mma(const Problem *p, const Tensors *t, const Buffer *w) {
+LAUNCHER(fp8_mma) {
+    const Buffer *w = workspace;
     const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
                          (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,
                          (const float *)w[K_SCALES].pointer,   (const float *)w[V_SCALES].pointer,

@@ -77,11 +77,9 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
             rotate<D>(turned_mean, tile.chunk());
     }
     F *to = (F *)x.to + head_offset(x, index, D) + (size_t)(index.first_row + tile.row()) * D + 8 * tile.chunk();
-#pragma unroll
-    for (int r = 0; r < tile.count; r++) {
+    UNROLL for (int r = 0; r < tile.count; r++) {
         const int row = index.first_row + tile.row() + r * tile.down;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
+        UNROLL for (int i = 0; i < 8; i++)
             tile.x[r][i] *= inverse;
         const uint2 packed = pack_8<F>(tile.x[r]);
         if (row < x.seqlen)
@@ -129,8 +127,7 @@ template <typename T, typename F> static void launch_format(const Problem &p, co
     WITH_HEAD_DIM_64_128(p.head_dim, D, launch_all<T, F, D>(p, t, workspace));
 }
 
-extern "C" Launcher fp8_quantise;
-extern "C" void fp8_quantise(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(fp8_quantise) {
     WITH_HALF_TYPE(p->dtype, T, {
         if (p->settings[FORMAT] == FORMAT_E4M3)
             launch_format<T, E4m3>(*p, *t, workspace);

@@ -21,22 +21,17 @@
 /* x := x R, for rows of D components of which this thread has eight, from component 8 chunk on. */
 template <int D> __device__ static void rotate(float (&x)[8], int chunk) {
     const float factor = rsqrtf(D);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
+    UNROLL for (int i = 0; i < 8; i++)
         x[i] *= factor * rotation_sign(8 * chunk + i);
-#pragma unroll
-    for (int step = 1; step < 8; step *= 2)
-#pragma unroll
-        for (int i = 0; i < 8; i++)
+    UNROLL for (int step = 1; step < 8; step *= 2)
+        UNROLL for (int i = 0; i < 8; i++)
             if (!(i & step)) {
                 const float a = x[i], b = x[i + step];
                 x[i] = a + b, x[i + step] = a - b;
             }
-#pragma unroll
-    for (int step = 1; step < D / 8; step *= 2) {
+    UNROLL for (int step = 1; step < D / 8; step *= 2) {
         const float sign = chunk & step ? -1 : 1; /* a + b in the lower of two lanes, a - b in the upper, by one fma */
-#pragma unroll
-        for (int i = 0; i < 8; i++)
+        UNROLL for (int i = 0; i < 8; i++)
             x[i] = sign * x[i] + __shfl_xor_sync(WHOLE_WARP, x[i], step);
     }
 }

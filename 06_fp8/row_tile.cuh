@@ -45,8 +45,7 @@ __device__ static size_t head_offset(const Operand &x, const TileIndex &index, i
 template <typename T> __device__ static void load_8(float (&x)[8], const T *from, bool exists) {
     const uint4 raw = exists ? load_16(from) : make_uint4(0, 0, 0, 0); /* 0 is 0 in every format */
     const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         const float2 pair = unpack_pair<T>(word[i]);
         x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
     }
@@ -79,14 +78,12 @@ struct Warps {
     float amax[THREADS / 32];
 };
 __device__ static float block_max(Warps &shared, float x) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2)
+    UNROLL for (int offset = 16; offset > 0; offset /= 2)
         x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, offset));
     if (threadIdx.x % 32 == 0)
         shared.amax[threadIdx.x / 32] = x;
     __syncthreads();
-#pragma unroll
-    for (int warp = 0; warp < THREADS / 32; warp++)
+    UNROLL for (int warp = 0; warp < THREADS / 32; warp++)
         x = fmaxf(x, shared.amax[warp]);
     return x;
 }
@@ -107,14 +104,11 @@ template <typename T, int D, int Rows> struct RowTile {
         float offset[8] = {};
         if (mean)
             load_8(offset, mean + 8 * chunk());
-#pragma unroll
-        for (int r = 0; r < count; r++)
+        UNROLL for (int r = 0; r < count; r++)
             load_8(x[r], from + (size_t)r * down * D, index.first_row + row() + r * down < index.row_end);
-#pragma unroll
-        for (int r = 0; r < count; r++) {
+        UNROLL for (int r = 0; r < count; r++) {
             if (mean && index.first_row + row() + r * down < index.row_end)
-#pragma unroll
-                for (int i = 0; i < 8; i++)
+                UNROLL for (int i = 0; i < 8; i++)
                     x[r][i] -= offset[i];
             if (rotated)
                 rotate<D>(x[r], chunk());
@@ -122,10 +116,8 @@ template <typename T, int D, int Rows> struct RowTile {
     }
     __device__ float amax() const {
         float largest = 0;
-#pragma unroll
-        for (int r = 0; r < count; r++)
-#pragma unroll
-            for (int i = 0; i < 8; i++)
+        UNROLL for (int r = 0; r < count; r++)
+            UNROLL for (int i = 0; i < 8; i++)
                 largest = fmaxf(largest, fabsf(x[r][i]));
         return largest;
     }

@@ -21,10 +21,8 @@ template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
         return;
     RowTile<T, D, BLOCK_K> tile;
     tile.load((const T *)k.from + head_offset(k, index, D), index, nullptr, false);
-#pragma unroll
-    for (int r = 1; r < tile.count; r++)
-#pragma unroll
-        for (int i = 0; i < 8; i++)
+    UNROLL for (int r = 1; r < tile.count; r++)
+        UNROLL for (int i = 0; i < 8; i++)
             tile.x[0][i] += tile.x[r][i];
     const float(&x)[8] = tile.x[0];
     float4 *to = reinterpret_cast<float4 *>(&shared.row[tile.row()][8 * tile.chunk()]);
@@ -55,11 +53,9 @@ template <int D> __global__ void key_mean(Problem p, const float *sums, const in
 template <typename F, int D> __device__ static float dot_with_mean(uint2 packed_q, const float (&turned_mean)[8]) {
     float q[8], sum = 0;
     unpack_8<F>(q, packed_q);
-#pragma unroll
-    for (int i = 0; i < 8; i++)
+    UNROLL for (int i = 0; i < 8; i++)
         sum += q[i] * turned_mean[i];
-#pragma unroll
-    for (int offset = D / 16; offset > 0; offset /= 2)
+    UNROLL for (int offset = D / 16; offset > 0; offset /= 2)
         sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
     return sum;
 }

@@ -29,14 +29,11 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
     constexpr int passes = D / 64;
     const int group = threadIdx.x / 8, chunk = threadIdx.x % 8;
     float x[passes][4][8], amax = 0;
-#pragma unroll
-    for (int pass = 0; pass < passes; pass++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+    UNROLL for (int pass = 0; pass < passes; pass++)
+        UNROLL for (int i = 0; i < 4; i++) {
             const int key = index.first_row + key_at_place(4 * group + i);
             load_8(x[pass][i], from + (size_t)key * D + 64 * pass + 8 * chunk, key < index.row_end);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
+            UNROLL for (int j = 0; j < 8; j++)
                 amax = fmaxf(amax, fabsf(x[pass][i][j]));
         }
 
@@ -46,17 +43,14 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
         v.scales[index.flat] = scale;
     const float inverse = 1 / scale;
 
-#pragma unroll
-    for (int pass = 0; pass < passes; pass++)
-#pragma unroll
-        for (int j = 0; j < 8; j++)
+    UNROLL for (int pass = 0; pass < passes; pass++)
+        UNROLL for (int j = 0; j < 8; j++)
             *shared.four(64 * pass + 8 * chunk + j, group) = pack_4<F>(x[pass][0][j] * inverse, x[pass][1][j] * inverse, //
                                                                        x[pass][2][j] * inverse, x[pass][3][j] * inverse);
     __syncthreads();
     F *to = (F *)v.to + vt_head_offset(&p, index.batch, index.head) + index.first_row;
     constexpr int chunks = BLOCK_K / 16;
-#pragma unroll
-    for (int i = threadIdx.x; i < D * chunks; i += THREADS)
+    UNROLL for (int i = threadIdx.x; i < D * chunks; i += THREADS)
         store_16(to + (size_t)(i / chunks) * key_pitch(&p) + i % chunks * 16,
                  load_16(shared.chunk(i / chunks, i % chunks)));
 }

@@ -59,17 +59,15 @@ struct Scales {
 
 template <typename E, int D>
 __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
-    wgmma_attention(Problem p, Tensors t, TileOrder order, Scales scales, const __grid_constant__ TensorMap q_map,
+    wgmma_attention(Problem p, Tensors t, Scales scales, const __grid_constant__ TensorMap q_map,
                     const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = WgmmaShared<E, D>;
     SHARED_MEMORY(Shared, shared);
-    constexpr int step_elements = 32; /* of k, in one wgmma */
-    const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
-    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
-    const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
+    const QueryTile here = query_tile(p, t.key_lengths, HEADS_TOGETHER, blockIdx.x, Br, Bc);
+    const int row = here.first_row + 16 * warp; /* the warp's first one */
 
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.k_full, 1);
@@ -86,14 +84,12 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     }
     __syncthreads(); /* nobody waits at a barrier that is not there yet */
 
-    const uint64_t q_tile = shared.q.descriptor(), k_tile = shared.k.descriptor(), v_tile = shared.v.descriptor();
     const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + here.first_row / BLOCK_Q];
     const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
                 *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
 
     /* m is the maximum times scale_log2, like the exponents. O is kept divided by o_scale, V's last scale. */
-    float o[D / 2] = {}, o_scale = 1;
-    float m[2] = {LOWEST, LOWEST}, l[2] = {};
+    float o[1][D / 8][4] = {}, o_scale = 1, m[2] = {LOWEST, LOWEST}, l[2] = {};
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
@@ -102,13 +98,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
-        float s[Bc / 2];
-        wgmma_fence(s);
-#pragma unroll
-        for (int step = 0; step < D / step_elements; step++)
-            wgmma<E>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)),
-                     step > 0);
-        wgmma_commit();
+        float s[1][Bc / 8][4];
+        start_abt(s, shared.q, 0, shared.k);
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
@@ -118,11 +109,9 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         }
 
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
-            mask<Bc>(s, p, here.keys, row, tile * Bc);
+            mask(s, p, here.keys, row, tile * Bc);
         if (scale_log2 > far_scale(D, E::largest)) {
-#pragma unroll
-            for (int i = 0; i < Bc / 2; i++)
-                s[i] = __fmul_rn(s[i], scale_log2);
+            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
             scale_log2 = 1;
         }
 
@@ -130,18 +119,13 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
          * `exponent` is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may
          * become 16 - m, and P = 2^16 would be beyond the format's largest number. */
         float alpha[2], exponent[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float row_max = s[2 * h];
-#pragma unroll
-            for (int n = 0; n < Bc / 8; n++)
-                row_max = fmaxf(row_max, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
-            const float m_new = fmaxf(m[h], quad_max(row_max) * scale_log2);
-            alpha[h] = exp2_approx(m[h] - m_new);
-            l[h] *= alpha[h];
-            alpha[h] *= o_scale / v_scale;
-            m[h] = m_new;
-            exponent[h] = __fadd_rd(E::largest_exponent, -m_new); /* rounded down */
+        UNROLL for (int r = 0; r < 2; r++) {
+            const float m_new = fmaxf(m[r], row_max(s, r) * scale_log2);
+            alpha[r] = exp2_approx(m[r] - m_new);
+            l[r] *= alpha[r];
+            alpha[r] *= o_scale / v_scale;
+            m[r] = m_new;
+            exponent[r] = __fadd_rd(E::largest_exponent, -m_new); /* rounded down */
         }
         o_scale = v_scale;
 
@@ -151,29 +135,20 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
          * its last bits. Rounded, P is the A operand: a quarter has rows lane / 4 + 8 (quarter % 2), and four of a
          * step's 32 keys: of the first 16 keys if quarter < 2, else of the last 16. */
         float tile_l[2] = {};
-#pragma unroll
-        for (int i = 0; i < Bc / 2; i++) {
-            s[i] = exp2_approx(s[i] * scale_log2 + exponent[i / 2 % 2]);
-            tile_l[i / 2 % 2] += s[i];
-        }
+        each(s, [&](float &x, int r) { tile_l[r] += x = exp2_approx(x * scale_log2 + exponent[r]); });
         l[0] += tile_l[0], l[1] += tile_l[1];
-        uint32_t a[Bc / step_elements][4];
-#pragma unroll
-        for (int step = 0; step < Bc / step_elements; step++)
-#pragma unroll
-            for (int quarter = 0; quarter < 4; quarter++) {
-                const float *four = s + 8 * (2 * step + quarter / 2) + 2 * (quarter % 2);
-                a[step][quarter] = pack_4<E>(four[0], four[1], four[4], four[5]); /* of two pieces: V's keys have this order */
+        uint32_t a[Bc / 32][4];
+        UNROLL for (int step = 0; step < Bc / 32; step++)
+            UNROLL for (int quarter = 0; quarter < 4; quarter++) { /* of two pieces: V's keys have this order */
+                const float(*piece)[4] = &s[0][4 * step + 2 * (quarter / 2)];
+                const int j = 2 * (quarter % 2);
+                a[step][quarter] = pack_4<E>(piece[0][j], piece[0][j + 1], piece[1][j], piece[1][j + 1]);
             }
 
         /* P V, into registers of its own: wgmma adds 8-bit products with only some 13 bits. O is summed in fp32. */
         mbarrier_wait(&shared.v_full, parity);
-        float product[D / 2];
-        wgmma_fence(product, a);
-#pragma unroll
-        for (int step = 0; step < Bc / step_elements; step++)
-            wgmma<E>(product, a[step], wgmma_advance(v_tile, shared.v.offset(step)), step > 0);
-        wgmma_commit();
+        float product[1][D / 8][4];
+        start_abt(product, a, shared.v);
         wgmma_wait<0>(product);
 
         __syncthreads(); /* all four warps are done with V */
@@ -182,25 +157,23 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             shared.v.load(v_map, 0, (tile - 1) * Bc, here.kv_matrix, &shared.v_full);
         }
 
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            o[i] = o[i] * alpha[i / 2 % 2] + product[i];
+        UNROLL for (int i = 0; i < D / 2; i++)
+            flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
     }
 
     /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
     float to_o[2]; /* what O is multiplied by: V's scale, divided by l */
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const float l_row = quad_sum(l[h]);
-        to_o[h] = l_row > 0 ? o_scale / l_row : 0;
-        const size_t flat_row = (size_t)here.batch_head * p.seqlen_q + row + 8 * h;
-        if (lane % 4 == 0 && row + 8 * h < p.seqlen_q)
-            t.lse[flat_row] = l_row > 0 ? (m[h] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row] : -INFINITY;
+    UNROLL for (int r = 0; r < 2; r++) {
+        const float l_row = quad_sum(l[r]);
+        to_o[r] = l_row > 0 ? o_scale / l_row : 0;
+        const size_t flat_row = (size_t)here.batch_head * p.seqlen_q + row + row_of(r);
+        if (threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q)
+            t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row] : -INFINITY;
     }
     if (p.dtype == DTYPE_FP16)
-        store_rows<__half, D>((__half *)t.o, p, here.batch_head, row, o, to_o);
+        store_rows<D>(head_tensors<__half>(p, t, here.batch_head).o, row, p.seqlen_q, o, to_o);
     else
-        store_rows<__nv_bfloat16, D>((__nv_bfloat16 *)t.o, p, here.batch_head, row, o, to_o);
+        store_rows<D>(head_tensors<__nv_bfloat16>(p, t, here.batch_head).o, row, p.seqlen_q, o, to_o);
 #endif
 }
 
@@ -213,12 +186,11 @@ template <typename E, int D> static void launch_wgmma(const Problem &p, const Te
     const TensorMap q_map = tensor_map<E, q_row>(workspace[Q8].pointer, D, p.seqlen_q, p.batch * p.heads, Br);
     const TensorMap k_map = tensor_map<E, k_row>(workspace[K8].pointer, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
     const TensorMap v_map = tensor_map<E, v_row>(workspace[VT8].pointer, key_pitch(&p), D, p.batch * p.kv_heads, D);
-    const TileOrder order = {HEADS_TOGETHER, p.batch * p.heads * ceil_div(p.seqlen_q, Br)};
-    LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), p, t, order, scales, q_map, k_map, v_map);
+    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
+    LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), p, t, scales, q_map, k_map, v_map);
 }
 
-extern "C" Launcher fp8_wgmma;
-extern "C" void fp8_wgmma(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(fp8_wgmma) {
     WITH_HEAD_DIM_64_128(p->head_dim, D, {
         if (p->settings[FORMAT] == FORMAT_E4M3)
             launch_wgmma<E4m3, D>(*p, *t, workspace);

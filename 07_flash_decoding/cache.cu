@@ -94,10 +94,7 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
     }
 }
 
-extern "C" Planner cache_plan;
-extern "C" Launcher cache_fill;
-
-extern "C" int cache_plan(const Problem *p, Buffer *workspace) {
+PLANNER(cache_plan) {
     if (!cache_wanted(p))
         return 0;
     const size_t heads = (size_t)p->batch * p->kv_heads;
@@ -108,7 +105,7 @@ extern "C" int cache_plan(const Problem *p, Buffer *workspace) {
     return CACHE_BUFFERS;
 }
 
-extern "C" void cache_fill(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(cache_fill) {
     float *largest = (float *)workspace[CACHE_LARGEST].pointer;
     const int blocks = 2 * p->batch * p->kv_heads * SLICES;
     WITH_HALF_TYPE(p->dtype, T, {

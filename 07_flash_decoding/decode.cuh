@@ -97,12 +97,6 @@ __device__ inline void wait_for_stage() {
 /* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that eight rows lie in different banks. */
 template <int D> __device__ inline int slab_place(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
 
-__device__ inline float4 load_4(const float *from) { return *reinterpret_cast<const float4 *>(from); }
-__device__ inline void store_4(float *to, float4 x) { *reinterpret_cast<float4 *>(to) = x; }
-template <typename T> __device__ inline void store_4(T *to, float4 x) {
-    *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
-}
-
 /* Merges what the warps of the block have stored: their O of the rows of one slab, in stage `slot`, and their m and l.
  * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` of them, all slabs together).
  * Each thread takes four neighbouring columns. */

@@ -254,10 +254,7 @@ extern "C" int decode_equal_shares_blocks(const Problem *p) {
     return min(resident, work.heads * work.tiles);
 }
 
-extern "C" Planner decode_equal_shares_plan;
-extern "C" Launcher decode_equal_shares;
-
-extern "C" int decode_equal_shares_plan(const Problem *p, Buffer *workspace) {
+PLANNER(decode_equal_shares_plan) {
     const Work work = work_of(p);
     const int cache = cache_plan(p, workspace);
     const size_t places = (size_t)decode_equal_shares_blocks(p) + work.heads, rows = places * min(work.rows, work.tile_rows);
@@ -267,7 +264,7 @@ extern "C" int decode_equal_shares_plan(const Problem *p, Buffer *workspace) {
     return cache + 3;
 }
 
-extern "C" void decode_equal_shares(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(decode_equal_shares) {
     const Work work = work_of(p);
     const int blocks = decode_equal_shares_blocks(p);
     const Cache cache = cache_of(*p, *t, workspace);

@@ -51,8 +51,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensor
     finish(state, warp, 0, head.rows, scale_of(cache.v_scale, head), (T *)t.o + head_row * D, t.lse + head_row);
 }
 
-extern "C" Launcher decode_one_block;
-extern "C" void decode_one_block(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(decode_one_block) {
     const Work work = work_of(p);
     const Cache cache = cache_of(*p, *t, workspace);
     WITH_ROWS(*p, work, Rows,

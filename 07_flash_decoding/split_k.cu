@@ -102,10 +102,7 @@ extern "C" Split decode_split(const Problem *p) {
     return {tiles, ceil_div(work.tiles, tiles)};
 }
 
-extern "C" Planner decode_split_k_plan;
-extern "C" Launcher decode_split_k;
-
-extern "C" int decode_split_k_plan(const Problem *p, Buffer *workspace) {
+PLANNER(decode_split_k_plan) {
     const int cache = cache_plan(p, workspace);
     const size_t rows = decode_split(p).pieces * row_count(p);
     workspace[cache] = {"partial O", rows * p->head_dim * sizeof(float), nullptr, 0};
@@ -113,7 +110,7 @@ extern "C" int decode_split_k_plan(const Problem *p, Buffer *workspace) {
     return cache + 2;
 }
 
-extern "C" void decode_split_k(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(decode_split_k) {
     const Work work = work_of(p);
     const Split split = decode_split(p);
     const Cache cache = cache_of(*p, *t, workspace);

@@ -70,7 +70,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
     int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
     int turn = 0;
     for (; i < order.count; turn++) {
-        const QueryTile here = query_tile(p, t.key_lengths, order, i, Roles<D>::Br, Bc);
+        const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
         hand_over(shared, here, turn);
         const uint32_t taken = atomicAdd(next, 1u);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
@@ -101,26 +101,9 @@ enum { TURN = 1, ZEROED = TURN + 3 };
 template <typename T, int D>
 __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int consumer) {
     constexpr int consumers = Roles<D>::consumers;
-    const int lane = threadIdx.x % 32, warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
-    const int own_row = 64 * consumer + 16 * warp + lane / 4;
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
+    const int own_row = 64 * consumer + 16 * warp;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-
-    const uint64_t q_tile = shared.q.descriptor(64 * consumer);
-    auto start_qk = [&](float (&s)[Bc / 2], int n) {
-        const uint64_t k_tile = shared.k[place(n)].descriptor();
-#pragma unroll
-        for (int step = 0; step < D / 16; step++)
-            wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k[0].offset(step)),
-                     step > 0);
-        wgmma_commit();
-    };
-    auto start_pv = [&](float (&o)[D / 2], const uint32_t (&a)[Bc / 16][4], int n) {
-        const uint64_t v_tile = shared.v[place(n)].descriptor_mn();
-#pragma unroll
-        for (int step = 0; step < Bc / 16; step++)
-            wgmma<T, MN_MAJOR>(o, a[step], wgmma_advance(v_tile, shared.v[0].offset_mn(step)), true);
-        wgmma_commit();
-    };
 
     /* Turns: a consumer waits at a named barrier of its own, at which the consumer before it arrives when its turn
      * ends. */
@@ -137,7 +120,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         if (here.batch_head < 0)
             break;
         const int row = here.first_row + own_row;
-        float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
+        float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
 
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1;
@@ -149,39 +132,36 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
-            float first[Bc / 2];
+            float first[1][Bc / 8][4];
             mbarrier_wait(&shared.q_full, q_turn++ % 2);
             mbarrier_wait(&shared.k_full[place(n)], parity(n));
             my_turn();
-            wgmma_fence(first);
-            start_qk(first, n);
+            start_abt(first, shared.q, 64 * consumer, shared.k[place(n)]);
             end_turn();
             wgmma_wait<0>(first);
             if (elect_one())
                 mbarrier_arrive(&shared.k_empty[place(n)]);
             if (tile >= here.whole_tiles)
-                mask<Bc>(first, p, here.keys, row, tile * Bc);
-            softmax<Bc>(first, m, l, alpha, scale_log2);
+                mask(first, p, here.keys, row, tile * Bc);
+            softmax(first, m, l, alpha, scale_log2);
             to_operand<T>(a, first);
 
             /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
-                float s[Bc / 2];
+                float s[1][Bc / 8][4];
                 mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
                 my_turn();
-                wgmma_fence(s);
-                start_qk(s, n + 1);
+                start_abt(s, shared.q, 64 * consumer, shared.k[place(n + 1)]);
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
-                wgmma_fence(o, a);
-                start_pv(o, a, n);
+                start_ab(o, a, shared.v[place(n)]);
                 end_turn();
 
                 wgmma_wait<1>(s);
                 if (elect_one())
                     mbarrier_arrive(&shared.k_empty[place(n + 1)]);
                 if (tile >= here.whole_tiles)
-                    mask<Bc>(s, p, here.keys, row, tile * Bc);
-                const bool moved = softmax<Bc>(s, m, l, alpha, scale_log2);
+                    mask(s, p, here.keys, row, tile * Bc);
+                const bool moved = softmax(s, m, l, alpha, scale_log2);
 
                 /* The result does not need this wait; the next turn waits for tile n + 2 of K anyway. But mbarrier_wait
                  * is a loop, and the compiler moves no wgmma_wait across a loop. Without the loop it moves
@@ -193,7 +173,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
                 if (moved)
-                    rescale(o, alpha);
+                    each(o, [&](float &x, int r) { x *= alpha[r]; });
                 to_operand<T>(a, s);
             }
             if (elect_one())
@@ -201,14 +181,13 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
             /* The last tile's P V */
             mbarrier_wait(&shared.v_full[place(n)], parity(n));
-            wgmma_fence(o, a);
-            start_pv(o, a, n);
+            start_ab(o, a, shared.v[place(n)]);
             wgmma_wait<0>(o);
             if (elect_one())
                 mbarrier_arrive(&shared.v_empty[place(n)]);
             n++;
         }
-        write_output<T, D>(p, t, here.batch_head, row, o, m, l);
+        write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
     }
     if (consumer == 0)
         my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */
@@ -249,10 +228,7 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
 #endif
 }
 
-extern "C" Planner fa3_overlapped_plan;
-extern "C" Launcher fa3_overlapped;
-
-extern "C" int fa3_overlapped_plan(const Problem *, Buffer *workspace) {
+PLANNER(fa3_overlapped_plan) {
     workspace[0] = {"next query tile", sizeof(uint32_t), nullptr, 1};
     return 1;
 }
@@ -270,6 +246,6 @@ template <typename T, int D> static void launch_overlapped(const Problem &p, con
            k_map, v_map);
 }
 
-extern "C" void fa3_overlapped(const Problem *p, const Tensors *t, const Buffer *workspace) {
+LAUNCHER(fa3_overlapped) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_overlapped<T, D>(*p, *t, workspace); }));
 }

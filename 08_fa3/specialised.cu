@@ -54,10 +54,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 #ifdef HOPPER
     using Shared = SpecialisedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
-    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
+    const QueryTile here = query_tile(p, t.key_lengths, order.together, blockIdx.x, Br, Bc);
 
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.q_full, 1);
@@ -90,10 +89,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else { /* ---- the consumers ---- */
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         const int consumer = warp / 4 - 1;
-        const int row = here.first_row + 16 * (warp - 4) + lane / 4;
-        const uint64_t q_tile = shared.q.descriptor(64 * consumer);
+        const int row = here.first_row + 16 * (warp - 4); /* the warp's first one */
         const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-        float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+        float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
 
         if (here.key_tiles > 0)
             mbarrier_wait(&shared.q_full, 0);
@@ -103,23 +101,18 @@ __global__ void __launch_bounds__(THREADS, 1)
 
             /* S = Q K^T */
             mbarrier_wait(&shared.k_full[place(n)], parity(n));
-            const uint64_t k_tile = k.descriptor(), v_tile = v.descriptor_mn();
-            float s[Bc / 2];
-            wgmma_fence(s);
-#pragma unroll
-            for (int step = 0; step < D / 16; step++)
-                wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, k.offset(step)), step > 0);
-            wgmma_commit();
+            float s[1][Bc / 8][4];
+            start_abt(s, shared.q, 64 * consumer, k);
             wgmma_wait<0>(s);
             if (elect_one())
                 mbarrier_arrive(&shared.k_empty[place(n)]); /* this warp is done with K */
 
             /* Mask, softmax, P as an operand */
             if (tile >= here.whole_tiles)
-                mask<Bc>(s, p, here.keys, row, tile * Bc);
+                mask(s, p, here.keys, row, tile * Bc);
             float alpha[2];
-            if (softmax<Bc>(s, m, l, alpha, scale_log2))
-                rescale(o, alpha);
+            if (softmax(s, m, l, alpha, scale_log2))
+                each(o, [&](float &x, int r) { x *= alpha[r]; });
             uint32_t a[Bc / 16][4];
             to_operand<T>(a, s);
 
@@ -129,16 +122,12 @@ __global__ void __launch_bounds__(THREADS, 1)
                 zero_rows(v, here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * CONSUMERS);
                 named_barrier_sync(ZEROED, 128 * CONSUMERS);
             }
-            wgmma_fence(o, a);
-#pragma unroll
-            for (int step = 0; step < Bc / 16; step++)
-                wgmma<T, MN_MAJOR>(o, a[step], wgmma_advance(v_tile, v.offset_mn(step)), true);
-            wgmma_commit();
+            start_ab(o, a, v);
             wgmma_wait<0>(o);
             if (elect_one())
                 mbarrier_arrive(&shared.v_empty[place(n)]); /* this warp is done with V */
         }
-        write_output<T, D>(p, t, here.batch_head, row, o, m, l);
+        write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
     }
 #endif
 }
@@ -151,7 +140,6 @@ template <typename T, int D> static void launch_specialised(const Problem &p, co
     LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), p, t, order, q_map, k_map, v_map);
 }
 
-extern "C" Launcher fa3_specialised;
-extern "C" void fa3_specialised(const Problem *p, const Tensors *t, const Buffer *) {
+LAUNCHER(fa3_specialised) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_specialised<T, D>(*p, *t); }));
 }

@@ -46,11 +46,10 @@ __global__ void __launch_bounds__(THREADS, 3)
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    const int lane = threadIdx.x % 32;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
-    const QueryTile here = query_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
-    const int row = here.first_row + 16 * warp + lane / 4; /* the lane's first one */
+    const QueryTile here = query_tile(p, t.key_lengths, order.together, blockIdx.x, Br, Bc);
+    const int row = here.first_row + 16 * warp; /* the warp's first one */
 
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.k_full, 1);
@@ -67,21 +66,16 @@ __global__ void __launch_bounds__(THREADS, 3)
     }
     __syncthreads(); /* no thread waits before the mbarriers are initialised */
 
-    const uint64_t q_tile = shared.q.descriptor(), k_tile = shared.k.descriptor(), v_tile = shared.v.descriptor_mn();
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-    float o[D / 2] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
-        float s[Bc / 2];
-        wgmma_fence(s);
-#pragma unroll
-        for (int step = 0; step < D / 16; step++)
-            wgmma<T>(s, wgmma_advance(q_tile, shared.q.offset(step)), wgmma_advance(k_tile, shared.k.offset(step)), step > 0);
-        wgmma_commit();
+        float s[1][Bc / 8][4];
+        start_abt(s, shared.q, 0, shared.k);
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
@@ -92,10 +86,10 @@ __global__ void __launch_bounds__(THREADS, 3)
 
         /* Mask, softmax, P as an operand */
         if (tile >= here.whole_tiles)
-            mask<Bc>(s, p, here.keys, row, tile * Bc);
+            mask(s, p, here.keys, row, tile * Bc);
         float alpha[2];
-        if (softmax<Bc>(s, m, l, alpha, scale_log2))
-            rescale(o, alpha);
+        if (softmax(s, m, l, alpha, scale_log2))
+            each(o, [&](float &x, int r) { x *= alpha[r]; });
         uint32_t a[Bc / 16][4];
         to_operand<T>(a, s);
 
@@ -105,11 +99,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             zero_rows(shared.v, here.keys - tile * Bc, Bc, threadIdx.x, THREADS);
             __syncthreads();
         }
-        wgmma_fence(o, a);
-#pragma unroll
-        for (int step = 0; step < Bc / 16; step++)
-            wgmma<T, MN_MAJOR>(o, a[step], wgmma_advance(v_tile, shared.v.offset_mn(step)), true);
-        wgmma_commit();
+        start_ab(o, a, shared.v);
         wgmma_wait<0>(o);
 
         __syncthreads(); /* all four warps are done with V */
@@ -118,7 +108,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             shared.v.load(v_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.v_full);
         }
     }
-    write_output<T, D>(p, t, here.batch_head, row, o, m, l);
+    write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
 #endif
 }
 
@@ -130,7 +120,6 @@ template <typename T, int D> static void launch_wgmma(const Problem &p, const Te
     LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), p, t, order, q_map, k_map, v_map);
 }
 
-extern "C" Launcher fa3_wgmma;
-extern "C" void fa3_wgmma(const Problem *p, const Tensors *t, const Buffer *) {
+LAUNCHER(fa3_wgmma) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, { launch_wgmma<T, D>(*p, *t); }));
 }

@@ -77,6 +77,13 @@ typedef const char *Refusal(const Problem *p);
 /* Bytes of device memory that any kernel must move to solve `p`. key_lengths on the host, or NULL. */
 typedef double ByteCount(const Problem *p, const int *key_lengths);
 
+/* What a .cu file defines for the stage's table: LAUNCHER(name) { ... }, with the arguments named as above. */
+#ifdef __cplusplus
+#define LAUNCHER(name) extern "C" void name(const Problem *p, const Tensors *t, [[maybe_unused]] const Buffer *workspace)
+#define PLANNER(name) extern "C" int name([[maybe_unused]] const Problem *p, Buffer *workspace)
+#define PREDICTOR(name) extern "C" int name(const Problem *p, const int *key_lengths, Traffic *traffic)
+#endif
+
 enum { FP16 = 1 << DTYPE_FP16, BF16 = 1 << DTYPE_BF16, FP32 = 1 << DTYPE_FP32 };
 
 typedef struct {

@@ -7,6 +7,8 @@
 
 #include "stage.h"
 
+#include <string.h>
+
 static inline double round_up(double a, double b) {
     double tiles = (double)(long long)(a / b);
     return b * (tiles * b < a ? tiles + 1 : tiles);
@@ -47,34 +49,39 @@ static inline double walked_key_bytes(const Problem *p, const int *key_lengths, 
     return keys_loaded * p->head_dim * (double)dtype_bytes(p->dtype);
 }
 
+static inline int list_traffic(Traffic *traffic, const Traffic *all, int count) {
+    memcpy(traffic, all, (size_t)count * sizeof *all);
+    return count;
+}
+
 /* Queries outer, as walked_key_bytes has it: Q, O and LSE move once, K and V once for each tile of queries. */
 static inline int queries_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
                                         Traffic *traffic) {
     double key_bytes = walked_key_bytes(p, key_lengths, Br, Bc);
-    int i = 0;
-    traffic[i++] = (Traffic){kernel, "Q", query_bytes(p), 0};
-    traffic[i++] = (Traffic){kernel, "K", key_bytes, 0};
-    traffic[i++] = (Traffic){kernel, "V", key_bytes, 0};
-    traffic[i++] = (Traffic){kernel, "O", 0, query_bytes(p)};
-    traffic[i++] = (Traffic){kernel, "LSE", 0, row_bytes(p)};
-    return i;
+    const Traffic all[] = {
+        {kernel, "Q", query_bytes(p), 0},
+        {kernel, "K", key_bytes, 0},
+        {kernel, "V", key_bytes, 0},
+        {kernel, "O", 0, query_bytes(p)},
+        {kernel, "LSE", 0, row_bytes(p)},
+    };
+    return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
-/* 03_fa1 and the first variant of 04_fa2: keys outer, queries inner, O, l and m in workspace between the key tiles. A tile
- * of 32 rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. l and m of a row are read
- * by `readers` threads. */
-static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int readers,
-                                     Traffic *traffic) {
+/* Keys outer, queries inner, O, l and m in workspace between the key tiles. A tile of Br rows has as many steps as there are
+ * tiles of Bc keys that its last row sees, at least one. l and m of a row are read by `readers` threads. */
+static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
+                                     int readers, Traffic *traffic) {
     double row_steps = 0; /* summed over all rows */
     for (int b = 0; b < p->batch; b++)
-        for (int first_row = 0; first_row < p->seqlen_q; first_row += 32) {
-            int end = first_row + 32 < p->seqlen_q ? first_row + 32 : p->seqlen_q;
+        for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
+            int end = first_row + Br < p->seqlen_q ? first_row + Br : p->seqlen_q;
             int steps = (visible_keys(p, key_length(p, key_lengths, b), end - 1) + Bc - 1) / Bc;
             row_steps += (double)p->heads * (end - first_row) * (steps > 0 ? steps : 1);
         }
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, again = row_steps - (double)row_count(p);
     double key_bytes = all_keys(p, key_lengths) * D * e;
-    Traffic all[] = {
+    const Traffic all[] = {
         {kernel, "Q", row_steps * D * e, 0},
         {kernel, "K", key_bytes, 0},
         {kernel, "V", key_bytes, 0},
@@ -84,10 +91,7 @@ static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, c
         {kernel, "O", 0, query_bytes(p)},
         {kernel, "LSE", 0, row_bytes(p)},
     };
-    int count = sizeof all / sizeof *all;
-    for (int i = 0; i < count; i++)
-        traffic[i] = all[i];
-    return count;
+    return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
 #endif

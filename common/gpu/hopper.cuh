@@ -199,14 +199,16 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
 /* Tells the compiler that these registers change here, so that it moves no write of them down and no read of them up
  * across this place. Makes no instruction. */
 template <int Count> __device__ inline void changed(float (&d)[Count]) {
-#pragma unroll
-    for (int i = 0; i < Count; i++)
+    UNROLL for (int i = 0; i < Count; i++)
         asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int Steps> __device__ inline void changed(uint32_t (&a)[Steps][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * Steps; i++)
+    UNROLL for (int i = 0; i < 4 * Steps; i++)
         asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+template <int M, int N> __device__ inline void changed(float (&c)[M][N][4]) {
+    UNROLL for (int i = 0; i < 4 * M * N; i++)
+        asm volatile("" : "+f"(c[i / 4 / N][i / 4 % N][i % 4])::"memory");
 }
 template <typename... Registers> __device__ inline void wgmma_fence(Registers &...registers) {
     (changed(registers), ...);
@@ -331,8 +333,7 @@ template <typename E, int Rows, int Columns> struct Panels {
     /* Asks TMA for the tile that begins at this row and column of the map's matrix number `matrix`; its bytes count at
      * `full`. To be called by one thread. */
     __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
-#pragma unroll
-        for (int i = 0; i < bytes; i += panel_bytes)
+        UNROLL for (int i = 0; i < bytes; i += panel_bytes)
             tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
     }
 

@@ -217,8 +217,7 @@ template <typename F> __device__ inline void mma_m16n8k32(float (&c)[4], const u
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
     uint32_t a_low[4], a_high[4], b_low[2], b_high[2];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    UNROLL for (int i = 0; i < 4; i++)
         unpack_halves<F>(a[i], a_low[i], a_high[i]);
     unpack_halves<F>(b0, b_low[0], b_high[0]);
     unpack_halves<F>(b1, b_low[1], b_high[1]);
@@ -282,4 +281,23 @@ __device__ inline float exp2_approx(float x) {
 }
 
 #endif
+
+/* The mma of elements of type T: k = 16 of 16 bits, or 32 of 8. */
+template <typename T> __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (sizeof(T) == 1)
+        mma_m16n8k32<T>(c, a, b0, b1);
+    else
+        mma_m16n8k16<T>(c, a, b0, b1);
+}
+
+/* ---- four floats at once -------------------------------------------------------------------------------------------------
+ * 16 bytes of fp32, aligned to 16 bytes; or, rounded to T, 8 bytes aligned to 8. */
+__device__ inline float4 load_4(const float *from) { return *reinterpret_cast<const float4 *>(from); }
+__device__ inline void store_4(float *to, float4 x) { *reinterpret_cast<float4 *>(to) = x; }
+template <typename T> __device__ inline void store_4(T *to, float4 x) {
+    *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
+}
+__device__ inline float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ inline float4 operator*(float a, float4 b) { return make_float4(a * b.x, a * b.y, a * b.z, a * b.w); }
+
 #endif

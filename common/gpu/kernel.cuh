@@ -94,6 +94,26 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+/* Before a loop whose turns are written out, so that arrays indexed by its counter stay in registers. */
+#define UNROLL _Pragma("unroll")
+
+/* What a query head has: its matrices of Q and O, [queries][D], its rows of LSE, and K and V of the key/value head that it reads. */
+template <typename T> struct HeadTensors {
+    const T *q, *k, *v;
+    T *o;
+    float *lse;
+    int queries, keys; /* as many keys as exist for its batch entry */
+    size_t first_row;  /* its first row among those of all heads */
+};
+/* batch_head: the head's number, counted through the batch. */
+template <typename T> __device__ inline HeadTensors<T> head_tensors(const Problem &p, const Tensors &t, int batch_head) {
+    const int batch = batch_head / p.heads, head = batch_head % p.heads;
+    const size_t queries = query_head_offset(&p, batch, head), keys = key_head_offset(&p, batch, kv_head_of(&p, head));
+    const size_t first_row = (size_t)batch_head * p.seqlen_q;
+    return {(const T *)t.q + queries, (const T *)t.k + keys, (const T *)t.v + keys, (T *)t.o + queries,
+            t.lse + first_row, p.seqlen_q, key_length(&p, t.key_lengths, batch), first_row};
+}
+
 /* The one-dimensional grid that has a thread for each of `count` elements; the x dimension takes up to 2^31 - 1 blocks. */
 inline dim3 blocks_for(size_t count, int threads) { return dim3((unsigned)((count + threads - 1) / threads)); }
 

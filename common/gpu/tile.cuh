@@ -55,10 +55,8 @@ __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, 
     static_assert(Threads % across == 0 && Rows % down == 0, "every thread copies the same number of chunks");
     const int row = thread / across, chunk = thread % across;
     const T *from = matrix + (size_t)(first_row + row) * pitch + 8 * chunk;
-#pragma unroll
-    for (int r = 0; r < Rows; r += down)
-#pragma unroll
-        for (int c = 0; c < D / 8; c += across)
+    UNROLL for (int r = 0; r < Rows; r += down)
+        UNROLL for (int c = 0; c < D / 8; c += across)
             cp_async_16(tile.chunk(row + r, chunk + c), from + (size_t)r * pitch + 8 * c, first_row + row + r < row_end);
     cp_async_commit();
 }
@@ -97,17 +95,24 @@ __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D>
     ldmatrix_x4_trans(b, tile.chunk(16 * inner, lane % 16, lane / 16, n / 8));
 }
 
-/* The way back, each warp for itself: copies rows row .. row + Count - 1 of the tile to `matrix` (row-major, D columns), where
- * they are rows first_row + row and on; rows from row_end on do not exist. A lane stores 16 bytes and a warp whole rows, where
- * accumulators of mma hold 4 bytes a lane. The caller puts a __syncwarp between filling the tile and this. */
-template <int Count, typename T, int Rows, int D>
-__device__ inline void store_rows(T *matrix, int first_row, int row_end, Tile<T, Rows, D> &tile, int row) {
-    constexpr int chunks = D / 8;
-    for (int i = threadIdx.x % 32; i < Count * chunks; i += 32) {
-        const int r = row + i / chunks, chunk = i % chunks;
-        if (first_row + r < row_end)
-            store_16(matrix + (size_t)(first_row + r) * D + 8 * chunk, load_16(tile.chunk(r, chunk)));
-    }
+/* Stores 32 columns of a row that a quad has as four pieces of 8: x[i] is the lane's two columns of piece i, `to` where the first
+ * piece goes, aligned to 16 bytes. A lane alone would store 4 bytes of each piece. So the four exchange parts, lane c gives its part
+ * of piece i to lane i, and each stores a whole piece, 16 bytes. That takes two rounds, with the lane at distance 1 and at
+ * distance 2. All lanes of the warp call it, also those whose row does not exist. */
+template <typename T> __device__ inline void store_quad(T *to, uint32_t (&x)[4], bool exists) {
+    const int c = threadIdx.x % 4;
+    UNROLL for (int distance = 1; distance <= 2; distance *= 2)
+        UNROLL for (int i = 0; i < 4; i++)
+            if (!(i & distance)) { /* of the pieces i and i + distance, a lane keeps the one on its own side */
+                const bool upper = c & distance;
+                const uint32_t other = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + distance], distance);
+                if (upper)
+                    x[i] = other;
+                else
+                    x[i + distance] = other;
+            }
+    if (exists)
+        store_16(to + 8 * c, uint4{x[0], x[1], x[2], x[3]});
 }
 
 #endif

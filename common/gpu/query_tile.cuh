@@ -1,0 +1,28 @@
+/* query_tile.cuh - which query tile of which head a block works on, and how far it sees: the order of the blocks of the fast kernels. */
+#ifndef FA_QUERY_TILE_CUH
+#define FA_QUERY_TILE_CUH
+
+#include "kernel.cuh"
+
+/* Br queries of one head, and how far they see. */
+struct QueryTile {
+    int batch_head, kv_matrix; /* the head's number in Q and O, the K/V head's in K and V: through the batch */
+    int first_row, keys;       /* its first query; the keys that the batch entry has */
+    int key_tiles;             /* of Bc keys, up to the last one that its last row sees */
+    int whole_tiles;           /* those that its first row sees whole: they need no mask */
+};
+
+/* Query tile number i in the order of work. Heads come in groups of `together` heads. Within a group the last query tile of
+ * every head comes first: under a causal mask it sees the most keys, and a long tile that starts late keeps the whole chip
+ * waiting. Few heads make a group, because blocks that work on the same head share its K and V through L2. */
+__device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths, int together, int i, int Br, int Bc) {
+    const int query_tiles = ceil_div(p.seqlen_q, Br), first_head = i / (together * query_tiles) * together;
+    const int heads = min(together, p.batch * p.heads - first_head), turn = i - first_head * query_tiles;
+    const int batch_head = first_head + turn % heads, first_row = (query_tiles - 1 - turn / heads) * Br;
+    const int batch = batch_head / p.heads, keys = key_length(&p, key_lengths, batch);
+    return {batch_head, batch * p.kv_heads + kv_head_of(&p, batch_head % p.heads), first_row, keys,
+            ceil_div(visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1), Bc),
+            visible_keys(&p, keys, first_row) / Bc};
+}
+
+#endif

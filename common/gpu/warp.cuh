@@ -1,0 +1,144 @@
+/* warp.cuh - words for tiles: what a warp does to its part of S and O in the kernels on tensor cores. warpgroup.cuh has the
+ * same words for the four warps of a warpgroup. 01_tiled/mma spells out what they stand for, fragment by fragment; from
+ * 02_online_softmax on kernels use the words, and what a kernel adds of its own stands in the kernel.
+ *
+ *     add_abt       C += A B^T     two tiles in shared memory             S = Q K^T
+ *     add_ab        C += A B       A from registers, B a tile             O += P V
+ *     each          every element of an accumulator                       scaling, rescaling
+ *     each_row      every element of one row
+ *     row_max       the largest element of a row
+ *     mask          scores of keys that a row does not see become -inf
+ *     store_rows    rows of an accumulator to device memory
+ *     write_output  the end of a row: O / l, and LSE
+ *
+ * An accumulator float c[M][N][4] has 16 M rows and 8 N columns, M x N pieces of 16 x 8 as mma makes them (instructions.cuh
+ * draws one). A lane has 2 M of the rows: its row number r is row 8 r + lane / 4. What belongs to a row, like m and l, is kept
+ * as [2 M]. The four lanes 4i .. 4i + 3, a *quad*, share their rows; of each row a lane has columns 2 (lane % 4) and the
+ * next of every eight.
+ */
+#ifndef FA_WARP_CUH
+#define FA_WARP_CUH
+
+#include "softmax.cuh"
+#include "tile.cuh"
+
+/* Where the lane's row number r is among the warp's rows. */
+__device__ inline int row_of(int r) { return 8 * r + threadIdx.x % 32 / 4; }
+
+/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies. */
+template <typename T, typename Stored, int M, int N, int ARows, int BRows, int D>
+__device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_tile, int row, Tile<Stored, BRows, D> &b_tile,
+                               int column) {
+    UNROLL for (int d = 0; d < D / 16; d++) {
+        uint32_t a[M][4], b[4];
+        UNROLL for (int i = 0; i < M; i++)
+            load_a_fragment(a[i], a_tile, row + 16 * i, d);
+        UNROLL for (int n = 0; n < N; n += 2) {
+            load_b_fragments(b, b_tile, column + 8 * n, d);
+            UNROLL for (int i = 0; i < M; i++) {
+                mma<T>(c[i][n], a[i], b[0], b[1]);
+                mma<T>(c[i][n + 1], a[i], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* C += A B for 16 columns of A, as operands, and the 16 rows of b_tile from 16 inner on. */
+template <typename T, int M, int N, int BRows, int D>
+__device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], Tile<T, BRows, D> &b_tile, int inner,
+                                int column = 0) {
+    UNROLL for (int n = 0; n < N; n += 2) {
+        uint32_t b[4];
+        load_b_fragments_trans(b, b_tile, inner, column + 8 * n);
+        UNROLL for (int i = 0; i < M; i++) {
+            mma<T>(c[i][n], a[i], b[0], b[1]);
+            mma<T>(c[i][n + 1], a[i], b[2], b[3]);
+        }
+    }
+}
+
+/* C += f(A) B. A is an accumulator; f(element, r), rounded to T, is its element as an operand, made just before it is multiplied.
+ * B is as many rows of b_tile, `row` .., as A has columns. */
+template <typename T, int M, int K, int N, int BRows, int D, typename F>
+__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row, F f) {
+    UNROLL for (int k = 0; k < K / 2; k++) {
+        uint32_t operand[M][4];
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int j = 0; j < 4; j++) { /* a quarter of the operand: j % 2 is 8 rows down, j / 2 is 8 columns right */
+                const float *pair = &a[i][2 * k + j / 2][2 * (j % 2)];
+                const int r = 2 * i + j % 2;
+                operand[i][j] = pack_pair<T>(f(pair[0], r), f(pair[1], r));
+            }
+        add_step(c, operand, b_tile, row / 16 + k);
+    }
+}
+template <typename T, int M, int K, int N, int BRows, int D>
+__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row) {
+    add_ab(c, a, b_tile, row, [](float x, int) { return x; });
+}
+
+/* f(element) for each of the lane's elements in its row number r. */
+template <int M, int N, typename F> __device__ inline void each_row(float (&c)[M][N][4], int r, F f) {
+    UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int j = 0; j < 2; j++)
+            f(c[r / 2][n][2 * (r % 2) + j]);
+}
+
+/* f(element, r) for each of the lane's elements. */
+template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N][4], F f) {
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        each_row(c, r, [&](float &x) { f(x, r); });
+}
+
+/* The largest element of row number r, over all columns: all four lanes of the quad get it. */
+template <int M, int N> __device__ inline float row_max(float (&s)[M][N][4], int r) {
+    float largest = -INFINITY;
+    each_row(s, r, [&](float x) { largest = fmaxf(largest, x); });
+    return quad_max(largest);
+}
+
+/* Scores of keys that a row does not see become -inf. The first row and column of `s` are query `row` and key `column`. */
+template <int M, int N>
+__device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int row, int column) {
+    const int first = column + 2 * (threadIdx.x % 4); /* of the lane's columns */
+    UNROLL for (int r = 0; r < 2 * M; r++) {
+        const int visible = visible_keys(&p, keys, row + row_of(r));
+        UNROLL for (int n = 0; n < N; n++)
+            UNROLL for (int j = 0; j < 2; j++) {
+                float &score = s[r / 2][n][2 * (r % 2) + j];
+                score = first + 8 * n + j < visible ? score : -INFINITY;
+            }
+    }
+}
+
+/* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from row_end on
+ * do not exist. */
+template <int D, typename T, int M, int N>
+__device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], const float (&factor)[2 * M]) {
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        UNROLL for (int n = 0; n < N; n += 4) {
+            uint32_t x[4];
+            UNROLL for (int i = 0; i < 4; i++) {
+                const float *pair = &c[r / 2][n + i][2 * (r % 2)];
+                x[i] = pack_pair<T>(factor[r] * pair[0], factor[r] * pair[1]);
+            }
+            store_quad(to + (size_t)(row + row_of(r)) * D + 8 * n, x, row + row_of(r) < row_end);
+        }
+}
+
+/* The end: O / l, and LSE = m + ln l, of queries `row` .. of a head. l is the lane's own part of the sum, m is in units of `unit`:
+ * 1, or ln 2 where exponents are of 2. A row that sees no key has l = 0: O = 0 and LSE = -inf. */
+template <typename T, int M, int N>
+__device__ inline void write_output(const HeadTensors<T> &head, int row, const float (&o)[M][N][4], const float (&m)[2 * M],
+                                    const float (&l)[2 * M], float unit = 1) {
+    float inverse[2 * M];
+    UNROLL for (int r = 0; r < 2 * M; r++) {
+        const float sum = quad_sum(l[r]);
+        inverse[r] = sum > 0 ? 1 / sum : 0;
+        if (threadIdx.x % 4 == 0 && row + row_of(r) < head.queries)
+            head.lse[row + row_of(r)] = sum > 0 ? m[r] * unit + logf(sum) : -INFINITY;
+    }
+    store_rows<8 * N>(head.o, row, head.queries, o, inverse);
+}
+
+#endif
