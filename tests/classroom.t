@@ -94,6 +94,8 @@ is($run->{code}, 1, 'compare: a crash is a failure');
 like($run->{out}, qr/^08_crash +ended by signal 11: last words$/m, 'compare: which says how it ended');
 like($run->{out}, qr/^08_large\/slow +forward +out of memory: needs "9.00" GiB, which is more$/m, 'compare: out of memory is a line');
 like($run->{out}, qr/^00_naive +forward +[\d.]+ (us|ms|s) /m, 'compare: and the stages after them run');
+$run = run($compare, fake_stage('08_outside', 'print STDERR "kernel f, block (0,0,0), thread 0: gone\n"; my ($ok, $code) = ("true", 2);'), '--');
+like($run->{out}, qr/^08_outside +exit code 2: kernel f, .*: gone\n\nFAIL  broken: 08_outside\n\z/ms, 'compare: a kernel that ends the program is a failure');
 $run = run($compare, $wrong, '--', '--seqlen', 16);
 like($run->{out}, qr/\nFAIL  disagree: 08_wrong\/slow\n\z/, 'compare: who disagrees');
 is($run->{code}, 1, 'compare: exit code 1 then');
@@ -371,6 +373,10 @@ Seen by the stage's program, though not with its usual options: right for .*, wr
     O\[/s, 'a bug is shown, run, and seen') or diag($run->{out}, $run->{err});
 my ($sum) = $list =~ /^(\S+) +01_tiled\/mma\.cu +last key tile skipped$/m;
 like(run($planter, $sum)->{out}, qr/\nFAIL .*\n\nSeen by the stage's program: wrong for one query and one key\.\n/s, 'a bug that the usual options show');
+my ($tail) = $list =~ /^(\S+) +00_naive\/naive\.cu +tail elements written past the end$/m;
+like(run($planter, $tail)->{out}, qr/wrong for one query and one key\.
+    kernel naive_output<T>, block \(0,0,0\), thread 128: 0x\w+ is in no tensor; .*
+  See it again: /, 'a bug that ends the program');
 is(read_text('00_naive/naive.cu'), $naive, 'and the tree is as it was');
 chdir $root;
 

@@ -229,7 +229,7 @@ static void print_stage(const char *stage, Command run) {
         agree += is(row, "ok", "true") && !is(row, "direction", "both") && !is(row, "variant", "00_naive");
     }
 
-    if (run.signal || run.code > 2 || (run.code == 1 && !bad)) {
+    if (run.signal || run.code > 2 || (run.code == 1 && !bad) || strncmp(run.reason, "kernel ", 7) == 0) {
         print_text("%-30s %s %d%s%s\n", stage, run.signal ? "ended by signal" : "exit code",
                    run.signal ? run.signal : run.code, *run.reason ? ": " : "", run.reason);
         add(broken, stage);
