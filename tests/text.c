@@ -76,18 +76,32 @@ static void test_locales(void) {
 
 static void two_steps(void) {
     show_progress("%s ...", "one");
+    usleep(1500000);
     show_progress("%s ...", "two");
+    usleep(1000000);
     end_progress();
+    end_progress();
+}
+static void at_once(void) {
+    show_progress("%s ...", "one");
     end_progress();
 }
 static void fails(void) {
     show_progress("%s ...", "one");
+    usleep(1500000);
     program_is("it");
     cannot_run("cannot");
 }
 
-/* What a terminal gets of a function's stdout and stderr, or of stderr alone, with TERM=type. */
-static const char *on_terminal(const char *type, int stdout_too, void (*run)(void)) {
+static void one_step(void *unused) {
+    (void)unused;
+    show_progress("%s ...", "one");
+    usleep(1500000);
+    end_progress();
+}
+
+/* What a terminal gets of a function's stderr with TERM=type. */
+static const char *on_terminal(const char *type, void (*run)(void)) {
     static char text[1000];
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
@@ -96,7 +110,6 @@ static const char *on_terminal(const char *type, int stdout_too, void (*run)(voi
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        dup2(stdout_too ? slave : open("/dev/null", O_WRONLY), STDOUT_FILENO);
         dup2(slave, STDERR_FILENO);
         setenv("TERM", type, 1);
         run();
@@ -113,23 +126,26 @@ static const char *on_terminal(const char *type, int stdout_too, void (*run)(voi
 static void test_progress(void) {
     static const struct {
         const char *type;
-        int stdout_too;
         void (*run)(void);
         const char *want, *name;
     } cases[] = {
-        {"xterm", 1, two_steps, "one ...\r\033[Ktwo ...\r\033[K", "progress: each line wipes out the one before"},
-        {"dumb", 1, two_steps, "", "TERM=dumb: none"},
-        {"xterm", 0, two_steps, "", "stdout is not a terminal: none"},
-        {"xterm", 1, fails, "one ...\r\033[Kit: cannot\r\n", "a message takes its place, and ends in a newline"},
-        {"dumb", 1, fails, "it: cannot\r\n", "TERM=dumb: the message alone"},
+        {"xterm", two_steps, "\r\033[Kone ... 1 s\r\033[Ktwo ... 2 s\r\033[K",
+         "progress: a line, drawn anew each second, and wiped off"},
+        {"xterm", at_once, "", "nothing within a second"},
+        {"xterm", fails, "\r\033[Kone ... 1 s\r\033[Kit: cannot\r\n", "a message takes its place, and ends in a newline"},
+        {"dumb", fails, "it: cannot\r\n", "TERM=dumb: the message alone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *got = on_terminal(cases[i].type, cases[i].stdout_too, cases[i].run);
+        const char *got = on_terminal(cases[i].type, cases[i].run);
         if (!got)
             ok(1, "# SKIP there is no terminal to be had");
         else if (!ok(strcmp(got, cases[i].want) == 0, "%s", cases[i].name))
             diag("got %s", got);
     }
+    setenv("TERM", "xterm", 1);
+    char *text = captured(STDERR_FILENO, one_step, NULL);
+    ok(!*text, "stderr is not a terminal: none");
+    free(text);
 }
 
 int main(void) {
