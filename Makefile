@@ -100,6 +100,13 @@ $(IS_COMMIT) $(IS_FLAGS):
 $(OUT)/common/harness/records.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
 $(OUT)/common/harness/records.c.o: $(IS_COMMIT)
 
+# What an H200 took, for the table on the CPU device. Without these files there is nothing to tell.
+RECORDS := $(wildcard $(addprefix notes/results/nvidia-h200/,machine.tsv $(addsuffix .jsonl,ladder backward fp8 decode)))
+$(OUT)/recorded.h: common/classroom/rows.awk common/harness/recorded.awk $(RECORDS)
+	@mkdir -p $(@D) && awk $(patsubst %,-f %,$(filter %.awk,$^)) $(RECORDS) /dev/null >$@
+$(OUT)/common/harness/table.c.o: CFLAGS += -I$(OUT)
+$(OUT)/common/harness/table.c.o: $(OUT)/recorded.h
+
 $(OUT)/%.c.o: %.c $(IS_FLAGS)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
@@ -161,8 +168,8 @@ PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE
            prove $(if $(filter dumb,$(or $(TERM),dumb)),--nocolor) --exec '' --jobs $(if $(on_gpu),1,$(JOBS))
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
-# What of the device tests/figures.c has of its own: the clock, above all. And it says when stdout is a terminal.
-$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc device_count_only isatty
+# What of the device tests/figures.c has of its own: the clock, above all. And it notes what a terminal would be told.
+$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc show_progress end_progress
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 

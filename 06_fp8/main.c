@@ -2,7 +2,7 @@
 #include "fp8.h"
 
 extern Launcher fp8_mma, fp8_wgmma;
-extern Predictor fp8_mma_traffic, fp8_wgmma_traffic;
+extern Predictor fp8_quantise_traffic, fp8_mma_traffic, fp8_wgmma_traffic;
 
 const Stage stage = {
     .name = "06_fp8",
@@ -16,10 +16,12 @@ const Stage stage = {
     .variants = {
         {.name = "mma", .idea = "04_fa2/tuned with 8-bit operands, on every chip", .launch = fp8_mma, .plan = fp8_plan,
          .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
-         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .prepared_values = fp8_mma_prepared_values},
+         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .predict_prepare = fp8_quantise_traffic,
+         .prepared_values = fp8_mma_prepared_values},
         {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
          .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1,
-         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .prepared_values = fp8_wgmma_prepared_values},
+         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .predict_prepare = fp8_quantise_traffic,
+         .prepared_values = fp8_wgmma_prepared_values},
     },
 };
 

@@ -19,7 +19,7 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
 
 /* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a
  * block its tile's scale. */
-static int quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double D = p->head_dim, threads = 256; /* row_tile.cuh: THREADS */
     const double q_tiles = (double)q_scale_offset(p, p->batch, 0), k_tiles = (double)k_scale_offset(p, p->batch, 0);
     const double q_bytes = query_bytes(p), k_bytes = stored_keys(p, key_lengths) * D * (double)dtype_bytes(p->dtype);
@@ -83,7 +83,7 @@ static int attention_traffic(const Problem *p, const int *key_lengths, const cha
                 rows += p->heads * (visible_keys(p, keys, row) > 0);
         }
     const double D = p->head_dim;
-    int i = quantise_traffic(p, key_lengths, traffic);
+    int i = 0;
     traffic[i++] = (Traffic){kernel, "Q8", queries * D, 0};
     traffic[i++] = (Traffic){kernel, "K8", keys_loaded * D, 0};
     traffic[i++] = (Traffic){kernel, "VT8", tiles * Bc * D, 0};

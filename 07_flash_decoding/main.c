@@ -3,7 +3,7 @@
 
 extern Launcher decode_one_block, decode_split_k, decode_equal_shares;
 extern Planner decode_split_k_plan, decode_equal_shares_plan;
-extern Predictor decode_one_block_traffic, decode_split_k_traffic, decode_equal_shares_traffic;
+extern Predictor cache_fill_traffic, decode_one_block_traffic, decode_split_k_traffic, decode_equal_shares_traffic;
 extern ByteCount decode_bytes;
 
 static const char *split_k_refuses(const Problem *p) {
@@ -19,12 +19,10 @@ static const char *others_refuse(const Problem *p) {
                                                           : split_k_refuses(p);
 }
 
-/* Unless told otherwise these have as many blocks as run at the same time. */
-static int fills_device(const Problem *p) { return !p->settings[SPLITS] && !p->settings[SPLIT_SIZE]; }
-
 /* Every variant reads either cache. */
 #define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .min_bf16_capability = 80, .max_seqlen_q = 16
-#define FILLS_CACHE .prepare_name = "fill cache", .prepares = cache_wanted, .prepare = cache_fill, .prepared_values = cache_prepared_values
+#define FILLS_CACHE .prepare_name = "fill cache", .prepares = cache_wanted, .prepare = cache_fill, \
+                    .predict_prepare = cache_fill_traffic, .prepared_values = cache_prepared_values
 
 const Stage stage = {
     .name = "07_flash_decoding",
@@ -43,10 +41,10 @@ const Stage stage = {
         {.name = "one_block", .idea = "one block a head walks over its keys, as in FlashAttention-2", TAKES, FILLS_CACHE,
          .launch = decode_one_block, .plan = cache_plan, .predict = decode_one_block_traffic, .refuses = others_refuse},
         {.name = "split_k", .idea = "a head's keys in pieces, a block each; a second kernel merges them by LSE", TAKES, FILLS_CACHE,
-         .launch = decode_split_k, .plan = decode_split_k_plan, .predict = decode_split_k_traffic, .fills_device = fills_device, .refuses = split_k_refuses},
+         .launch = decode_split_k, .plan = decode_split_k_plan, .predict = decode_split_k_traffic, .refuses = split_k_refuses},
         {.name = "equal_shares", .idea = "all keys in equal shares for the blocks on the chip, merged in the same launch", TAKES,
          FILLS_CACHE, .launch = decode_equal_shares, .plan = decode_equal_shares_plan,
-         .predict = decode_equal_shares_traffic, .fills_device = fills_device, .refuses = others_refuse},
+         .predict = decode_equal_shares_traffic, .refuses = others_refuse},
     },
 };
 

@@ -14,7 +14,7 @@ double decode_bytes(const Problem *p, const int *key_lengths) {
 }
 
 /* Filling the 8-bit cache: K and V read twice. Each of the 256 threads of a block reads the 32 maxima of its head. */
-static int fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const char *largest = "cache_largest", *fill = "cache_fill_kernel";
     double heads = (double)p->batch * p->kv_heads, slices = 2 * heads * 32, elements = (double)key_elements(p);
     double keys = all_keys(p, key_lengths) / p->heads * p->kv_heads * p->head_dim * (double)dtype_bytes(p->dtype);
@@ -36,7 +36,7 @@ static int fill_traffic(const Problem *p, const int *key_lengths, Traffic *traff
 static int walk_traffic(const char *kernel, const Problem *p, const int *key_lengths, double walks, double rows,
                         Traffic *traffic) {
     Work w = work_of(p);
-    int e4m3 = p->settings[KV_CACHE], i = e4m3 ? fill_traffic(p, key_lengths, traffic) : 0;
+    int e4m3 = p->settings[KV_CACHE], i = 0;
     double keys = w.row_tiles * cache_bytes(p, key_lengths), readers = p->dtype == DTYPE_FP32 ? w.tile_keys : w.warps;
     traffic[i++] = (Traffic){kernel, "Q", readers * rows * p->head_dim * (double)dtype_bytes(p->dtype), 0};
     traffic[i++] = (Traffic){kernel, e4m3 ? "K cache" : "K", keys, 0};

@@ -5,12 +5,6 @@ extern Launcher fa3_wgmma, fa3_specialised, fa3_overlapped;
 extern Planner fa3_overlapped_plan;
 extern Predictor fa3_wgmma_traffic, fa3_specialised_traffic, fa3_overlapped_traffic;
 
-/* A block a multiprocessor: blocks draw query tiles until none are left. */
-static int fills_device(const Problem *p) {
-    (void)p;
-    return 1;
-}
-
 const Stage stage = {
     .name = "08_fa3",
     .idea = "asynchrony: copies and products that run by themselves, warps with roles",
@@ -22,7 +16,7 @@ const Stage stage = {
          .launch = fa3_specialised, .predict = fa3_specialised_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1},
         {.name = "overlapped", .idea = "products run under the softmax, warpgroups take turns; tuned",
-         .launch = fa3_overlapped, .plan = fa3_overlapped_plan, .predict = fa3_overlapped_traffic, .fills_device = fills_device,
+         .launch = fa3_overlapped, .plan = fa3_overlapped_plan, .predict = fa3_overlapped_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1},
     },
 };

@@ -99,15 +99,15 @@ typedef struct {
     int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
     int max_seqlen_q;        /* 0: any */
     int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
-    int (*fills_device)(const Problem *p); /* NULL: no; or whether its grid has as many blocks as the device takes at once */
-    Refusal *refuses;                      /* NULL: any settings go together */
-    int eight_bits;                        /* 1: its products have 8-bit factors, for which the chip has another peak */
-    int same_bits; /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
+    Refusal *refuses;        /* NULL: any settings go together */
+    int eight_bits;          /* 1: its products have 8-bit factors, for which the chip has another peak */
+    int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
 
     /* A variant that changes its inputs first; NULL in all others. */
     const char *prepare_name;          /* of the table row with the time of `prepare`: "quantise" */
     int (*prepares)(const Problem *p); /* NULL: always; or whether it does, with these settings */
     Launcher *prepare;                 /* Q, K, V to workspace; launch then reads them there only */
+    Predictor *predict_prepare;        /* the traffic of its kernels; `predict` has that of launch's */
     PreparedValues *prepared_values;
 } Variant;
 

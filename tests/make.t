@@ -30,6 +30,7 @@ my $before = files();
 my @naive = ('00_naive', 'DEVICE=cpu', "OUT=$out", 'KERNEL_OPTIMISE=-O1');
 like(make(@naive), qr/^\Q$out\E\/00_naive\/00_naive is built for the CPU device: as asked$/m, 'an absolute OUT: it says where the program is');
 ok(-x "$out/00_naive/00_naive", 'and there it is');
+unlike(`'$out/00_naive/00_naive' --seqlen 8`, qr/^recorded/m, 'without result files it tells nothing of a GPU');
 is(files(), $before, 'the tree is as it was');
 is(would_compile(@naive), 0, 'built: nothing is compiled again');
 

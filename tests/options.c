@@ -177,32 +177,6 @@ static void test_together(void) {
         ok(same_problem(&o.problem, &want), "'%s' %s", cases[i].line, cases[i].is_cpu ? "on the CPU device" : "on a GPU");
         options_free(&o);
     }
-    static const struct {
-        const char *line;
-        Problem want;
-    } on_gpu[] = {
-        {"--causal --dtype bf16 --pieces 7",
-         {.batch = 4,
-          .heads = 16,
-          .kv_heads = 16,
-          .seqlen_q = 4096,
-          .seqlen_k = 4096,
-          .head_dim = 128,
-          .dtype = DTYPE_BF16,
-          .causal = 1,
-          .settings = {7}}},
-        {"--head-dim 64", {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
-        {"--seqlen-k 64", {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 64, .head_dim = 64}},
-        {"--lengths 64", {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
-    };
-    for (size_t i = 0; i < sizeof on_gpu / sizeof *on_gpu; i++) {
-        Options given = parse(&stage, on_gpu[i].line);
-        options_select(&given, 0, 1);
-        Problem got = options_on_gpu(&given), want = on_gpu[i].want;
-        want.scale = 1 / sqrtf((float)want.head_dim);
-        ok(same_problem(&got, &want), "'%s', as a GPU would run it: its own shape where none is given", on_gpu[i].line);
-        options_free(&given);
-    }
     Options o = parse(&stage, "--scale 3 --batch 3 --lengths 9 --seqlen 9");
     options_select(&o, 0, 1);
     ok(o.problem.scale == 3 && o.key_lengths[0] == 9 && o.key_lengths[1] == 9 && o.key_lengths[2] == 9,

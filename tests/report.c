@@ -50,7 +50,7 @@ static const Problem P = {
     .batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 500, .seqlen_k = 1000, .head_dim = 64, .scale = 0.125f};
 #define REPORT(...)                                                                                                         \
     {                                                                                                                       \
-        .report = {.problem = &P, .gpu_problem = P, .device = &device, .options = &options, __VA_ARGS__ }                   \
+        .report = {.problem = &P, .device = &device, .options = &options, __VA_ARGS__ }                                     \
     }
 
 static Comparison comparison(const char *tensor, int is_ok, double error, double allowed) {
@@ -156,7 +156,7 @@ static void test_narrow(void) {
     setenv("LC_ALL", "C.UTF-8", 1);
 }
 
-/* On the CPU device: nothing that the clock says about speed, but what a GPU would do, on a problem of its own. */
+/* On the CPU device: nothing that the clock says about speed, but bytes. */
 static void test_cpu(void) {
     DeviceProperties cpu = {.name = "A processor", .platform = "CPU device", .is_cpu = 1};
     Row rows[] = {
@@ -167,38 +167,24 @@ static void test_cpu(void) {
          .runs = 9,
          .iqr_ms = 5,
          .gpu_bytes = 1e6,
-         .gpu_blocks = 66,
          .peak_tflops = 1,
          .speed_ratio = 1},
-        {.name = "09_test/short", .latency_ms = 45.6, .tensor_bytes = 1024, .gpu_bytes = 264 * 1024, .gpu_blocks = 1320},
-        {.name = "09_test/a_long_name",
-         .latency_ms = 45.6,
-         .tensor_bytes = 1024,
-         .gpu_bytes = 132 * 1024,
-         .fills_device = 1},
-        {.name = "09_test/edges", .latency_ms = 78.9, .tensor_bytes = 1024},
+        {.name = "09_test/a_long_name", .latency_ms = 45.6, .tensor_bytes = 1024, .gpu_bytes = 264 * 1024},
+        {.name = "09_test/edges", .latency_ms = 78.9, .tensor_bytes = 1024, .gpu_bytes = NAN},
     };
     Job job = REPORT(.stage = &plain, .task = &forward_task);
     job.report.device = &cpu;
-    job.report.gpu_problem =
-        (Problem){.batch = 1, .heads = 2, .kv_heads = 1, .seqlen_q = 100, .seqlen_k = 10, .head_dim = 64};
     job.rows = rows;
-    job.count = 4;
-    prints(
-        job,
-        "device   A processor · CPU device\n"
-        "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
-        "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
-        "GPU      what a GPU does with these options: batch 1 · heads 2/1 · seqlen 100×10 · head_dim 64\n"
-        "         another problem than above, of the size that suits a GPU: only moves to each SM are of it\n"
-        "         moves: bytes asked of device memory; blocks/SMs: of the grid, for the 132 multiprocessors of an H200;\n"
-        "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can be\n"
-        "variant             simulated GPU: moves FLOPs/byte blocks/SMs  each SM  tensors + workspace    error / allowed\n"
-        "00_naive              12.3 ms    977 KiB       0.51     66/132 14.8 KiB         1.00 KiB + 0      not validated\n"
-        "09_test/short         45.6 ms    264 KiB       1.89   1320/132 2.00 KiB         1.00 KiB + 0      not validated\n"
-        "09_test/a_long_name   45.6 ms    132 KiB       3.79 fills them 1.00 KiB         1.00 KiB + 0      not validated\n"
-        "09_test/edges         78.9 ms          -          -          -        -         1.00 KiB + 0      not validated\n",
-        "the table on the CPU device");
+    job.count = 3;
+    prints(job,
+           "device   A processor · CPU device\n"
+           "problem  forward · batch 1 · heads 4/2 · seqlen 500×1000 · head_dim 64 · fp16 · full\n"
+           "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+           "variant             simulated bytes moved FLOPs/byte  tensors + workspace    error / allowed\n"
+           "00_naive              12.3 ms     977 KiB        512         1.00 KiB + 0      not validated\n"
+           "09_test/a_long_name   45.6 ms     264 KiB       1894         1.00 KiB + 0      not validated\n"
+           "09_test/edges         78.9 ms           -          -         1.00 KiB + 0      not validated\n",
+           "the table on the CPU device");
     job.report.task = &decoding_task; /* in place of GB/s, too, and without a remark on the simulator's noise */
     job.end = 1;
     prints(job, "not validated\nnot validated\n", "no remark on the simulator's noise");
@@ -333,7 +319,6 @@ static void test_machines(void) {
                .iqr_ms = 0.025, /* 5 % */
                .peak_tflops = 2,
                .gpu_bytes = 512,
-               .gpu_blocks = 7,
                .tensor_bytes = 3,
                .workspace_bytes = 5,
                .validated = 1,
@@ -353,7 +338,6 @@ static void test_machines(void) {
         "\"inputs\": \"x/y\", \"seed\": null, \"l2\": \"cold\", \"iters\": null, \"runs\": 5, \"latency_ms\": 0.5, "
         "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"percent_of_peak\": 51.2, "
         "\"gbps\": 0.004, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"gpu_bytes\": 512, \"gpu_flops_per_byte\": 1000000, "
-        "\"gpu_blocks\": 7, "
         "\"read_gbps\": null, \"copy_gbps\": null, "
         "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
         "\"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": \"",
@@ -392,11 +376,11 @@ static void test_machines(void) {
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
            "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
-           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,gpu_blocks,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
+           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
            "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,33,0.125,"
-           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,,,,50,40,,0.25,,,,"
+           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,,,50,40,,0.25,,,,"
            "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
            "CSV: commas and quotes; a row with a note has no latency");
     options.load = "a\nb";
@@ -412,7 +396,7 @@ static void test_machines(void) {
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
            "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
-           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,gpu_blocks,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
+           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
            "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,,0.125,,outliers,"

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# stages.t - what all stages print alike: lines of 120 places, the same fields, what a GPU would do, how long a run will take.
+# stages.t - what all stages print alike: lines of 120 places, the same fields, bytes by formula, what a GPU took.
 use strict;
 use warnings;
 use utf8;
@@ -42,34 +42,38 @@ for my $stage (stages()) {
     }
 }
 
-# ---- what a GPU would do: where no shape is given, on the one that it takes. Blocks as in the notes: a head each; 32, 64, 128 queries
+# ---- bytes by formula, of the problem that ran
 SKIP: {
-    skip 'a GPU has what it takes', 3 if $on_gpu;
-    my @options = qw(--iters 1 --no-validate --json);
-    my %row = map { my $row = decode_json($_); ($row->{variant} => $row) } map { split /\n/, run($_, @options)->{out} } '03_fa1', '04_fa2';
-    is(join(' ', map { "$_ $row{$_}{gpu_blocks}" } sort keys %row), '03_fa1/fa1 64 03_fa1/fma 64 04_fa2/epilogue 64 04_fa2/fma 8192 '
-        . '04_fa2/loop_swap 8192 04_fa2/split_q 4096 04_fa2/tuned 2048', 'blocks of the grid at batch 4, heads 16, seqlen 4096');
-    # Q, O and LSE once, K and V for each tile of 64 queries
-    my $bytes = 4 * 16 * 4096 * (2 * 128 * 2 + 4) + 4 * 16 * 2 * 4096 / 64 * 4096 * 128 * 2;
-    ok($row{'04_fa2/split_q'}{gpu_bytes} == $bytes && abs($row{'04_fa2/split_q'}{gpu_flops_per_byte} * $bytes / (4 * 4 * 16 * 4096**2 * 128) - 1) < 1e-6,
-        'bytes of split_q, and FLOPs for each');
-    my ($own) = map { decode_json($_) } run('04_fa2', @options, '--variant', 'split_q', '--seqlen', 65)->{out};
-    is("$own->{gpu_blocks} $own->{seqlen_q}", '4 65', 'and a shape that is given is taken');
+    skip 'a GPU has other defaults', 4 if $on_gpu;
+    my $row = sub { decode_json(run(@_, qw(--iters 1 --no-validate --json))->{out}) };
+    # Q, K, V, O and LSE once; a number is drawn for the one tile of queries, and set back
+    my $overlapped = $row->('08_fa3', qw(--variant overlapped --batch 1 --heads 1 --seqlen 128 --head-dim 128));
+    is($overlapped->{gpu_bytes}, 4 * 128 * 128 * 2 + 4 * 128 + 4 + 2 * 4, 'bytes of overlapped');
+    ok(abs($overlapped->{gpu_flops_per_byte} * $overlapped->{gpu_bytes} / (4 * 128**3) - 1) < 1e-6, 'and FLOPs for each');
+    # K and V of 2 heads of 2048 keys; for each of 2 pieces 8 rows: Q by 8 warps, a partial O and LSE; each of 64 threads merges with LSE twice
+    my $split_k = $row->('07_flash_decoding', qw(--variant split_k));
+    is($split_k->{gpu_bytes}, 2 * 2 * 2048 * 64 * 2 + 2 * 8 * (8 * 64 * 2 + 2 * 64 * 4 + 4 + 2 * 64 * 4) + 8 * (64 * 2 + 4), 'bytes of split_k');
+    like(run('08_fa3', qw(--variant overlapped --batch 1 --heads 1 --seqlen 128 --head-dim 128 --iters 1))->{out},
+        qr/^08_fa3\/overlapped +\S+ [mu]?s +129 KiB +63\.7 +128 KiB \+ 0\.0039 KiB /m, 'the table, too');
 }
 
-# ---- on the CPU device a problem for a GPU says how long it will take, before anything else; then nobody waits for it
+# ---- on the CPU device what an H200 took, as the result files have it
 SKIP: {
-    skip 'a GPU is fast', 2 if $on_gpu;
-    my @words = qw(--batch 1 --heads 4 --seqlen 65536 --head-dim 128 --variant tuned --no-validate);
-    my $child = open(my $said, '-|') // die "fork: $!";
-    if (!$child) {
-        open(STDERR, '>&', \*STDOUT);
-        exec('04_fa2/04_fa2', @words);
+    skip 'a GPU takes its own time', 3 + stages() if $on_gpu;
+    my $results = 'notes/results/nvidia-h200';
+    my %machine = read_text("$results/machine.tsv") =~ /^(\w+)\t(.*)$/mg;
+    my @records = map { decode_json($_) } map { split /\n/, read_text("$results/$_.jsonl") } qw(ladder backward fp8 decode);
+    for my $stage (stages()) {
+        my @own = grep { $_->{stage} eq $stage && $_->{variant} =~ /^$stage/ && $_->{direction} =~ /^(for|back)ward$/ } @records;
+        my $took = join(', ', map { ($_->{variant} =~ s{.*/}{}r) . sprintf ' %.3g', $_->{latency_ms} } @own) =~ s/ [\d.]+\K/ ms/r;
+        my $shape = $stage =~ /^07/ ? 'batch 1, 32/8 heads, 1×65536' : 'batch 4, 16 heads, 4096';
+        my ($line) = (run($stage, @small, '--seqlen', 8, '--no-validate')->{out} =~ s/\n {11}/ /gr) =~ /^(recorded .*)/m;
+        is($line, @own ? "recorded on an $machine{GPU}, $machine{date}, $shape: $took" : undef, "$stage: the line recorded");
     }
-    my ($first, $second) = (scalar(<$said>), scalar(<$said>));
-    kill 'KILL', $child;
-    close $said;
-    like($first, qr/^04_fa2: this will take about \d+ (seconds|minutes|hours): the CPU device simulates every thread of a GPU$/, 'a long run says so');
-    like($second, qr/^device /, 'before it starts');
+    my $tuned = run('04_fa2', @small, '--variant', 'tuned')->{out};
+    like($tuned, qr/^recorded on an [^:]*: tuned 1\.47 ms$/m, 'of the variant that runs');
+    unlike(run('04_fa2', @small, '--seqlen', 8, $_)->{out}, qr/recorded/, "$_ has none") for '--csv', '--json';
 }
 done_testing;
+
+sub read_text { open my $in, '<', $_[0] or die "$_[0]: $!"; local $/; return scalar <$in> }

@@ -95,21 +95,21 @@ static int is_unchecked(const Line *row) { return is_known(row, "worst_error") &
 
 /* ---- the table ---- */
 
-/* On the CPU device the times are a simulator's: what a GPU would do takes the place of speeds and ratios. */
-enum { TITLES = 9, SMS = 132 }; /* multiprocessors of an H200 */
+/* On the CPU device the times are a simulator's: bytes take the place of speeds and ratios. */
+enum { TITLES = 9 };
 /* clang-format off */
 static const char *const ON_GPU[TITLES] = {"variant", "direction", "latency", "TFLOP/s", "of peak", "GB/s",
                                            "tensors + workspace", "vs naive", "error / allowed"};
-static const char *const ON_CPU[TITLES] = {"variant", "direction", "simulated", "moves", "FLOPs/byte", "blocks/SMs",
-                                           "each SM", "workspace", "error / allowed"};
+static const char *const ON_CPU[TITLES] = {"variant", "direction", "simulated", "bytes moved", "FLOPs/byte",
+                                           "tensors + workspace", "error / allowed"};
 static const int GPU_WIDTHS[TITLES] = {-30, -9, 8, 7, 7, 6, 19, 8, 17}; /* < 0: names, to the left */
-static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 8, 10, 11, 8, 9, 17};
+static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 11, 10, 19, 17};
 /* clang-format on */
 
 static int is_simulated(const Line *row) { return !is_known(row, "cuda"); }
 
 static void print_cells(const int widths[TITLES], const char *const cells[TITLES]) {
-    for (int i = 0; i < TITLES; i++) {
+    for (int i = 0; i < TITLES && cells[i]; i++) {
         int padding = abs(widths[i]) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
         print_text("%s%*s%s%*s", i ? " " : "", widths[i] < 0 ? 0 : padding, "", cells[i], widths[i] < 0 ? padding : 0, "");
@@ -123,14 +123,7 @@ static void print_heading(const char *problem, const Line *row) {
         print_text("device   %s%s%s · commit %s\n", text(row, "device"), simulated ? "" : " · CUDA ", text(row, "cuda"),
                    text(row, "commit"));
         if (simulated)
-            print_text(
-                "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
-                "GPU      what a GPU does with these options, on the shape that it takes where none is given (--help)\n"
-                "         moves: bytes asked of device memory; blocks/SMs: of the grid, for the %d multiprocessors of an "
-                "H200;\n"
-                "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel "
-                "can be\n",
-                SMS);
+            print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n");
         device_known = 1;
     }
     print_text("\nproblem  %s\n", problem);
@@ -163,19 +156,11 @@ static void print_row(const Line *row, const char *problem) {
     else if (is_known(row, "worst_error"))
         snprintf(error, sizeof error, "%.1e / %.1e", number(row, "worst_error"), number(row, "allowed_error"));
     if (is_simulated(row)) {
-        Cell moves = "-", intensity, blocks = "-", each = "-";
-        double busy = is_known(row, "gpu_blocks") && number(row, "gpu_blocks") < SMS ? number(row, "gpu_blocks") : SMS;
+        Cell moved = "-", intensity;
         print_known(intensity, row, "gpu_flops_per_byte", "");
-        if (is_known(row, "gpu_bytes")) {
-            print_bytes(moves, number(row, "gpu_bytes"));
-            print_bytes(each, number(row, "gpu_bytes") / busy);
-            if (is_known(row, "gpu_blocks"))
-                snprintf(blocks, sizeof blocks, "%s/%d", text(row, "gpu_blocks"), SMS);
-            else
-                strcpy(blocks, "fills them");
-        }
-        print_cells(CPU_WIDTHS,
-                    (const char *[]){variant, direction, latency, moves, intensity, blocks, each, workspace, error});
+        if (is_known(row, "gpu_bytes"))
+            print_bytes(moved, number(row, "gpu_bytes"));
+        print_cells(CPU_WIDTHS, (const char *[TITLES]){variant, direction, latency, moved, intensity, memory, error});
     } else {
         Cell tflops, of_peak, gbps, ratio = "-";
         print_known(tflops, row, "tflops", "");

@@ -59,7 +59,6 @@ typedef struct {
     size_t shared_bytes;             /* shared memory a block */
     void (*thread)(void *arguments); /* the kernel, for one thread */
     void *arguments;
-    int is_dry; /* 1: the launch is checked, and nothing runs */
 } SimtLaunch;
 
 /* Runs the whole grid and returns. Ends the program (one line, exit code 2) if the launch asks for what no GPU has: a block
@@ -68,6 +67,8 @@ void simt_launch(const SimtLaunch *launch);
 
 /* How many cores run blocks. */
 int simt_workers(void);
+
+extern int simt_check_only; /* 1: launches are checked, and nothing runs */
 
 /* CPU_DEVICE_SHARED: what a launch may ask for. */
 size_t simt_shared_bytes(void);

@@ -15,6 +15,7 @@
 
 const SimtLaunch *simt_job;
 Order simt_order;
+int simt_check_only;
 
 static Worker **workers;
 static int worker_count;
@@ -212,7 +213,7 @@ void simt_launch(const SimtLaunch *launch) {
         l.kernel = name;
     }
     check_launch(&l);
-    if (l.is_dry)
+    if (simt_check_only)
         return;
     int available = simt_workers();
 

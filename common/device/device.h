@@ -75,22 +75,11 @@ Bandwidth device_bandwidth(void);
  * Returns how many such orders there are; a GPU has 0, as it has its own. */
 int device_order(int order);
 
+/* The CPU device: after device_check_only(1) a launch is checked and nothing runs, until device_check_only(0). A GPU runs it. */
+void device_check_only(int on);
+
 /* The queue that LAUNCH puts kernels into (a cudaStream_t). */
 void *device_stream(void);
-
-/* The kernels launched since device_forget_launches: their names without template arguments, and the blocks of the latest grid of
- * each. At most MAX_LAUNCHED of them. After device_count_only(1) a launch is noted and nothing runs, until device_count_only(0). */
-enum { MAX_LAUNCHED = 16 };
-typedef struct {
-    char kernel[64];
-    size_t blocks;
-} LaunchedKernel;
-void device_forget_launches(void);
-int device_launches(const LaunchedKernel **kernels);
-void device_count_only(int on);
-
-/* What LAUNCH (gpu/kernel.cuh) tells of each launch. Returns whether the kernel shall run. */
-int device_launched(const char *kernel, size_t blocks);
 
 /* What LAUNCH calls after each launch. */
 void device_check_launch(const char *kernel, const char *file, int line);

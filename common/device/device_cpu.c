@@ -169,6 +169,7 @@ double device_time_replay_ms(void (*work)(void *), void *const *contexts, int co
 void device_replay_end(void) {}
 
 int device_order(int order) { return simt_choose_order(order); }
+void device_check_only(int on) { simt_check_only = on; }
 
 void *device_stream(void) { return NULL; }
 

@@ -264,8 +264,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
         "and 00_naive's with one in double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not,\n"
         "2 cannot run here, or cannot be checked. Shape, dtype, mask and a stage's own options take several values, as in\n"
         "--seqlen 512,1024 --head-dim 64,128: every combination runs, the option listed last below changes fastest, and each\n"
-        "has a table of its own. On the CPU device, a simulator, the table says what a GPU would do: with the same shape, or, if\n"
-        "no option gives one, with a GPU's default.\n\n",
+        "has a table of its own.\n\n",
         stage->name, stage->idea, stage->name);
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(stage, each);
@@ -410,16 +409,6 @@ void options_select(Options *o, int index, int is_cpu) {
         if (o->key_lengths[b] > p->seqlen_k)
             cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", o->key_lengths[b], p->seqlen_k);
     }
-}
-
-Problem options_on_gpu(const Options *o) {
-    Options other = *o;
-    for (int i = 0; i < COMMON_OPTIONS; i++)
-        if (o->lengths.count || (is_shape(&OPTIONS[i]) && o->axes[OPTIONS[i].field / sizeof(int)].count))
-            return o->problem;
-    other.key_lengths = NULL;
-    options_select(&other, o->selected, 0);
-    return other.problem;
 }
 
 void options_free(Options *o) {

@@ -67,9 +67,6 @@ void options_give(Options *options, size_t field, int value);
  * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
 void options_select(Options *options, int index, int is_cpu);
 
-/* The problem that a GPU would run with the same options: the selected one, or the shape that a GPU takes if none is given. */
-Problem options_on_gpu(const Options *options);
-
 void options_free(Options *options);
 
 #endif

@@ -86,14 +86,7 @@ static int run_problem(const Options *options) {
                .p = p,
                .only = named_variant(options),
                .reference = reference_of(stage)};
-    run.report = (Report){.stage = stage,
-                          .task = task,
-                          .problem = p,
-                          .options = options,
-                          .device = device_properties(),
-                          .gpu_problem = options_on_gpu(options)};
-    if (!options->trace)
-        say_how_long(&run);
+    run.report = (Report){.stage = stage, .task = task, .problem = p, .options = options, .device = device_properties()};
     run.inputs = options->load ? tensors_load(options, task->with_d_o)
                                : tensors_random(p, options->seed, options->outliers, task->with_d_o);
     if (options->save_inputs)

@@ -127,9 +127,8 @@ static void put_fields(Line *line, const Report *r, const Row *row) {
     put_number(line, "gbps", row_gbps(r, row), ran);
     put_number(line, "tensor_bytes", (double)row->tensor_bytes, 1);
     put_number(line, "workspace_bytes", (double)row->workspace_bytes, 1);
-    put_number(line, "gpu_bytes", row->gpu_bytes, ran && row->gpu_bytes > 0);
+    put_number(line, "gpu_bytes", row->gpu_bytes, ran);
     put_number(line, "gpu_flops_per_byte", row_intensity(r, row), ran);
-    put_number(line, "gpu_blocks", (double)row->gpu_blocks, ran && row->gpu_blocks > 0);
     put_number(line, "read_gbps", r->bandwidth.read_gbps, r->bandwidth.read_gbps > 0);
     put_number(line, "copy_gbps", r->bandwidth.copy_gbps, r->bandwidth.copy_gbps > 0);
     put_number(line, "rmse", row->errors.rms, row->errors_known);

@@ -49,8 +49,8 @@ double row_of_peak(const Report *r, const Row *row) {
 }
 
 double row_intensity(const Report *r, const Row *row) {
-    double flops = counted_flops(&r->gpu_problem, r->options->key_lengths, row->direction);
-    return flops > 0 && row->gpu_bytes > 0 ? flops / row->gpu_bytes : NAN;
+    double flops = counted_flops(r->problem, r->options->key_lengths, row->direction);
+    return flops > 0 ? flops / row->gpu_bytes : NAN;
 }
 
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }

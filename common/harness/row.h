@@ -24,9 +24,7 @@ typedef struct Row {
     double peak_tflops;                /* of the chip, for what the variant multiplies (peak.h); 0 or NAN: unknown */
     double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
     size_t tensor_bytes, workspace_bytes;
-    double gpu_bytes; /* of report->gpu_problem: what its kernels ask of device memory, by the stage's formula; 0: unknown */
-    size_t gpu_blocks;                       /* of the kernel that asks for most of them; 0: unknown */
-    int fills_device;                        /* that grid is as large as the device, whatever the problem */
+    double gpu_bytes; /* what its kernels ask of device memory, by the stage's formula; NAN: unknown */
     Buffer workspace[MAX_WORKSPACE_BUFFERS]; /* purposes and bytes */
     int workspace_count;
     int validated;             /* its results were compared */
@@ -45,7 +43,6 @@ typedef struct {
     const Stage *stage;
     const Task *task;
     const Problem *problem;
-    Problem gpu_problem; /* what a GPU would run with these options; on a GPU the same */
     const Options *options;
     const DeviceProperties *device;
     int sample_count;    /* rows the oracle looked at */

@@ -63,24 +63,15 @@ int alloc_outputs(Run *run, Row *row);
 void free_outputs(Run *run, Row *row);
 /* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
 int alloc_buffer(Buffer *buffer);
-/* One line on a terminal, overwritten by the next and gone at the end (text NULL). */
-void progress(const Run *run, const char *name, const char *text);
 
 /* ---- timing.c ---- */
 
 void launch_once(void *launch);
-/* Notes the grids of such a launch for another problem, and runs nothing (device_launches). */
-void launch_dry(const Launch *launch, const Problem *p);
 /* Fills in the row's latency: launches one by one. */
 void time_launch(Launch *launch, Row *row);
 /* Calls `sample(context)`, which returns ms, until the clocks have settled and then as often as --iters or a budget of time
  * says. Fills in the row's sample: how many, median, least and interquartile range. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
-
-/* ---- estimate.c ---- */
-
-/* On the CPU device one line on stderr where the problem will take more than some ten seconds. */
-void say_how_long(const Run *run);
 
 /* ---- forward.c ---- */
 

@@ -3,7 +3,7 @@
 
 #include "../host/text.h"
 
-#include <stddef.h>
+#include <recorded.h> /* made by make */
 #include <stdio.h>
 #include <string.h>
 
@@ -28,17 +28,14 @@ enum {
     SIMULATED,
     MOVED,
     INTENSITY,
-    BLOCKS,
-    EACH,
     MEMORY,
     VS_NAIVE,
     ERROR,
     COLUMN_COUNT
 };
 
-/* On the CPU device no figure that comes from the clock says anything about a GPU: what a GPU would do takes their place. */
+/* On the CPU device no figure that comes from the clock says anything about a GPU: bytes take their place. */
 enum { ON_GPU = 1, ON_CPU = 2, ON_BOTH = 3 };
-enum { SMS = 132 }; /* multiprocessors of an H200 */
 
 /* clang-format off */
 static const struct {
@@ -57,10 +54,8 @@ static const struct {
     [OF_READ] = {"of read", 8, ON_GPU, SHOW_GBPS},
     [OF_COPY] = {"of copy", 8, ON_GPU, SHOW_GBPS},
     [SIMULATED] = {"simulated", 10, ON_CPU, 0},
-    [MOVED] = {"GPU: moves", 11, ON_CPU, 0},
+    [MOVED] = {"bytes moved", 12, ON_CPU, 0},
     [INTENSITY] = {"FLOPs/byte", 11, ON_CPU, 0},
-    [BLOCKS] = {"blocks/SMs", 11, ON_CPU, 0},
-    [EACH] = {"each SM", 9, ON_CPU, 0},
     [MEMORY] = {"tensors + workspace", 21, ON_BOTH, 0},
     [VS_NAIVE] = {"vs naive", 9, ON_GPU, 0},
     [ERROR] = {"error / allowed", 19, ON_BOTH, 0},
@@ -101,31 +96,12 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
     print_text("\n");
 }
 
-static void print_shape(const Problem *p) {
-    print_text("batch %d · heads %d/%d · seqlen %d×%d · head_dim %d", p->batch, p->heads, p->kv_heads, p->seqlen_q,
-               p->seqlen_k, p->head_dim);
-}
-
-/* On the CPU device: what the figures are, which none would take for a GPU's times. */
-static void print_what_is_shown(const Problem *p, int is_another) {
-    print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
-               "GPU      what a GPU does with these options: ");
-    print_shape(p);
-    if (is_another)
-        print_text("\n         another problem than above, of the size that suits a GPU: only moves to each SM are of it");
-    print_text(
-        "\n         moves: bytes asked of device memory; blocks/SMs: of the grid, for the %d multiprocessors of an H200;\n"
-        "         each SM: bytes asked by a multiprocessor that has a block; the fewer they are the faster a kernel can "
-        "be\n",
-        SMS);
-}
-
 void table_start(const Report *r) {
     const Problem *p = r->problem;
     print_text("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
-    print_text("problem  %s · ", r->task->title);
-    print_shape(p);
-    print_text(" · %s · %s", dtype_name(p->dtype), p->causal ? "causal" : "full");
+    print_text("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch,
+               p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype),
+               p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
         print_text(" · scale %g", p->scale);
     if (r->options->key_lengths) {
@@ -150,28 +126,11 @@ void table_start(const Report *r) {
         print_text("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
                    r->bandwidth.read_gbps, r->bandwidth.copy_gbps);
     if (r->device->is_cpu)
-        print_what_is_shown(&r->gpu_problem, memcmp(&r->gpu_problem, p, offsetof(Problem, dtype)));
+        print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n");
     Cell titles[COLUMN_COUNT];
     for (int i = 0; i < COLUMN_COUNT; i++)
         snprintf(titles[i], sizeof(Cell), "%s", COLUMNS[i].title);
     print_line(r, titles);
-}
-
-/* The cells that say what a GPU would do; "-" for what is not known. A multiprocessor without a block moves nothing. */
-static void print_gpu(const Report *r, const Row *row, Cell cells[COLUMN_COUNT]) {
-    size_t busy = row->fills_device || row->gpu_blocks > SMS ? SMS : row->gpu_blocks;
-    print_known(cells[INTENSITY], row_intensity(r, row), "");
-    strcpy(cells[MOVED], "-");
-    strcpy(cells[BLOCKS], "-");
-    strcpy(cells[EACH], "-");
-    if (row->gpu_bytes > 0) {
-        print_bytes(cells[MOVED], row->gpu_bytes);
-        print_bytes(cells[EACH], row->gpu_bytes / (double)busy);
-        if (row->fills_device)
-            strcpy(cells[BLOCKS], "fills them");
-        else
-            snprintf(cells[BLOCKS], sizeof(Cell), "%zu/%d", row->gpu_blocks, SMS);
-    }
 }
 
 void table_row(const Report *r, const Row *row) {
@@ -190,7 +149,10 @@ void table_row(const Report *r, const Row *row) {
     print_known(cells[OF_READ], 100 * row_gbps(r, row) / r->bandwidth.read_gbps, "%");
     print_known(cells[OF_COPY], 100 * row_gbps(r, row) / r->bandwidth.copy_gbps, "%");
     print_time(cells[SIMULATED], row->latency_ms);
-    print_gpu(r, row, cells);
+    print_known(cells[INTENSITY], row_intensity(r, row), "");
+    strcpy(cells[MOVED], "-");
+    if (isfinite(row->gpu_bytes))
+        print_bytes(cells[MOVED], row->gpu_bytes);
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
@@ -205,6 +167,22 @@ void table_row(const Report *r, const Row *row) {
     else
         strcpy(cells[ERROR], row->role == ROW_PART ? "-" : "not validated");
     print_line(r, cells);
+}
+
+/* "recorded on an NVIDIA H200, 2026-11-22, batch 4, 16 heads, 4096: epilogue 28.5 ms, loop_swap 2.87" */
+static void print_recorded(const char *stage, const Row *rows, int count) {
+    int printed = 0;
+    for (int k = 0; RECORDED[k].variant; k++)
+        for (int i = 0; i < count; i++)
+            if (strcmp(RECORDED[k].stage, stage) == 0 && strcmp(RECORDED[k].variant, rows[i].name) == 0) {
+                if (!printed)
+                    print_text("recorded on an " RECORDED_ON ", %s:", RECORDED[k].problem);
+                print_text("%s %s %.3g%s", printed ? "," : "", RECORDED[k].name, RECORDED[k].ms, printed ? "" : " ms");
+                printed = 1;
+                break;
+            }
+    if (printed)
+        print_text("\n");
 }
 
 /* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB" */
@@ -246,6 +224,8 @@ static void print_noise(const Row *row) {
 }
 
 void table_end(const Report *r, const Row *rows, int count) {
+    if (r->device->is_cpu)
+        print_recorded(r->stage->name, rows, count);
     int prepared = 0; /* where every variant is exact up to rounding, nobody asks how exact */
     for (int i = 0; i < count; i++) {
         prepared |= rows[i].direction == PREPARE;

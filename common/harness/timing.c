@@ -1,10 +1,13 @@
 /* timing.c - how long a launch takes: the median of several runs, with a cold L2, and how far they are apart. See run.h. */
 #include "../host/allocation.h"
+#include "../host/errors.h"
 #include "run.h"
 
 #include <stdlib.h>
 
-static void launch(const Launch *l, const Problem *p) {
+void launch_once(void *context) {
+    const Launch *l = context;
+    const Problem *p = l->run->p;
     const DirectionKind *d = &directions[l->direction];
     if (d->runs_forward)
         l->run->stage->forward->launch(p, l->tensors, NULL);
@@ -17,18 +20,6 @@ static void launch(const Launch *l, const Problem *p) {
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
-}
-
-void launch_once(void *context) {
-    const Launch *l = context;
-    launch(l, l->run->p);
-}
-
-void launch_dry(const Launch *l, const Problem *p) {
-    device_forget_launches();
-    device_count_only(1);
-    launch(l, p);
-    device_count_only(0);
 }
 
 /* Below it lies that share of the samples, which are in order; between two of them it is interpolated. */
@@ -47,8 +38,13 @@ void take_median(const Run *run, double (*sample)(void *), void *context, Row *r
     int least = is_cpu ? 1 : 5, count = 0;
     for (double spent = 0; spent < warm_up;)
         spent += sample(context) + 1e-3; /* a clock that stands still must not keep us here */
-    for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++)
+    for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++) {
+        if (iters)
+            show_progress("%s: timing %d of %d ...", row->name, count + 1, iters);
+        else
+            show_progress("%s: timing %d ...", row->name, count + 1);
         spent += all[count] = sample(context);
+    }
     qsort(all, (size_t)count, sizeof *all, ascending);
     row->runs = count;
     row->latency_ms = quantile(all, count, 0.5);

@@ -27,6 +27,8 @@ static int trace_variant(Run *run, const Variant *v) {
     v->launch(run->p, &run->device, row->workspace);
     const Trace *trace = trace_end();
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
+    if (variant_prepares(v, run->p) && v->predict_prepare)
+        count += v->predict_prepare(run->p, o->key_lengths, predicted + count);
     double flops = counted_flops(run->p, o->key_lengths, run->task->direction);
     trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
     flush_output();

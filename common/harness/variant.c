@@ -11,13 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void progress(const Run *run, const char *name, const char *text) {
-    if (run->options.format == FORMAT_TABLE && text)
-        show_progress("%s: %s ...", name, text);
-    else
-        end_progress();
-}
-
 /* ---- memory ---- */
 
 void *upload(const void *host, size_t bytes, const char *purpose) {
@@ -80,13 +73,13 @@ void name_row(const Run *run, const Variant *v, Row *row) {
 static void finish_row(Run *run, Row *row) {
     for (const char *damaged; (damaged = device_damaged());)
         snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
-    progress(run, row->name, NULL);
+    end_progress();
     report_row(&run->report, row);
 }
 
 /* Launches the variant once and looks at all it left behind. */
 static void run_once(Run *run, Launch *launch, Row *row) {
-    progress(run, row->name, "running");
+    show_progress("%s: running ...", row->name);
     launch_once(launch);
     device_synchronize();
     if (!run->options.validate && !run->options.save)
@@ -99,7 +92,7 @@ static void run_once(Run *run, Launch *launch, Row *row) {
     }
     if (!run->options.validate)
         return;
-    progress(run, row->name, "comparing");
+    show_progress("%s: checking ...", row->name);
     row->validated = 1;
     row->comparison_count = run->output_count;
     run->task->judge(run, launch, row);
@@ -110,40 +103,21 @@ static void run_once(Run *run, Launch *launch, Row *row) {
         }
 }
 
-/* What the launch's kernels would move on a GPU, if the formula knows all of them, and the grid of the one that moves most. */
-static void count_moves(const Launch *launch, Row *row) {
-    const Variant *v = launch->variant;
-    const Run *run = launch->run;
-    const Problem *p = &run->report.gpu_problem;
+/* What these kernels ask of device memory; NAN: nobody has worked it out. */
+static double bytes_by(Predictor *formula, const Run *run) {
     Traffic traffic[MAX_TRAFFIC];
-    const LaunchedKernel *kernels;
-    double most = 0;
-    row->gpu_bytes = 0;
-    row->gpu_blocks = 0;
-    row->fills_device = v->fills_device && v->fills_device(p);
-    const Variant *forward = directions[launch->direction].runs_forward ? run->stage->forward : NULL;
-    if (!v->predict || variant_refuses(v, p))
-        return;
-    launch_dry(launch, p);
-    int count = v->predict(p, run->options.key_lengths, traffic);
-    if (forward && forward->predict)
-        count += forward->predict(p, run->options.key_lengths, traffic + count);
-    for (int k = device_launches(&kernels); k-- > 0;) {
-        double bytes = 0;
-        for (int i = 0; i < count; i++)
-            if (strcmp(traffic[i].kernel, kernels[k].kernel) == 0)
-                bytes += traffic[i].read + traffic[i].written;
-        if (bytes == 0) {
-            row->gpu_bytes = 0;
-            row->gpu_blocks = 0;
-            return;
-        }
-        row->gpu_bytes += bytes;
-        row->gpu_blocks = bytes > most ? kernels[k].blocks : row->gpu_blocks;
-        most = bytes > most ? bytes : most;
-    }
-    if (row->fills_device && run->report.device->is_cpu)
-        row->gpu_blocks = 0; /* as many as this device takes, and no GPU */
+    double bytes = formula ? 0 : NAN;
+    for (int i = formula ? formula(run->p, run->options.key_lengths, traffic) : 0; i-- > 0;)
+        bytes += traffic[i].read + traffic[i].written;
+    return bytes;
+}
+
+static double bytes_moved(const Launch *launch) {
+    const Variant *v = launch->variant;
+    const DirectionKind *d = &directions[launch->direction];
+    return (d->runs_forward ? bytes_by(launch->run->stage->forward->predict, launch->run) : 0) +
+           (d->prepares ? bytes_by(v->predict_prepare, launch->run) : 0) +
+           (d->launches ? bytes_by(v->predict, launch->run) : 0);
 }
 
 static void run_and_time(Run *run, Launch *launch, Row *row) {
@@ -151,10 +125,9 @@ static void run_and_time(Run *run, Launch *launch, Row *row) {
     if (variant_prepares(launch->variant, run->p))
         launch->direction = WITH_PREPARE; /* so that there is something to start from */
     run_once(run, launch, row);
-    progress(run, row->name, "timing");
     launch->direction = direction;
     run->task->time(launch, row);
-    count_moves(launch, row);
+    row->gpu_bytes = bytes_moved(launch);
     if (row->role == ROW_REFERENCE)
         run->reference_ms = row->latency_ms;
     row->speed_ratio = run->reference_ms / row->latency_ms;
@@ -207,8 +180,7 @@ void run_part(Run *run, const Launch *launch, const Row *row, Direction directio
         0; /* the variant's own row says that */
     part->speed_ratio = 0;
     snprintf(part->name, sizeof part->name, "%s/%s", run->stage->name, name);
-    progress(run, part->name, directions[direction].runs_forward ? "timing, with the forward pass" : "timing");
     time_launch(&timed, part);
-    count_moves(&timed, part);
+    part->gpu_bytes = bytes_moved(&timed);
     finish_row(run, part);
 }
