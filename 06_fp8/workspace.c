@@ -87,14 +87,19 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
     free(mean);
 }
 
-/* The formats: u; half the smallest step, over what the scale maps the largest number to. P is at most 2^8 and 2^15 when it is
+/* The formats, and what becomes of Q, K and V before they are rounded. P is at most 2^8 and 2^15 when it is
  * rounded. */
-static PreparedRounding rounding_of(int format, double sum_roundoff) {
-    int e4m3 = format == FORMAT_E4M3;
-    double largest = e4m3 ? 448 : 57344, u = e4m3 ? 0x1p-4 : 0x1p-3, half_step = e4m3 ? 0x1p-10 : 0x1p-17;
+static PreparedRounding rounding_of(const Problem *p, double sum_roundoff) {
+    int e4m3 = p->settings[FORMAT] == FORMAT_E4M3, by_block = p->settings[SCALING] == SCALING_BLOCK;
+    double u = e4m3 ? 0x1p-4 : 0x1p-3, half_step = e4m3 ? 0x1p-10 : 0x1p-17;
     return (PreparedRounding){.input_roundoff = u,
-                              .input_step = half_step / largest,
-                              .least_amax = LEAST_SCALE * largest,
+                              .input_half_step = half_step,
+                              .input_largest = e4m3 ? 448 : 57344,
+                              .least_scale = LEAST_SCALE,
+                              .q_block = by_block ? BLOCK_Q : 0,
+                              .k_block = by_block ? BLOCK_K : 0,
+                              .is_rotated = p->settings[HADAMARD],
+                              .has_mean = p->settings[SMOOTH_K],
                               .p_roundoff = u,
                               .p_step = half_step / (e4m3 ? 0x1p8 : 0x1p15),
                               .sum_roundoff = sum_roundoff};
@@ -107,10 +112,10 @@ PreparedRounding fp8_mma_prepared_values(const Problem *p, const Buffer *workspa
     const DeviceProperties *device = device_properties();
     int unpacks = device->capability < 89 || device->capability == 90 || device->is_cpu;
     dequantise(p, workspace, q, k, v);
-    return rounding_of(p->settings[FORMAT], unpacks ? 0x1p-24 : 0x1p-13);
+    return rounding_of(p, unpacks ? 0x1p-24 : 0x1p-13);
 }
 
 PreparedRounding fp8_wgmma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     dequantise(p, workspace, q, k, v);
-    return rounding_of(p->settings[FORMAT], device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
+    return rounding_of(p, device_properties()->is_cpu ? 0x1p-24 : 0x1p-13);
 }

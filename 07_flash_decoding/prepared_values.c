@@ -24,9 +24,10 @@ PreparedRounding cache_prepared_values(const Problem *p, const Buffer *workspace
         free(codes);
     }
     free(scales);
-    return (PreparedRounding){.input_roundoff = 0x1p-4,    /* 3 bits after the point */
-                      .input_step = 0x1p-10 / 448, /* half of 2^-9, over the largest */
-                      .p_roundoff = p->dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8,
-                      .p_step = p->dtype == DTYPE_FP16 ? 0x1p-25 : 0x1p-126, /* 2^x itself gives nothing smaller */
-                      .sum_roundoff = 0x1p-24};
+    return (PreparedRounding){.input_roundoff = 0x1p-4, /* 3 bits after the point */
+                              .input_half_step = 0x1p-10,
+                              .input_largest = 448,
+                              .p_roundoff = p->dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8,
+                              .p_step = p->dtype == DTYPE_FP16 ? 0x1p-25 : 0x1p-126, /* 2^x itself gives nothing smaller */
+                              .sum_roundoff = 0x1p-24};
 }

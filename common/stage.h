@@ -44,15 +44,18 @@ typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic
 
 /* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
 
-/* How exactly such a variant computes: what the bound on its result is derived from (judge/prepared.c). u of a format is its unit
- * roundoff, half the distance from 1 to the next number. */
+/* How exactly such a variant computes: what the bounds on its inputs and its result are derived from (judge/prepared.c). u of a
+ * format is its unit roundoff, half the distance from 1 to the next number. */
 typedef struct {
-    double input_roundoff; /* u of the format Q, K and V were rounded to; 0: they were not */
-    double input_step; /* half that format's smallest step, over its largest number: a scale maps the largest input there */
-    double least_amax; /* where the largest |input| is below this, scale and step are as for this. 0: no such limit */
-    double p_roundoff; /* u of the format P has when it meets V, */
-    double p_step;     /* half that format's smallest step, over what P = 1 was scaled to */
-    double sum_roundoff; /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
+    double input_roundoff;    /* u of the format Q, K and V were rounded to; 0: they were not */
+    double input_half_step;   /* half that format's smallest step */
+    double input_largest;     /* a scale maps the largest of the numbers that share it to this; 0: there are no scales */
+    double least_scale;       /* no scale is smaller */
+    int q_block, k_block;     /* rows of a head of Q, of K and V, that share a scale; 0: all of them */
+    int is_rotated, has_mean; /* 1: Q and K were rotated first; the mean of each head's keys was subtracted from K first */
+    double p_roundoff;        /* u of the format P has when it meets V, */
+    double p_step;            /* half that format's smallest step, over what P = 1 was scaled to */
+    double sum_roundoff;      /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
 } PreparedRounding;
 
 /* What the prepared inputs in `workspace` stand for: fills in q, k and v, host arrays in the shapes of Q, K and V, scales and

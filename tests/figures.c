@@ -328,7 +328,8 @@ static double moved_bytes(const Problem *p, const int *lengths, const Expected *
     if (stage.bytes)
         return 2 * keys * p->head_dim * (cached ? 1 : p->dtype == DTYPE_FP32 ? 4 : 2) + tensor_sizes(p, 2, 0, 1);
     double both = 2 * keys * p->head_dim * (p->dtype == DTYPE_FP32 ? 4 : 2); /* K and V */
-    double forward = both + tensor_sizes(p, 2, 0, 1), backward = both + tensor_sizes(p, 4, 2, 1); /* Q, O, dO, dQ; dK, dV; LSE */
+    double forward = both + tensor_sizes(p, 2, 0, 1),
+           backward = both + tensor_sizes(p, 4, 2, 1); /* Q, O, dO, dQ; dK, dV; LSE */
     return row->direction == BACKWARD ? backward : row->direction == BOTH ? forward + backward : forward;
 }
 
@@ -1071,8 +1072,13 @@ static void test_sm_75(void) {
         const Variant *v = cases[i].variant ? stage.variants : stage.forward;
         while (cases[i].variant && strcmp(v->name, cases[i].variant) != 0)
             v++;
-        Problem p = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = cases[i].seqlen_q, .seqlen_k = cases[i].seqlen_k,
-                     .head_dim = cases[i].head_dim, .causal = cases[i].causal};
+        Problem p = {.batch = 1,
+                     .heads = 1,
+                     .kv_heads = 1,
+                     .seqlen_q = cases[i].seqlen_q,
+                     .seqlen_k = cases[i].seqlen_k,
+                     .head_dim = cases[i].head_dim,
+                     .causal = cases[i].causal};
         Traffic traffic[MAX_TRAFFIC];
         int count = v->predict(&p, NULL, traffic);
         double got = 0;

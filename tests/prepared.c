@@ -104,20 +104,51 @@ static void test_prepares(void) {
 
 /* ---- the prepared inputs ---- */
 
-static double norm(const float *row) {
+/* The rows of a tensor that share a scale with this one: of its head, as far as they exist, or of its block in there. */
+typedef struct {
+    int begin, end, head_begin, head_end;
+} Group;
+static Group group_of(int tensor, int row) {
+    int rows = tensor ? KEYS : ROWS, block = tensor ? rounding.k_block : rounding.q_block, first = row / rows * rows;
+    Group g = {first, first + (tensor ? lengths[row / rows] : rows), first, first + (tensor ? lengths[row / rows] : rows)};
+    if (block)
+        g.begin = first + (row - first) / block * block, g.end = g.begin + block < g.end ? g.begin + block : g.end;
+    return g;
+}
+
+/* An element of what is rounded: of K perhaps without the mean of its head's keys. */
+static double element(int tensor, int row, int d) {
+    Group g = group_of(tensor, row);
+    double mean = 0;
+    for (int key = g.head_begin; key < g.head_end; key++)
+        mean += inputs[tensor][key * D + d] / (g.head_end - g.head_begin);
+    return inputs[tensor][row * D + d] - (tensor == 1 && rounding.has_mean ? mean : 0);
+}
+static double length(int tensor, int row) {
     double square = 0;
-    for (int i = 0; i < D; i++)
-        square += (double)row[i] * row[i];
+    for (int d = 0; d < D; d++)
+        square += element(tensor, row, d) * element(tensor, row, d);
     return sqrt(square);
 }
 
-/* The longest row of an input, as far as keys exist. */
-static double longest(int tensor) {
-    double length = 0;
-    for (int row = 0; row < (tensor ? KEYS * BATCH : LSE_ROWS); row++)
-        if (!tensor || row % KEYS < lengths[row / KEYS])
-            length = fmax(length, norm(inputs[tensor] + row * D));
-    return length;
+/* How far an element may be off; where Q and K are rotated, a whole row. */
+static double allowed_input(int tensor, int row, int d) {
+    int is_rotated = tensor < 2 && rounding.is_rotated, has_mean = tensor == 1 && rounding.has_mean;
+    Group g = group_of(tensor, row);
+    double amax = 0, largest = 0;
+    for (int other = g.begin; other < g.end; other++)
+        for (int i = 0; i < D; i++) {
+            amax = fmax(amax, is_rotated ? length(tensor, other) : fabs(element(tensor, other, i)));
+            largest = fmax(largest, fabs(inputs[tensor][other * D + i]));
+        }
+    double scale = rounding.input_largest ? fmax(amax / rounding.input_largest, rounding.least_scale) : 1;
+    double noise = largest * (0x1p-20 + has_mean * 4 * sqrt(g.head_end - g.head_begin) * 0x1p-24);
+    if (is_rotated)
+        return rounding.input_roundoff * length(tensor, row) + sqrt(D) * (scale * rounding.input_half_step + noise);
+    double power = 0x1p-60; /* of two, at most |x| / scale */
+    while (2 * power <= fabs(element(tensor, row, d)) / scale)
+        power *= 2;
+    return scale * fmax(rounding.input_half_step, rounding.input_roundoff * power) + noise;
 }
 
 static void test_prepared(void) {
@@ -128,40 +159,45 @@ static void test_prepared(void) {
             const int *at = part ? last[tensor] : first[tensor];
             int heads = tensor ? KV_HEADS : HEADS, rows = tensor ? KEYS : ROWS, which = PREPARED_Q + tensor;
             int row = (at[0] * heads + at[1]) * rows + at[2], column = part ? D - 1 : 0;
-            /* u of the row, and of the longest for K, whose mean may have gone; half a step of the largest number, or of the
-             * least that a scale maps; fp32 */
-            const PreparedRounding kinds[] = {{.input_roundoff = 0x1p-4},
-                                              {.input_step = 0x1p-6},
-                                              {.input_step = 0x1p-6, .least_amax = 100},
-                                              {.input_step = 0x1p-6, .least_amax = 0x1p-9},
-                                              {.input_step = 0}};
-            for (int kind = 0; kind < 5; kind++) {
+            const PreparedRounding kinds[] = {
+                {.input_roundoff = 0x1p-4}, /* no scale */
+                {.input_half_step = 0x1p-6},
+                {.input_roundoff = 0x1p-4, .input_half_step = 0x1p-10, .input_largest = 448},
+                {.input_roundoff = 0x1p-4, .input_half_step = 0x1p-10, .input_largest = 448, .q_block = 2, .k_block = 8},
+                {.input_half_step = 0x1p-1, .input_largest = 3},                   /* half a step of the largest number, */
+                {.input_half_step = 0x1p-1, .input_largest = 3, .least_scale = 7}, /* of the least scale */
+                {.input_half_step = 0x1p-1, .input_largest = 3, .least_scale = 0x1p-9},
+                {.input_roundoff = 0x1p-4, .input_half_step = 0x1p-3, .input_largest = 7, .q_block = 2, .has_mean = 1},
+                {.input_roundoff = 0x1p-4, .input_half_step = 0x1p-3, .input_largest = 7, .k_block = 8, .is_rotated = 1},
+                {.input_roundoff = 0x1p-4, .input_half_step = 0x1p-3, .input_largest = 7, .is_rotated = 1, .has_mean = 1},
+                {.has_mean = 1},
+                {.is_rotated = 1},
+                {.input_roundoff = 0}};
+            for (int kind = 0; kind < (int)(sizeof kinds / sizeof *kinds); kind++) {
                 reset();
                 rounding = kinds[kind];
-                double allowed = rounding.input_roundoff * (norm(inputs[tensor] + row * D) + (tensor == 1) * longest(1)) +
-                                 sqrt(D) * rounding.input_step * fmax(longest(tensor), rounding.least_amax) +
-                                 0x1p-20 * longest(tensor);
-                prepared[tensor][row * D + column] = (float)(inputs[tensor][row * D + column] + 0.95 * allowed);
-                compare(REFERENCE_SAMPLES);
-                int good = comparisons[which].ok && comparisons[which].bad == 0;
-                prepared[tensor][row * D + column] = (float)(inputs[tensor][row * D + column] + 1.05 * allowed);
-                compare(REFERENCE_SAMPLES);
-                const Comparison *c = &comparisons[which];
-                good = good && !c->ok && c->bad == 1 && is_at(c, at[0], at[1], at[2], column) &&
-                       !strcmp(c->tensor, names[tensor]);
-                for (int other = 0; other < 3; other++)
-                    good = good && (other == tensor || comparisons[PREPARED_Q + other].ok);
-                /* the length of the error counts, not its largest element */
-                for (int i = 0; i < D; i++)
-                    prepared[tensor][row * D + i] =
-                        (float)(inputs[tensor][row * D + i] + (i % 2 ? -1 : 1) * 0.95 * allowed / sqrt(D));
-                compare(REFERENCE_SAMPLES);
-                good = good && comparisons[which].ok;
-                for (int i = 0; i < D; i++)
-                    prepared[tensor][row * D + i] =
-                        (float)(inputs[tensor][row * D + i] + (i % 2 ? -1 : 1) * 1.05 * allowed / sqrt(D));
-                compare(REFERENCE_SAMPLES);
-                good = good && !comparisons[which].ok && comparisons[which].row == at[2];
+                double allowed = allowed_input(tensor, row, column);
+                int good = 1;
+                for (int whole = 0; whole < 2;
+                     whole++) /* of a rotated row the length of the error counts, however many share it */
+                    for (int outside = 0; outside < 2; outside++) {
+                        reset();
+                        rounding = kinds[kind];
+                        for (int d = 0; d < D; d++) {
+                            double error = (d % 2 ? -1 : 1) * (outside ? 1.1 : 0.9) *
+                                           (!whole                              ? allowed * (d == column)
+                                            : tensor < 2 && rounding.is_rotated ? allowed / sqrt(D)
+                                                                                : allowed_input(tensor, row, d));
+                            prepared[tensor][row * D + d] = (float)(inputs[tensor][row * D + d] + error);
+                        }
+                        compare(REFERENCE_SAMPLES);
+                        const Comparison *c = &comparisons[which];
+                        good = good && c->ok == !outside && (!outside || c->row == at[2]) &&
+                               (whole || c->bad == (size_t)outside) && !strcmp(c->tensor, names[tensor]) &&
+                               (whole || is_at(c, at[0], at[1], at[2], column));
+                        for (int other = 0; other < 3; other++)
+                            good = good && (other == tensor || comparisons[PREPARED_Q + other].ok);
+                    }
                 ok(good, "%s[%d, %d, %d]: inside the bound, and outside of it (%d)", names[tensor], at[0], at[1], at[2],
                    kind);
             }
@@ -180,6 +216,52 @@ static void test_prepared(void) {
     prepared[0][0] = NAN;
     compare_variant(&variant_of_kv, REFERENCE_SAMPLES);
     ok(!bad(), "a variant may leave Q as it is");
+}
+
+/* Real rounding, to e4m3 with a scale a head: what is right passes; a scale of another tensor, or a mean that was subtracted though
+ * nobody asked for it, does not. */
+static void round_rows(int tensor, int scale_of, int has_mean) {
+    rounding.has_mean = 0;
+    for (int row = 0; row < KEYS * BATCH; row++) {
+        Group g = group_of(tensor, row);
+        double amax = 0;
+        rounding.has_mean = has_mean;
+        for (int i = g.begin; i < g.end; i++)
+            for (int d = 0; d < D; d++)
+                amax = fmax(amax, fabs(element(scale_of, i, d)));
+        for (int d = 0; d < D; d++) {
+            double x = element(tensor, row, d), scale = amax / 448;
+            prepared[tensor][row * D + d] =
+                (float)(inputs[tensor][row * D + d] - x + e4m3_to_float(float_to_e4m3((float)(x / scale))) * scale);
+        }
+        rounding.has_mean = 0;
+    }
+}
+static void test_mistakes(void) {
+    const PreparedRounding e4m3 = {.input_roundoff = 0x1p-4, .input_half_step = 0x1p-10, .input_largest = 448};
+    for (int mistake = 0; mistake < 4; mistake++) {
+        reset();
+        rounding = e4m3;
+        round_rows(1, mistake == 2 ? 2 : 1, mistake == 3);
+        round_rows(2, mistake == 1 ? 1 : 2, 0);
+        compare(REFERENCE_SAMPLES);
+        ok(comparisons[PREPARED_V].ok == (mistake != 1) && comparisons[PREPARED_K].ok == (mistake < 2), "%s",
+           (const char *[]){"K and V in e4m3", "V with K's scale", "K with V's", "K without its mean"}[mistake]);
+    }
+    reset();
+    rounding = e4m3;
+    round_rows(1, 1, 1);
+    rounding.has_mean = 1;
+    compare(REFERENCE_SAMPLES);
+    ok(comparisons[PREPARED_K].ok, "as it should be");
+    reset();
+    rounding = e4m3;
+    memset(inputs[2], 0, sizeof inputs[2]), memset(prepared[2], 0, sizeof prepared[2]);
+    compare(REFERENCE_SAMPLES);
+    int zeros_are_right = comparisons[PREPARED_V].ok;
+    prepared[2][0] = 1e-30f;
+    compare(REFERENCE_SAMPLES);
+    ok(zeros_are_right && !comparisons[PREPARED_V].ok, "zeros, which have no scale, stay zeros");
 }
 
 /* ---- the result ---- */
@@ -354,6 +436,7 @@ int main(void) {
     device_write(device_lengths, lengths, sizeof lengths);
     test_prepares();
     test_prepared();
+    test_mistakes();
     test_result(REFERENCE_ORACLE, "oracle");
     test_result(REFERENCE_SAMPLES, "samples");
     test_result(REFERENCE_NAIVE, "00_naive");

@@ -33,37 +33,79 @@ static double share_of_worst(const double *got, const double *want, int columns)
     return square > 0 && isfinite(square) ? worst / sqrt(square) : 1;
 }
 
-/* Rows of Q, or of K or V as far as keys exist, against what they were prepared from: the length of each row's error.
+/* Q, or K or V as far as keys exist, against what it was prepared from. */
+typedef struct {
+    const Problem *p;
+    const PreparedRounding *r;
+    const void *inputs;
+    const float *prepared;
+    const int *lengths; /* NULL: all rows exist */
+    int heads, seqlen, block;
+    int is_rotated, has_mean;
+} Preparation;
+
+/* Reads one row of the inputs, and what is left of it without the mean. Returns the size of that, as the scale sees it: its largest
+ * element, or, of a row that is rotated, its length, which no element of it exceeds then. */
+static double read_input(const Preparation *x, size_t row, const double *mean, double *want, double *rest) {
+    int columns = x->p->head_dim;
+    read_doubles(x->p->dtype, x->inputs, row * columns, (size_t)columns, want);
+    for (int d = 0; d < columns; d++)
+        rest[d] = want[d] - mean[d];
+    return x->is_rotated ? sqrt(dot(rest, rest, columns)) : largest_of(rest, columns);
+}
+
+/* Rows [begin, end) of one matrix, those that share a scale s, which maps the size of the largest to the format's largest number.
  *
- * PreparedRounding x to the format gives x (1 + e) with |e| <= u, or near 0 an error of at most half the smallest step; a scale s maps
- * the largest number of its group, A, to the format's largest, so that step is input_step * A. A rotation keeps lengths, so
- * over a row of D numbers, rotated or not, |error| <= u |row| + sqrt(D) input_step A. The worst element is shown with its share
- * of that. A, an element of a rotated row, is at most the longest row of the tensor; scales end, so it counts as least_amax at
- * least. Subtracting the mean first makes a
- * row at most as much longer as the mean is, at most the longest row again: hence |row| + longest for K. */
-static Comparison compare_inputs(const Problem *p, const char *tensor, int heads, int seqlen, const int *lengths,
-                                 const void *inputs, const float *prepared, const PreparedRounding *r, int has_mean) {
-    int columns = p->head_dim;
-    double *want = host_alloc((size_t)columns, sizeof *want), *got = host_alloc((size_t)columns, sizeof *got), longest = 0;
-    Comparison c = comparison_start(tensor);
-    for (int pass = 0; pass < 2; pass++) /* the longest row first */
-        for (size_t row = 0; row < (size_t)p->batch * heads * seqlen; row++) {
-            int batch = (int)(row / seqlen / heads), head = (int)(row / seqlen % heads), index = (int)(row % seqlen);
-            if (lengths && index >= lengths[batch])
-                continue;
-            read_doubles(p->dtype, inputs, row * columns, (size_t)columns, want);
-            read_doubles(DTYPE_FP32, prepared, row * columns, (size_t)columns, got);
-            double length = sqrt(dot(want, want, columns));
-            longest = length > longest ? length : longest;
-            if (pass == 0)
-                continue;
-            double allowed = r->input_roundoff * (length + has_mean * longest) +
-                             sqrt(columns) * r->input_step * fmax(longest, r->least_amax) + 0x1p-20 * longest;
-            compare_row(&c, batch, head, index, got, want, columns, allowed * share_of_worst(got, want, columns));
+ * Where 2^e <= |x / s| < 2^(e + 1) the format's numbers, times s, are 2 u 2^e s apart, and never less than 2 input_half_step s. x is
+ * off by at most half of that. A rotation spreads the errors of a row over all of it, but keeps the length of all together: at most
+ * u |row| + sqrt(D) input_half_step s. The worst element is shown with its share.
+ *
+ * noise    of fp32: 2^-20 of the largest input for the scale, the product and the rotation; the error of the mean, a sum of all
+ *          keys; and 2^-150 where the scale is subnormal. */
+static void compare_block(const Preparation *x, size_t matrix, int begin, int end, const double *mean, double noise,
+                          Comparison *part) {
+    const PreparedRounding *r = x->r;
+    int columns = x->p->head_dim;
+    size_t first = matrix * x->seqlen;
+    double want[MAX_HEAD_DIM], rest[MAX_HEAD_DIM], got[MAX_HEAD_DIM], size = 0, largest = 0;
+    for (int row = begin; row < end; row++) {
+        size = worse(read_input(x, first + row, mean, want, rest), size);
+        largest = worse(largest_of(want, columns), largest);
+    }
+    double scale = r->input_largest > 0 ? fmax(size / r->input_largest, r->least_scale) : 1;
+    noise = noise * largest * (x->is_rotated ? sqrt(columns) : 1) + 0x1p-150 * r->input_largest;
+    for (int row = begin; row < end; row++) {
+        double length = read_input(x, first + row, mean, want, rest);
+        read_doubles(DTYPE_FP32, x->prepared, (first + row) * columns, (size_t)columns, got);
+        double of_row = r->input_roundoff * length + sqrt(columns) * scale * r->input_half_step + noise;
+        double share = x->is_rotated ? share_of_worst(got, want, columns) : 0;
+        for (int d = 0; d < columns; d++) {
+            double half_step = rest[d] == 0 ? 0 : ldexp(r->input_roundoff, ilogb(rest[d] / scale));
+            Comparison one = comparison_start(part->tensor);
+            compare_row(&one, (int)(matrix / x->heads), (int)(matrix % x->heads), row, &got[d], &want[d], 1,
+                        x->is_rotated ? of_row * share : scale * fmax(half_step, r->input_half_step) + noise);
+            one.column = d;
+            comparison_merge(part, &one);
         }
-    free(want);
-    free(got);
-    return c;
+    }
+}
+
+static void compare_matrices(const void *context, size_t begin, size_t end, Comparison *part) {
+    const Preparation *x = context;
+    int columns = x->p->head_dim;
+    for (size_t matrix = begin; matrix < end; matrix++) {
+        double mean[MAX_HEAD_DIM] = {0};
+        int rows = x->lengths ? x->lengths[matrix / x->heads] : x->seqlen, block = x->block ? x->block : rows;
+        for (size_t i = 0; x->has_mean && i < (size_t)rows * columns; i++)
+            mean[i % columns] += dtype_to_double(x->p->dtype, x->inputs, matrix * x->seqlen * columns + i) / rows;
+        double noise = 0x1p-20 + (x->has_mean ? sum_error(rows) : 0);
+        for (int row = 0; row < rows; row += block)
+            compare_block(x, matrix, row, row + block < rows ? row + block : rows, mean, noise, part);
+    }
+}
+
+static Comparison compare_inputs(const char *tensor, const Preparation *x) {
+    return compare_rows(tensor, INFINITY, (size_t)x->p->batch * x->heads, compare_matrices, x);
 }
 
 static Prepared read_prepared(const Problem *p, const Variant *variant, const HostTensors *inputs, const Buffer *workspace) {
@@ -290,9 +332,13 @@ int compare_prepared(const Problem *p, const Variant *variant, const int *key_le
     for (size_t i = 0; i < key_elements(p); i++)
         largest_v = fabs(x.v[i]) > largest_v ? fabs(x.v[i]) : largest_v;
     const PreparedRounding *r = &x.rounding;
-    comparisons[PREPARED_Q] = compare_inputs(p, "prepared Q", p->heads, p->seqlen_q, NULL, inputs->q, x.q, r, 0);
-    comparisons[PREPARED_K] = compare_inputs(p, "prepared K", p->kv_heads, p->seqlen_k, key_lengths, inputs->k, x.k, r, 1);
-    comparisons[PREPARED_V] = compare_inputs(p, "prepared V", p->kv_heads, p->seqlen_k, key_lengths, inputs->v, x.v, r, 0);
+    comparisons[PREPARED_Q] = compare_inputs(
+        "prepared Q", &(Preparation){p, r, inputs->q, x.q, NULL, p->heads, p->seqlen_q, r->q_block, r->is_rotated, 0});
+    comparisons[PREPARED_K] =
+        compare_inputs("prepared K", &(Preparation){p, r, inputs->k, x.k, key_lengths, p->kv_heads, p->seqlen_k, r->k_block,
+                                                    r->is_rotated, r->has_mean});
+    comparisons[PREPARED_V] = compare_inputs(
+        "prepared V", &(Preparation){p, r, inputs->v, x.v, key_lengths, p->kv_heads, p->seqlen_k, r->k_block, 0, 0});
     int fits = 1; /* the references square x.v as they go: it is not needed after them */
     if (kind == REFERENCE_NAIVE)
         fits = naive_reference(&x, device_lengths, &reference);
