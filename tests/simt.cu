@@ -302,6 +302,69 @@ static void test_shared_memory(void) {
     ok(uncommitted == 32, "cp.async: what is not committed does not land");
 }
 
+/* ---- Hopper: what is asynchronous is as late as a program may count on ---- */
+
+struct Late {
+    alignas(1024) __half tile[64 * 64];
+    Mbarrier full;
+};
+
+/* A tile of ones, over one of zeros; then two batches, D0 = 64 and D1 += 64, both begun and the older one waited for. */
+__global__ void look_too_early(const __grid_constant__ TensorMap map, float *out) {
+    SHARED_MEMORY(Late, shared);
+    for (int i = threadIdx.x; i < 64 * 64; i += 128)
+        shared.tile[i] = __float2half(0);
+    if (threadIdx.x == 0)
+        mbarrier_init(&shared.full, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        mbarrier_arrive_expect(&shared.full, sizeof shared.tile);
+        tma_load(shared.tile, map, 0, 0, 0, &shared.full);
+        for (int i = 0; i < 64 * 64; i++)
+            out[i] = __half2float(shared.tile[i]);
+    }
+    mbarrier_wait(&shared.full, 0);
+    const uint64_t tile = wgmma_descriptor<128>(shared.tile);
+    float d0[32] = {}, d1[32];
+    for (float &d : d1)
+        d = 1;
+    wgmma_fence(d0, d1);
+    for (int step = 0; step < 4; step++)
+        wgmma<__half>(d0, wgmma_advance(tile, 32 * step), wgmma_advance(tile, 32 * step), step > 0);
+    wgmma_commit();
+    for (int step = 0; step < 4; step++)
+        wgmma<__half>(d1, wgmma_advance(tile, 32 * step), wgmma_advance(tile, 32 * step), true);
+    wgmma_commit();
+    float *seen = out + 64 * 64 + 5 * threadIdx.x;
+    seen[0] = d0[31];
+    wgmma_wait<1>(d0);
+    seen[1] = d0[31], seen[2] = d1[31];
+    wgmma_wait<0>(d1);
+    seen[3] = d1[31], seen[4] = __half2float(shared.tile[threadIdx.x]);
+}
+
+static void test_late(void) {
+    enum { TILE = 64 * 64 };
+    float *out = (float *)device_alloc((TILE + 5 * 128) * sizeof *out, "out");
+    for (int i = 0; i < TILE; i++)
+        ((__half *)cells)[i] = __float2half(1);
+    LAUNCH(look_too_early, 1, 128, sizeof(Late), tensor_map<__half, 128>(cells, 64, 64, 1, 64), out);
+    int nans = 0, begun = 0, older = 0, younger = 0, done = 0, landed = 0;
+    for (int i = 0; i < TILE; i++)
+        nans += is_nan(out[i]);
+    for (const float *seen = out + TILE; seen < out + TILE + 5 * 128; seen += 5) {
+        begun += seen[0] == 0;
+        older += seen[1] == 64;
+        younger += seen[2] == 1;
+        done += seen[3] == 65;
+        landed += seen[4] == 1;
+    }
+    ok(nans == TILE && landed == 128, "tma_load: NaN wherever the tile will be, until somebody waits for it");
+    ok(begun == 128 && older == 128, "wgmma: D is as it was until its wgmma_wait");
+    ok(younger == 128 && done == 128, "wgmma_wait<1> leaves the younger batch as it was, wgmma_wait<0> does not");
+    device_free(out);
+}
+
 /* ---- device.h ---- */
 
 /* Writes past the end of an allocation. The address sanitizer would not let us. */
@@ -331,6 +394,7 @@ static void test_all(void) {
     test_warp();
     test_atomics();
     test_shared_memory();
+    test_late();
     test_device();
     device_free(cells);
     device_free(counters);

@@ -48,6 +48,11 @@ __global__ void different_masks(int) {
         __shfl_sync(threadIdx.x < 4 ? 0xffu : 0xf0u, 1, 4); /* @masks */
 }
 
+__global__ void masks_that_meet(int) {
+    if (in_bad_block() && threadIdx.x < 8)
+        __shfl_sync(threadIdx.x < 4 ? 0xffu : 0x1ffu, 1, 4); /* @meet: each lane is in the other's mask, and lane 8 stays away */
+}
+
 __global__ void not_in_mask(int) {
     if (in_bad_block() && threadIdx.x < 9)
         __syncwarp(0xff); /* @not_in_mask */
@@ -138,7 +143,7 @@ struct Stages {
     alignas(1024) unsigned char tile[2][8 * 128];
     Mbarrier full[2], empty[2];
 };
-enum { WRONG_PARITY, NO_COPY };
+enum { WRONG_PARITY, NO_COPY, TOO_MANY_BYTES, TOO_FEW_BYTES };
 __global__ void ring(const __grid_constant__ TensorMap map, int what) {
     SHARED_MEMORY(Stages, shared);
     if (threadIdx.x == 0)
@@ -149,7 +154,7 @@ __global__ void ring(const __grid_constant__ TensorMap map, int what) {
         for (int tile = 0; tile < 6; tile++) {
             const int stage = tile % 2, round = tile / 2;
             mbarrier_wait(&shared.empty[stage], (round + (what != WRONG_PARITY)) % 2); /* @empty */
-            mbarrier_arrive_expect(&shared.full[stage], 8 * 128);
+            mbarrier_arrive_expect(&shared.full[stage], what == TOO_MANY_BYTES ? 9 * 128 : what == TOO_FEW_BYTES ? 7 * 128 : 8 * 128);
             if (what != NO_COPY || tile < 3)
                 tma_load(shared.tile[stage], map, 0, 0, 0, &shared.full[stage]);
         }
@@ -216,6 +221,7 @@ int main(int argc, char **argv) {
         {"lane_at_barrier", [](const void *) { LAUNCH((shuffle_without_a_lane<33>), dim3(3, 3), 64, 0, 0); }},
         {"two_shuffles", [](const void *) { LAUNCH(two_shuffles, dim3(3, 3), 4, 0, 0); }},
         {"different_masks", [](const void *) { LAUNCH(different_masks, dim3(3, 3), 16, 0, 0); }},
+        {"masks_that_meet", [](const void *) { LAUNCH(masks_that_meet, dim3(3, 3), 16, 0, 0); }},
         {"not_in_mask", [](const void *) { LAUNCH(not_in_mask, dim3(3, 3), 32, 0, 0); }},
         {"mma", [](const void *) { LAUNCH(mma_without_a_lane, dim3(3, 3), 64, 0, 0); }},
         {"small_block", [](const void *) { LAUNCH(mma_in_a_small_block, 1, 20, 0, 0); }},
@@ -243,6 +249,12 @@ int main(int argc, char **argv) {
          }},
         {"no_copy", [](const void *memory) {
              LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), NO_COPY);
+         }},
+        {"too_many_bytes", [](const void *memory) {
+             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), TOO_MANY_BYTES);
+         }},
+        {"too_few_bytes", [](const void *memory) {
+             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), TOO_FEW_BYTES);
          }},
         {"named_too_few", [](const void *) { LAUNCH(named, 1, 96, 0, TOO_FEW); }},
         {"named_disagree", [](const void *) { LAUNCH(named, 1, 64, 0, DISAGREE); }},

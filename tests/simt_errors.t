@@ -55,6 +55,8 @@ says two_shuffles => "kernel two_shuffles, $bad: threads 0,2 wait at __shfl_xor_
   . 'threads 1,3 wait at __shfl_xor_sync (@two_shuffles_a)';
 says different_masks => "kernel different_masks, $bad: threads 0-3 wait at __shfl_sync (\@masks) for the lanes 0x000000ff; "
   . 'threads 4-15 have returned';
+says masks_that_meet => "kernel masks_that_meet, $bad: threads 0-3 wait at __shfl_sync (\@meet) for the lanes 0x000000ff; "
+  . 'threads 4-7 wait at __shfl_sync (@meet) for the lanes 0x000001ff; threads 8-15 have returned';
 says not_in_mask => "kernel not_in_mask, $bad, thread 8: __syncwarp: lane 8 is not in its own mask (\@not_in_mask)";
 says mma => "kernel mma_without_a_lane, $bad: threads 0-31,40 have returned; "
   . 'threads 32-39,41-63 wait at mma_m16n8k16 (@mma)';
@@ -74,6 +76,11 @@ says wrong_parity => "kernel ring, block (0,0,0): thread 0 waits at mbarrier_wai
 says no_copy => "kernel ring, block (0,0,0): thread 0 waits at mbarrier_wait (\@empty), byte 2072 of shared memory, for "
   . 'parity 1: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; '
   . 'threads 32-63 wait at mbarrier_wait (@full), byte 2056 of shared memory, for parity 1: 0 of 1 arrivals and 1024 bytes are missing';
+for ([too_many_bytes => 128], [too_few_bytes => -128]) {
+    says $_->[0] => "kernel ring, block (0,0,0): thread 0 waits at mbarrier_wait (\@empty), byte 2064 of shared memory, for "
+      . 'parity 0: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; threads 32-63 wait at '
+      . "mbarrier_wait (\@full), byte 2048 of shared memory, for parity 0: 0 of 1 arrivals and $_->[1] bytes are missing";
+}
 says named_too_few => 'kernel named, block (0,0,0): threads 0-63 have returned; '
   . 'threads 64-95 wait at named_barrier_sync (@named), barrier 3: 64 of 96 threads are there';
 says named_half_a_warp => 'kernel named, block (0,0,0): threads 0-31 have returned; '
