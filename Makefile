@@ -256,7 +256,7 @@ clean: ## remove what was built
 
 help: ## this list
 	@echo "make <stage>         build one stage; then run it: ./<stage>/<stage> --help"
-	@echo "    stages: $(STAGES)"
+	@echo "stages: $(STAGES)" | fold -s -w 110 | sed 's/^/    /'
 	@echo "make all             build every stage"
 	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done

@@ -3,13 +3,14 @@
 #     my $run = run('01_tiled', '--seqlen', 64);     $run->{code}, $run->{out}, $run->{err}
 #     of_the_host();                                  skips a script whose every question the host alone answers
 #     stages(), kind_of('05_fa2_backward')            what common/ladder.txt says: the stages in order; "backward"
+#     new_stages()                                    those not in notes/ladder.tsv yet: they may still be without a picture, say
 package Program;
 use strict;
 use warnings;
 use Exporter qw(import);
 use File::Temp qw(tempdir);
 use Test::More;
-our @EXPORT = qw(run of_the_host stages kind_of);
+our @EXPORT = qw(run of_the_host stages new_stages kind_of);
 
 $ENV{LC_ALL} = 'C.UTF-8'; # what programs print holds · and × then
 my $scratch = tempdir(CLEANUP => 1);
@@ -39,6 +40,11 @@ sub of_the_host {
 open my $ladder, '<', 'common/ladder.txt' or die "common/ladder.txt: $!";
 my @ladder = map { [split] } grep { /^\w/ } <$ladder>; # [name, builds on, kind, links]
 sub stages { return map { $_->[0] } @ladder }
+sub new_stages {
+    open my $course, '<', 'notes/ladder.tsv' or die "notes/ladder.tsv: $!";
+    my $known = join '', <$course>;
+    return grep { $known !~ /\t$_[\t\/]/ } stages();
+}
 sub kind_of { my ($stage) = @_; return (map { $_->[2] } grep { $_->[0] eq $stage } @ladder)[0] }
 
 1;

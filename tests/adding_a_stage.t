@@ -1,6 +1,7 @@
 #!/usr/bin/env perl
 # adding_a_stage.t - does what notes/adding_a_stage.md says, word by word, in a copy of the tree: writes the files that the page
-# shows, adds the line to the ladder, runs the commands. The stage must then be everywhere where stages are.
+# shows, adds the line to the ladder, runs the commands. The stage must then be everywhere where stages are. Its names alone
+# are others, the stage's of 20 characters: tables must have room for them.
 use strict;
 use warnings;
 use utf8;
@@ -17,7 +18,7 @@ my ($commit) = map { m{commit-(.*)} } glob "$build/commit-*"; # what has been bu
 @ENV{'DEVICE', 'COMMIT'} = ('cpu', $commit // 'unknown');
 delete @ENV{'MAKEFLAGS', 'MAKELEVEL'};
 
-my $page = read_text('notes/adding_a_stage.md');
+my $page = read_text('notes/adding_a_stage.md') =~ s/10_warp_row/10_one_warp_each_row/gr =~ s/\bwarp_row/warp_each_row/gr;
 my $tree = tempdir(CLEANUP => 1);
 my @builds = grep { -d } 'build/cpu', 'build/cpu-trace';
 system("cp -a Makefile common tests notes @{[stages()]} '$tree' && mkdir '$tree/build' && cp -a @builds '$tree/build'") == 0
@@ -40,14 +41,15 @@ is_deeply([grep { !/^\Q$stage\E\// } @written], ["notes/$stage.md", 'common/ladd
 # ---- the commands
 my %printed;
 for my $command (map { split /\n/ } $page =~ /^```sh new\n(.*?)^```$/msg) {
-    my $output = `$command 2>&1 </dev/null`;
+    local $ENV{GRID_EVERY} = 24; # and not --quick, which leaves out the long row and the large grids
+    my $output = `@{[$command =~ s/ --quick//r]} 2>&1 </dev/null`;
     is($?, 0, $command) or diag($output);
     utf8::decode($output);
     $printed{$command =~ /^make compare/ ? 'compare' : $command =~ /--quick/ ? 'grid' : $command =~ /trace/ ? 'trace' : 'run'} .= $output;
 }
 my $words = '[^\n]*';
 like($printed{run}, qr/^$stage\/\w+ $words\d$words (?:us|ms|s) $words\n(?:$words\n)*PASS  1 variant agrees with 00_naive$/m, 'it runs, and is right');
-like($printed{compare}, qr/^$stage\/\w+ $words \/ $words\n/m, 'make compare has it');
+like($printed{compare}, qr/^$stage\/\w+\n {30} +forward $words \/ $words\n/m, 'make compare has it');
 like($printed{compare}, qr/^PASS  \d+ variants agree/m, 'and all are right');
 like($printed{grid}, qr/^ok \d+ - $stage\/\w+ fp16 D64 causal: /m, 'its grid');
 unlike($printed{grid}, qr/^not ok/m, 'passes');
@@ -61,9 +63,18 @@ for my $row (@rows) {
 }
 like($printed{trace}, qr/^no races$/m, 'and no races');
 
+# ---- its name fits
+write_text('>', 'rows', join '', @rows, `build/cpu-trace/$stage/$stage --trace --json --heads 1 --seqlen 40`);
+my $table = `awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk rows`;
+like($table, qr/^$stage\/\w+\n {30} +\d+ /m, 'make trace has it');
+for (['make compare', $printed{compare}], ['make trace', $table], ['make help', scalar `make --no-print-directory help`],
+     ['make exercise', scalar `build/cpu/classroom/exercise`]) {
+    is_deeply([grep { length > 120 } split /\n/, $_->[1]], [], "$_->[0]: lines of at most 120 characters");
+}
+
 # ---- what takes too long to run here: make knows it
 for (['-n test-device', qr/prove .*\/grid_$stage .*\/figures_$stage /], ['-n trace TRACE=1', qr/cpu-trace\/$stage\/$stage/],
-     ['-n sweep', qr/cpu\/$stage\/$stage/], ['help', qr/stages: .* $stage$/m]) {
+     ['-n sweep', qr/cpu\/$stage\/$stage/], ['help', qr/stages: .* $stage$/ms]) {
     my ($target, $has) = @$_;
     like(`make --no-print-directory $target 2>&1` =~ s/\\\n//gr, $has, "make $target has it");
 }
@@ -78,7 +89,7 @@ my $text = read_text($kernel) =~ s/^(extern "C" void \w+\(const Problem \*p), /$
 write_text('>', $kernel, $text);
 my $refused = `make $stage 2>&1`;
 isnt($?, 0, 'a launcher that takes something else does not compile');
-like($refused, qr/warp_row_forward/, 'and the compiler names it');
+like($refused, qr/warp_each_row_forward/, 'and the compiler names it');
 chdir '/';
 done_testing;
 

@@ -7,13 +7,15 @@ use warnings;
 use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
+use lib 'tests';
+use Program qw(new_stages);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
 my $plots = "$root/common/plots/plots.py";
 
 # Every note that teaches has a picture, and every picture a note.
-my %without = map { $_ => 1 } qw(README glossary setup sources teaching_plan tuning_log);
+my %without = map { $_ => 1 } qw(README glossary setup sources teaching_plan tuning_log), new_stages();
 my %shown;
 for my $note (glob('notes/*.md'), 'README.md') {
     my @pictures = read_text($note) =~ m{!\[[^\]]+\]\((?:notes/)?pictures/(\w+)\.svg\)}g;

@@ -109,7 +109,10 @@ static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 11, 10, 19, 17};
 static int is_simulated(const Line *row) { return !is_known(row, "cuda"); }
 
 static void print_cells(const int widths[TITLES], const char *const cells[TITLES]) {
-    for (int i = 0; i < TITLES && cells[i]; i++) {
+    int is_long = display_width(*cells) > abs(*widths); /* then it has a line to itself */
+    if (is_long)
+        print_text("%s\n%*s", *cells, abs(*widths), "");
+    for (int i = is_long; i < TITLES && cells[i]; i++) {
         int padding = abs(widths[i]) - display_width(cells[i]);
         padding = padding < 0 ? 0 : padding;
         print_text("%s%*s%s%*s", i ? " " : "", widths[i] < 0 ? 0 : padding, "", cells[i], widths[i] < 0 ? padding : 0, "");

@@ -14,7 +14,10 @@ BEGIN {
     flops = cell[rows, "attention_flops"]
     requested = cell[rows, "requested_bytes"]
     races += count(variant ", race=.*")
-    printf format, cell[rows, "variant"], kib("bytes_read", device), kib("bytes_written", device),
+    name = cell[rows, "variant"]
+    if (length(name) > 30)
+        name = sprintf("%s\n%30s", name, "")
+    printf format, name, kib("bytes_read", device), kib("bytes_written", device),
         kib("bytes_read bytes_written", variant ", tensor=[SP]"), ratio(requested, cell[rows, "unique_bytes"], "%.1f x"),
         ratio(flops, requested, "%.1f"), ratio(sum("sectors_read sectors_written", device), sum("ideal_read ideal_written", device), "%.2f"),
         kib("bytes_read bytes_written", shared),
