@@ -1056,6 +1056,12 @@ static void test_sm_75(void) {
         int seqlen_q, seqlen_k, head_dim, causal;
         double bytes;
     } cases[] = {
+        {"03_fa1", "fa1", "fa1_kernel", "Q", 64, 1000, 64, 0, 8. * 64 * 64 * 2}, /* 128 keys a tile */
+        {"04_fa2", "epilogue", "epilogue_kernel", "Q", 64, 1000, 128, 0, 16. * 64 * 128 * 2},
+        {"04_fa2", "tuned", "tuned", "K", 129, 193, 64, 1,
+         (3. * 64 + 193) * 64 * 2}, /* rows 0 to 127 see 192 keys, 128 all */
+        {"04_fa2", "tuned", "tuned", "K", 129, 161, 128, 1, (5. * 32 + 161) * 128 * 2},
+        {"05_fa2_backward", NULL, "tuned", "V", 129, 193, 64, 1, (3. * 64 + 193) * 64 * 2},
         {"05_fa2_backward", "two_pass", "key_gradients", "Q", 256, 256, 128, 0, 8. * 256 * 128 * 2}, /* 32 x 32 */
         {"05_fa2_backward", "two_pass", "key_gradients", "dO", 256, 256, 64, 0, 4. * 256 * 64 * 2},  /* 64 x 64 */
         {"05_fa2_backward", "two_pass", "query_gradients", "K", 256, 256, 128, 0, 4. * 256 * 128 * 2},

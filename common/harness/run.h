@@ -69,7 +69,7 @@ int alloc_buffer(Buffer *buffer);
 void launch_once(void *launch);
 /* Fills in the row's latency: launches one by one. */
 void time_launch(Launch *launch, Row *row);
-/* Calls `sample(context)`, which returns ms, until the clocks have settled and then as often as --iters or a budget of time
+/* Calls `sample(context)`, which returns ms, for 15 ms and then as often as --iters or a budget of time
  * says. Fills in the row's sample: how many, median, least and interquartile range. */
 void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
 
