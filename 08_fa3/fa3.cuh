@@ -62,7 +62,7 @@ __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2]
     }
     UNROLL for (int r = 0; r < 2; r++) {
         float tile_l = 0; /* a tile's sum as one: beside a large l a single P loses its last bits */
-        each_row(s, r, [&](float &x) { tile_l += x = exp2_approx(x * scale_log2 - shift[r]); });
+        each_row(s, r, [&](float &x) { tile_l += x = exp2_approx(__fmaf_rn(x, scale_log2, -shift[r])); });
         l[r] += tile_l;
     }
     return __any_sync(WHOLE_WARP, moved);

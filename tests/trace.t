@@ -33,6 +33,7 @@ my @decoding_shapes = (
 
 # The head dims that not every variant takes; what a stage's own options change.
 my %more_shapes = (
+    '01_tiled' => ['--heads 1 --seqlen 70 --seqlen-k 100 --head-dim 40'],
     '04_fa2' => ['--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --dtype fp32', map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
     '05_fa2_backward' => [(map { "$_ --variant 00_naive" } @shapes), # and smaller tiles, as far as there is room for the forward pass
         "CPU_DEVICE_SHARED=81920 $shapes[1]", map { "CPU_DEVICE_SHARED=$_ $shapes[3]" } 98304, 101376],
