@@ -2,7 +2,8 @@
  *
  * The idea. One mma.m16n8k16 instruction multiplies a 16 x 16 by a 16 x 8 matrix, 4096 FLOPs for a warp, where 32 lanes of
  * fused multiply-adds do 64. The tiles, what is stored and the softmax are those of fma.cu. Every later stage has kernels that use
- * tensor cores. This one shows what they buy apart from the later ideas.
+ * tensor cores. This one shows what they buy apart from the later ideas, and spells out, fragment by fragment, what the later ones
+ * say in the words of gpu/warp.cuh.
  *
  * What else must change against fma.cu, and why:
  *

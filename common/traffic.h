@@ -1,4 +1,4 @@
-/* traffic.h - what the formulas of several stages have in common (Variant.predict, each in the stage's traffic.c).
+/* traffic.h - what the formulas of several stages have in common (Variant.predict).
  *
  * All count bytes that threads ask for, caches or not, over the whole problem.
  */

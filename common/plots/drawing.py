@@ -49,6 +49,7 @@ LOOKS = {
     "04_fa2/epilogue": ("#b85a91", "d", ":"),
     "04_fa2/loop_swap": ("#005a91", "v", "--"),
     "04_fa2/split_q": ("#007a58", "P", "--"),
+    "04_fa2/tall": ("#007a58", "X", ":"),
     "04_fa2/tuned": ("#007a58", "p", "-"),
     "05_fa2_backward/two_pass": ("#b04a00", "<", "--"),
     "05_fa2_backward/atomic": ("#b04a00", ">", "-"),
