@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
          * 16 - m, and P = 2^16 would be beyond the format's largest number. l gets a tile's sum as one, because beside
          * a large l a single P loses its last bits. Rounded, 32 keys make an A operand: quarter % 2 is 8 rows down,
          * quarter / 2 is 16 keys right, and 16 keys are two pieces of S. */
-        uint32_t rounded_p[Bc / 32][4];
+        uint32_t rounded_p[1][Bc / 32][4];
         float tile_l[2] = {};
         UNROLL for (int n = 0; n < Bc / 8; n += 4)
             UNROLL for (int quarter = 0; quarter < 4; quarter++) {
@@ -141,22 +141,17 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
                     four[j] = exp2_approx(s[0][n + 2 * (quarter / 2) + j / 2][2 * r + j % 2] * scale_log2 + shift);
                     tile_l[r] += four[j];
                 }
-                rounded_p[n / 4][quarter] = pack_4<E>(four[0], four[1], four[2], four[3]);
+                rounded_p[0][n / 4][quarter] = pack_4<E>(four[0], four[1], four[2], four[3]);
             }
         l[0] += tile_l[0], l[1] += tile_l[1];
 
         /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
         UNROLL for (int d = 0; d < D / 8; d += 2) {
-            float product[2][4] = {};
-            UNROLL for (int step = 0; step < Bc / 32; step++) {
-                uint32_t b[4];
-                load_b_fragments(b, shared.v[tile % 2], 8 * d, step);
-                mma<E>(product[0], rounded_p[step], b[0], b[1]);
-                mma<E>(product[1], rounded_p[step], b[2], b[3]);
-            }
+            float product[1][2][4] = {};
+            add_abt<E>(product, rounded_p, shared.v[tile % 2], 8 * d);
             UNROLL for (int i = 0; i < 8; i++) {
                 float &x = o[0][d + i / 4][i % 4];
-                x = alpha[i % 4 / 2] * x + v_scale * product[i / 4][i % 4];
+                x = alpha[i % 4 / 2] * x + v_scale * product[0][i / 4][i % 4];
             }
         }
     }

@@ -72,7 +72,7 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
 
     float turned_mean[8] = {}; /* this thread's components of the mean, rotated if the rows of Q are */
     if (lse_shift && mean) {
-        load_8(turned_mean, mean + 8 * tile.chunk());
+        spread(turned_mean, load_4(mean + 8 * tile.chunk()), load_4(mean + 8 * tile.chunk() + 4));
         if (p.settings[HADAMARD])
             rotate<D>(turned_mean, tile.chunk());
     }

@@ -7,10 +7,11 @@
 #ifndef FA_ROW_TILE_CUH
 #define FA_ROW_TILE_CUH
 
-#include "../common/gpu/instructions.cuh"
+#include "../common/gpu/eight.cuh"
 #include "rotate.cuh"
 
 constexpr int THREADS = 256;
+using Warps = Maxima<THREADS>;
 
 /* One of Q, K and V: where it comes from and where its 8-bit copy goes. */
 struct Operand {
@@ -39,53 +40,9 @@ __device__ static size_t head_offset(const Operand &x, const TileIndex &index, i
     return ((size_t)index.batch * x.heads + index.head) * x.seqlen * D;
 }
 
-/* ---- eight elements: in, out ---- */
-
-/* Eight elements of T, or zeros, as floats. */
-template <typename T> __device__ static void load_8(float (&x)[8], const T *from, bool exists) {
-    const uint4 raw = exists ? load_16(from) : make_uint4(0, 0, 0, 0); /* 0 is 0 in every format */
-    const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
-    UNROLL for (int i = 0; i < 4; i++) {
-        const float2 pair = unpack_pair<T>(word[i]);
-        x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
-    }
-}
-
-/* Eight floats of an array aligned to 16 bytes. */
-__device__ static void load_8(float (&x)[8], const float *from) {
-    const float4 low = reinterpret_cast<const float4 *>(from)[0], high = reinterpret_cast<const float4 *>(from)[1];
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-/* Eight elements of F that are stored together. */
-template <typename F> __device__ static uint2 pack_8(const float (&x)[8]) {
-    return make_uint2(pack_4<F>(x[0], x[1], x[2], x[3]), pack_4<F>(x[4], x[5], x[6], x[7]));
-}
-template <typename F> __device__ static void unpack_8(float (&x)[8], uint2 packed) {
-    const float4 low = unpack_4<F>(packed.x), high = unpack_4<F>(packed.y);
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w, x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-/* ---- the largest number, and the scale ---- */
-
 /* What a scale must be for `amax` to land on the format's largest number (fp8.h). */
 template <typename F> __device__ static float scale_of(float amax) {
     return amax > 0 ? fmaxf(amax / F::largest, LEAST_SCALE) : 1;
-}
-
-/* The largest of what the block's threads bring. */
-struct Warps {
-    float amax[THREADS / 32];
-};
-__device__ static float block_max(Warps &shared, float x) {
-    UNROLL for (int offset = 16; offset > 0; offset /= 2)
-        x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, offset));
-    if (threadIdx.x % 32 == 0)
-        shared.amax[threadIdx.x / 32] = x;
-    __syncthreads();
-    UNROLL for (int warp = 0; warp < THREADS / 32; warp++)
-        x = fmaxf(x, shared.amax[warp]);
-    return x;
 }
 
 /* ---- the rows ---- */
@@ -103,7 +60,7 @@ template <typename T, int D, int Rows> struct RowTile {
         const T *from = matrix + (size_t)(index.first_row + row()) * D + 8 * chunk();
         float offset[8] = {};
         if (mean)
-            load_8(offset, mean + 8 * chunk());
+            spread(offset, load_4(mean + 8 * chunk()), load_4(mean + 8 * chunk() + 4));
         UNROLL for (int r = 0; r < count; r++)
             load_8(x[r], from + (size_t)r * down * D, index.first_row + row() + r * down < index.row_end);
         UNROLL for (int r = 0; r < count; r++) {
@@ -117,8 +74,7 @@ template <typename T, int D, int Rows> struct RowTile {
     __device__ float amax() const {
         float largest = 0;
         UNROLL for (int r = 0; r < count; r++)
-            UNROLL for (int i = 0; i < 8; i++)
-                largest = fmaxf(largest, fabsf(x[r][i]));
+            largest = largest_of(x[r], largest);
         return largest;
     }
 };

@@ -25,9 +25,8 @@ template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
         UNROLL for (int i = 0; i < 8; i++)
             tile.x[0][i] += tile.x[r][i];
     const float(&x)[8] = tile.x[0];
-    float4 *to = reinterpret_cast<float4 *>(&shared.row[tile.row()][8 * tile.chunk()]);
-    to[0] = make_float4(x[0], x[1], x[2], x[3]);
-    to[1] = make_float4(x[4], x[5], x[6], x[7]);
+    float *to = &shared.row[tile.row()][8 * tile.chunk()];
+    store_4(to, make_float4(x[0], x[1], x[2], x[3])), store_4(to + 4, make_float4(x[4], x[5], x[6], x[7]));
     __syncthreads();
     if (threadIdx.x < D) {
         float sum = 0;
@@ -52,7 +51,7 @@ template <int D> __global__ void key_mean(Problem p, const float *sums, const in
  * scores are made of the rounded q; the mean is rotated where Q is. */
 template <typename F, int D> __device__ static float dot_with_mean(uint2 packed_q, const float (&turned_mean)[8]) {
     float q[8], sum = 0;
-    unpack_8<F>(q, packed_q);
+    spread(q, unpack_4<F>(packed_q.x), unpack_4<F>(packed_q.y));
     UNROLL for (int i = 0; i < 8; i++)
         sum += q[i] * turned_mean[i];
     UNROLL for (int offset = D / 16; offset > 0; offset /= 2)

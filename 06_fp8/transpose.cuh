@@ -33,8 +33,7 @@ template <typename T, typename F, int D> __global__ void quantise_v(Problem p, O
         UNROLL for (int i = 0; i < 4; i++) {
             const int key = index.first_row + key_at_place(4 * group + i);
             load_8(x[pass][i], from + (size_t)key * D + 64 * pass + 8 * chunk, key < index.row_end);
-            UNROLL for (int j = 0; j < 8; j++)
-                amax = fmaxf(amax, fabsf(x[pass][i][j]));
+            amax = largest_of(x[pass][i], amax);
         }
 
     const bool scale_is_known = p.settings[SCALING] == SCALING_TENSOR;

@@ -9,7 +9,7 @@
  * Device memory: K and V are read twice, 2 bytes an element, and written once, 1 byte. Keys that do not exist become 0.
  */
 #include "decode.h"
-#include "../common/gpu/instructions.cuh"
+#include "../common/gpu/eight.cuh"
 
 #include <stdlib.h>
 
@@ -17,7 +17,6 @@ enum {
     FILL_THREADS = 256,
     SLICES = 32, /* a head of K or of V: 8 K/V heads of one batch entry are then 512 blocks, four a multiprocessor of the largest chip */
 };
-constexpr float E4M3_LARGEST = 448;
 
 /* Which keys a block works on. Blocks are numbered tensor by tensor (K, then V), in there head by head, in there slice
  * by slice. */
@@ -39,33 +38,19 @@ __device__ inline Slice slice_of(const Problem &p, const int *key_lengths) {
 
 /* largest: [2, heads, SLICES] */
 template <typename T> __global__ void cache_largest(Problem p, Tensors t, float *largest) {
-    struct WarpMaxima {
-        float m[FILL_THREADS / 32];
-    };
-    SHARED_MEMORY(WarpMaxima, shared);
+    SHARED_MEMORY(Maxima<FILL_THREADS>, shared);
     const Slice s = slice_of(p, t.key_lengths);
     const T *from = (const T *)(s.tensor ? t.v : t.k) + (size_t)s.head * p.seqlen_k * p.head_dim;
 
-    float m = 0;
+    float m = 0, x[8];
     const size_t end = (size_t)min(s.end, s.keys) * p.head_dim;
     for (size_t i = (size_t)s.first_key * p.head_dim + 8 * threadIdx.x; i < end; i += 8 * FILL_THREADS) {
-        const uint4 x = load_16(from + i);
-        const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
-        for (int j = 0; j < 4; j++) {
-            const float2 two = unpack_pair<T>(pairs[j]);
-            m = fmaxf(m, fmaxf(fabsf(two.x), fabsf(two.y)));
-        }
+        load_8(x, from + i, true);
+        m = largest_of(x, m);
     }
-    for (int offset = 16; offset > 0; offset /= 2)
-        m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, offset));
-    if (threadIdx.x % 32 == 0)
-        shared.m[threadIdx.x / 32] = m;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int warp = 1; warp < FILL_THREADS / 32; warp++)
-            m = fmaxf(m, shared.m[warp]);
+    m = block_max(shared, m);
+    if (threadIdx.x == 0)
         largest[blockIdx.x] = m;
-    }
 }
 
 /* k, v: [heads, seqlen_k, D] e4m3; scales: [2, heads] */
@@ -79,18 +64,17 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
     float m = 0;
     for (int i = 0; i < SLICES; i++)
         m = fmaxf(m, largest[blockIdx.x - s.slice + i]);
-    const float scale = m > 0 ? m / E4M3_LARGEST : 1;
+    const float scale = m > 0 ? m / E4m3::largest : 1;
     if (s.slice == 0 && threadIdx.x == 0)
         scales[blockIdx.x / SLICES] = scale;
 
     const size_t exist = (size_t)s.keys * p.head_dim, end = (size_t)s.end * p.head_dim;
     for (size_t i = (size_t)s.first_key * p.head_dim + 8 * threadIdx.x; i < end; i += 8 * FILL_THREADS) {
-        const uint4 x = i < exist ? load_16(from + i) : make_uint4(0, 0, 0, 0);
-        const float2 a = unpack_pair<T>(x.x), b = unpack_pair<T>(x.y), c = unpack_pair<T>(x.z), d = unpack_pair<T>(x.w);
-        uint2 codes;
-        codes.x = pack_4<E4m3>(a.x / scale, a.y / scale, b.x / scale, b.y / scale);
-        codes.y = pack_4<E4m3>(c.x / scale, c.y / scale, d.x / scale, d.y / scale);
-        *reinterpret_cast<uint2 *>(to + i) = codes;
+        float x[8];
+        load_8(x, from + i, i < exist);
+        UNROLL for (int j = 0; j < 8; j++)
+            x[j] /= scale;
+        *reinterpret_cast<uint2 *>(to + i) = pack_8<E4m3>(x);
     }
 }
 
@@ -109,7 +93,7 @@ LAUNCHER(cache_fill) {
     float *largest = (float *)workspace[CACHE_LARGEST].pointer;
     const int blocks = 2 * p->batch * p->kv_heads * SLICES;
     WITH_HALF_TYPE(p->dtype, T, {
-        LAUNCH(cache_largest<T>, blocks, FILL_THREADS, FILL_THREADS / 32 * sizeof(float), *p, *t, largest);
+        LAUNCH(cache_largest<T>, blocks, FILL_THREADS, sizeof(Maxima<FILL_THREADS>), *p, *t, largest);
         LAUNCH(cache_fill_kernel<T>, blocks, FILL_THREADS, 0, *p, *t, largest, (uint8_t *)workspace[CACHE_K].pointer,
                (uint8_t *)workspace[CACHE_V].pointer, (float *)workspace[CACHE_SCALES].pointer);
     });

@@ -108,24 +108,20 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, i
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         const int row = i / fours, column = i % fours * 4;
         float m[MAX_WARPS], largest = LOWEST, l = 0;
-#pragma unroll
-        for (int w = 0; w < MAX_WARPS; w++) { /* unrolled, as below, so that the loads are under way together */
+        UNROLL for (int w = 0; w < MAX_WARPS; w++) { /* unrolled, as below, so that the loads are under way together */
             m[w] = w < warps ? warp[w].m[slab_row + row] : LOWEST;
             largest = fmaxf(largest, m[w]);
         }
         float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int w = 0; w < MAX_WARPS; w++) {
+        UNROLL for (int w = 0; w < MAX_WARPS; w++) {
             if (w >= warps)
                 continue;
             const float weight = exp2_approx(m[w] - largest);
-            const float4 part = load_4(warp[w].stage[slot].o + slab_place<D>(row, column));
             l += weight * warp[w].l[slab_row + row];
-            sum.x += weight * part.x, sum.y += weight * part.y, sum.z += weight * part.z, sum.w += weight * part.w;
+            sum = sum + weight * load_4(warp[w].stage[slot].o + slab_place<D>(row, column));
         }
         const float inverse = l > 0 ? o_scale / l : 0; /* l = 0: the row saw no key */
-        store_4(o + (size_t)(slab_row + row) * D + column,
-                make_float4(sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse));
+        store_4(o + (size_t)(slab_row + row) * D + column, inverse * sum);
         if (column == 0)
             lse[slab_row + row] = l > 0 ? (largest + log2f(l)) * LN_2 : -INFINITY;
     }

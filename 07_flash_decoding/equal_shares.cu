@@ -124,45 +124,37 @@ template <typename Rows> struct PartialRows {
         for (int first = threadIdx.x % 32; first < end; first += 32 * items) {
             float m[items], l[items] = {};
             float4 o[items] = {};
-#pragma unroll
-            for (int i = 0; i < items; i++)
+            UNROLL for (int i = 0; i < items; i++)
                 m[i] = LOWEST;
 #pragma unroll 1
             for (int j = threadIdx.x / 32; j < count; j += places * warps) {
                 float lse[places][items];
                 float4 part[places][items];
-#pragma unroll
-                for (int a = 0; a < places; a++) {
+                UNROLL for (int a = 0; a < places; a++) {
                     const size_t row = (size_t)(place + j + a * warps) * partials.rows + slab_row;
                     const float *from = partials.o + row * D + 4 * first, *from_lse = partials.lse + row + first / fours;
-#pragma unroll
-                    for (int i = 0; i < items; i++) {
+                    UNROLL for (int i = 0; i < items; i++) {
                         const bool exists = first + 32 * i < end && j + a * warps < count;
                         lse[a][i] = exists ? from_lse[32 / fours * i] : -INFINITY;
                         part[a][i] = exists ? load_4(from + 4 * 32 * i) : make_float4(0, 0, 0, 0);
                     }
                 }
-#pragma unroll
-                for (int i = 0; i < items; i++) {
+                UNROLL for (int i = 0; i < items; i++) {
                     float m_new = m[i];
-#pragma unroll
-                    for (int a = 0; a < places; a++)
+                    UNROLL for (int a = 0; a < places; a++)
                         m_new = fmaxf(m_new, lse[a][i]);
                     const float factor = exp2_approx((m[i] - m_new) * LOG2_E);
                     m[i] = m_new;
                     l[i] *= factor;
-                    o[i].x *= factor, o[i].y *= factor, o[i].z *= factor, o[i].w *= factor;
-#pragma unroll
-                    for (int a = 0; a < places; a++) {
+                    o[i] = factor * o[i];
+                    UNROLL for (int a = 0; a < places; a++) {
                         const float weight = exp2_approx((lse[a][i] - m_new) * LOG2_E);
-                        const float4 x = part[a][i];
                         l[i] += weight;
-                        o[i].x += weight * x.x, o[i].y += weight * x.y, o[i].z += weight * x.z, o[i].w += weight * x.w;
+                        o[i] = o[i] + weight * part[a][i];
                     }
                 }
             }
-#pragma unroll
-            for (int i = 0; i < items; i++) {
+            UNROLL for (int i = 0; i < items; i++) {
                 const int item = first + 32 * i, row = item / fours;
                 if (item >= end)
                     continue;

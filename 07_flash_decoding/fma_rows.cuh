@@ -30,16 +30,13 @@ template <int D> struct FmaRows {
         const int lane = threadIdx.x % 32;
         whole = visible_keys(&p, head.keys, 0);
         keys = head.keys;
-#pragma unroll
-        for (int row = 0; row < Br; row++) {
+        UNROLL for (int row = 0; row < Br; row++) {
             m[row] = LOWEST, l[row] = 0;
             visible[row] = visible_keys(&p, head.keys, (head.row + row) % p.seqlen_q);
-#pragma unroll
-            for (int j = 0; j < chunks; j++)
-                q[row][j] = row < head.rows ? scaled(load_4(from + row * D + 4 * (lanes * j + lane / Bc)), scale * LOG2_E)
+            UNROLL for (int j = 0; j < chunks; j++)
+                q[row][j] = row < head.rows ? scale * LOG2_E * load_4(from + row * D + 4 * (lanes * j + lane / Bc))
                                             : make_float4(0, 0, 0, 0);
-#pragma unroll
-            for (int i = 0; i < columns; i++)
+            UNROLL for (int i = 0; i < columns; i++)
                 o[row][i] = 0;
         }
     }
@@ -51,46 +48,37 @@ template <int D> struct FmaRows {
 
         /* S = Q K^T: the lane's chunks, then over the lanes of the key */
         float s[Br] = {};
-#pragma unroll
-        for (int j = 0; j < chunks; j++) {
+        UNROLL for (int j = 0; j < chunks; j++) {
             const float4 k = load_4(reinterpret_cast<const float *>(k_tile.chunk(key, lanes * j + lane / Bc)));
-#pragma unroll
-            for (int row = 0; row < Br; row++)
+            UNROLL for (int row = 0; row < Br; row++)
                 s[row] += q[row][j].x * k.x + q[row][j].y * k.y + q[row][j].z * k.z + q[row][j].w * k.w;
         }
-#pragma unroll
-        for (int row = 0; row < Br; row++) {
-#pragma unroll
-            for (int offset = Bc; offset < 32; offset *= 2)
+        UNROLL for (int row = 0; row < Br; row++) {
+            UNROLL for (int offset = Bc; offset < 32; offset *= 2)
                 s[row] += __shfl_xor_sync(WHOLE_WARP, s[row], offset);
             if (first_column + Bc > whole && first_column + key >= visible[row])
                 s[row] = -INFINITY;
 
             /* m; O and l rescaled; P in place of S */
             float tile_max = s[row];
-#pragma unroll
-            for (int offset = 1; offset < Bc; offset *= 2)
+            UNROLL for (int offset = 1; offset < Bc; offset *= 2)
                 tile_max = fmaxf(tile_max, __shfl_xor_sync(WHOLE_WARP, tile_max, offset));
             const float m_new = fmaxf(m[row], tile_max), factor = exp2_approx(m[row] - m_new);
             s[row] = exp2_approx(s[row] - m_new);
             l[row] = l[row] * factor + s[row];
             m[row] = m_new;
-#pragma unroll
-            for (int i = 0; i < columns; i++)
+            UNROLL for (int i = 0; i < columns; i++)
                 o[row][i] *= factor;
         }
 
         /* O += P V */
-#pragma unroll
-        for (int j = 0; j < Bc; j++) {
+        UNROLL for (int j = 0; j < Bc; j++) {
             const float *v = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4)) + lane * columns % 4;
             float v_columns[columns];
             load_columns(v_columns, v);
-#pragma unroll
-            for (int row = 0; row < Br; row++) {
+            UNROLL for (int row = 0; row < Br; row++) {
                 const float p = __shfl_sync(WHOLE_WARP, s[row], j);
-#pragma unroll
-                for (int i = 0; i < columns; i++)
+                UNROLL for (int i = 0; i < columns; i++)
                     o[row][i] += p * v_columns[i];
             }
         }
@@ -100,11 +88,9 @@ template <int D> struct FmaRows {
      * are added. */
     __device__ void store(int, float *to, float *to_m, float *to_l) {
         const int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int row = 0; row < Br; row++) {
+        UNROLL for (int row = 0; row < Br; row++) {
             float sum = l[row];
-#pragma unroll
-            for (int offset = 1; offset < Bc; offset *= 2)
+            UNROLL for (int offset = 1; offset < Bc; offset *= 2)
                 sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
             if (lane == 0)
                 to_m[row] = m[row], to_l[row] = sum;
@@ -113,7 +99,6 @@ template <int D> struct FmaRows {
     }
 
   private:
-    static __device__ float4 scaled(float4 x, float by) { return make_float4(x.x * by, x.y * by, x.z * by, x.w * by); }
     static __device__ void load_columns(float (&to)[4], const float *from) {
         const float4 x = load_4(from);
         to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;

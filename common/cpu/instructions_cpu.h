@@ -158,6 +158,12 @@ template <typename F> uint32_t pack_4(float x0, float x1, float x2, float x3) {
     return float_to_code8<F>(x0) | (uint32_t)float_to_code8<F>(x1) << 8 | (uint32_t)float_to_code8<F>(x2) << 16 |
            (uint32_t)float_to_code8<F>(x3) << 24;
 }
+template <typename T> uint2 unpack_e4m3(uint32_t four) {
+    float x[4];
+    for (int i = 0; i < 4; i++)
+        x[i] = e4m3_to_float((uint8_t)(four >> 8 * i));
+    return make_uint2(pack_pair<T>(x[0], x[2]), pack_pair<T>(x[1], x[3]));
+}
 template <typename F> float4 unpack_4(uint32_t four) {
     return {code8_to_float<F>(four), code8_to_float<F>(four >> 8), code8_to_float<F>(four >> 16), code8_to_float<F>(four >> 24)};
 }

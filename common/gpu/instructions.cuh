@@ -167,26 +167,47 @@ template <> __device__ inline uint32_t pack_4<E5m2>(float x0, float x1, float x2
            (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(x2, x3), __NV_SATFINITE, __NV_E5M2) << 16;
 }
 
-/* And to fp16, two pairs, exactly. The formats look alike, [sign][exponent][mantissa]:
+/* e4m3 to T, exactly: bytes 0 and 2 to x, bytes 1 and 3 to y; in each the lower byte's number in the lower half.
  *
- *     fp16    s eeeee mmmmmmmmmm
- *     e5m2    s eeeee mm                 the upper byte of an fp16: nothing to do
- *     e4m3    s  eeee mmm                shifted one place to the right, all but the sign is an fp16 too; but fp16 subtracts
- *                                        15 from the exponent, e4m3 only 7. So it is 2^8 too small, subnormal numbers too,
- *                                        and is multiplied by 256. (NaN comes out as 480.) */
+ *     e4m3     s eeee mmm              value 2^(e - 7) x 1.m
+ *     fp16     s 0eeee mmm0000000      2^(e - 15) x 1.m: the magnitude one place down, then times 2^8
+ *     bf16     s 0000eeee mmm0000      2^(e - 127) x 1.m: the magnitude four places down, then times 2^120
+ *
+ * A subnormal number (e = 0) becomes a subnormal number of the wider format, and the multiplication makes it right,
+ * too. NaN is not provided for.
+ */
+template <typename T> __device__ uint2 unpack_e4m3(uint32_t four);
+template <> __device__ inline uint2 unpack_e4m3<__half>(uint32_t four) {
+#if __CUDA_ARCH__ >= 890 /* an instruction of its own, for two neighbouring bytes */
+    const uint32_t ordered = __byte_perm(four, 0, 0x3120);
+    uint2 pairs;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
+        : "=r"(pairs.x), "=r"(pairs.y) : "r"(ordered));
+#else
+    uint2 pairs = make_uint2((four << 8 & 0x80008000) | (four << 7 & 0x3f803f80), (four & 0x80008000) | (four >> 1 & 0x3f803f80));
+    __half2 *half = reinterpret_cast<__half2 *>(&pairs);
+    const __half2 factor = __floats2half2_rn(0x1p8f, 0x1p8f);
+    half[0] = __hmul2(half[0], factor), half[1] = __hmul2(half[1], factor);
+#endif
+    return pairs;
+}
+template <> __device__ inline uint2 unpack_e4m3<__nv_bfloat16>(uint32_t four) {
+    uint2 pairs = make_uint2((four << 8 & 0x80008000) | (four << 4 & 0x07f007f0), (four & 0x80008000) | (four >> 4 & 0x07f007f0));
+    __nv_bfloat162 *half = reinterpret_cast<__nv_bfloat162 *>(&pairs);
+    const __nv_bfloat162 factor = __floats2bfloat162_rn(0x1p120f, 0x1p120f);
+    half[0] = __hmul2(half[0], factor), half[1] = __hmul2(half[1], factor);
+    return pairs;
+}
+
+/* Both formats to fp16, exactly, in the order of the bytes. e5m2 is the upper byte of an fp16. */
 template <typename F> __device__ void unpack_halves(uint32_t four, uint32_t &low, uint32_t &high);
 template <> __device__ inline void unpack_halves<E5m2>(uint32_t four, uint32_t &low, uint32_t &high) {
     low = __byte_perm(four, 0, 0x1404); /* bytes 0, x0, 0, x1; 4 stands for a byte of the second number, zero */
     high = __byte_perm(four, 0, 0x3424);
 }
 template <> __device__ inline void unpack_halves<E4m3>(uint32_t four, uint32_t &low, uint32_t &high) {
-    unpack_halves<E5m2>(four, low, high);
-    low = (low & 0x80008000) | (low & 0x7f007f00) >> 1;
-    high = (high & 0x80008000) | (high & 0x7f007f00) >> 1;
-    const __half2 factor = __floats2half2_rn(256, 256);
-    __half2 scaled_low = __hmul2(*reinterpret_cast<__half2 *>(&low), factor);
-    __half2 scaled_high = __hmul2(*reinterpret_cast<__half2 *>(&high), factor);
-    low = *reinterpret_cast<uint32_t *>(&scaled_low), high = *reinterpret_cast<uint32_t *>(&scaled_high);
+    const uint2 pairs = unpack_e4m3<__half>(four);
+    low = __byte_perm(pairs.x, pairs.y, 0x5410), high = __byte_perm(pairs.x, pairs.y, 0x7632);
 }
 template <typename F> __device__ inline float4 unpack_4(uint32_t four) {
     uint32_t low, high;

@@ -43,6 +43,20 @@ __device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_ti
     }
 }
 
+/* The same with A in registers, as operands, 16 columns each (32 of 8 bits). */
+template <typename T, typename Stored, int M, int N, int Steps, int BRows, int D>
+__device__ inline void add_abt(float (&c)[M][N][4], const uint32_t (&a)[M][Steps][4], Tile<Stored, BRows, D> &b_tile, int column) {
+    UNROLL for (int d = 0; d < Steps; d++)
+        UNROLL for (int n = 0; n < N; n += 2) {
+            uint32_t b[4];
+            load_b_fragments(b, b_tile, column + 8 * n, d);
+            UNROLL for (int i = 0; i < M; i++) {
+                mma<T>(c[i][n], a[i][d], b[0], b[1]);
+                mma<T>(c[i][n + 1], a[i][d], b[2], b[3]);
+            }
+        }
+}
+
 /* C += A B for 16 columns of A, as operands, and the 16 rows of b_tile from 16 inner on. */
 template <typename T, int M, int N, int BRows, int D>
 __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], Tile<T, BRows, D> &b_tile, int inner,
@@ -97,18 +111,24 @@ template <int M, int N> __device__ inline float row_max(float (&s)[M][N][4], int
     return quad_max(largest);
 }
 
-/* Scores of keys that a row does not see become -inf. The first row and column of `s` are query `row` and key `column`. */
-template <int M, int N>
-__device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int row, int column) {
+/* Scores of keys that a row does not see become -inf: of row number r those from key visible[r] on. The first column of `s` is
+ * key `column`. */
+template <int M, int N> __device__ inline void mask(float (&s)[M][N][4], const int (&visible)[2 * M], int column) {
     const int first = column + 2 * (threadIdx.x % 4); /* of the lane's columns */
-    UNROLL for (int r = 0; r < 2 * M; r++) {
-        const int visible = visible_keys(&p, keys, row + row_of(r));
+    UNROLL for (int r = 0; r < 2 * M; r++)
         UNROLL for (int n = 0; n < N; n++)
             UNROLL for (int j = 0; j < 2; j++) {
                 float &score = s[r / 2][n][2 * (r % 2) + j];
-                score = first + 8 * n + j < visible ? score : -INFINITY;
+                score = first + 8 * n + j < visible[r] ? score : -INFINITY;
             }
-    }
+}
+/* The same where the rows are queries `row` .. of a head. */
+template <int M, int N>
+__device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int row, int column) {
+    int visible[2 * M];
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        visible[r] = visible_keys(&p, keys, row + row_of(r));
+    mask(s, visible, column);
 }
 
 /* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from row_end on
