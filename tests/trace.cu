@@ -25,7 +25,7 @@ constexpr size_t BYTES = 64 * 1024;
 static unsigned char *in, *out;
 
 #define TRACED(kernel, grid, block, shared, ...)                                                                            \
-    (trace_begin(), LAUNCH(kernel, grid, block, shared, __VA_ARGS__), trace_end())
+    (trace_begin("h200"), LAUNCH(kernel, grid, block, shared, __VA_ARGS__), trace_end())
 
 /* "trace.cu:37" for the line of this file whose comment begins with the name. Needs the working directory of make. */
 static const char *line_of(const char *name) {
@@ -350,6 +350,12 @@ template <bool right> __global__ void sum_of_blocks(int *to) {
     else
         *to = *to + 1; /* sum: read and write */
 }
+template <bool right> __global__ void one_does_it_plainly(int *to) {
+    if (right || blockIdx.x == 0)
+        atomicAdd(to, 1); /* plainly: atomic */
+    else
+        *to = 1; /* plainly: write */
+}
 /* The block that comes last reads what all have written: each fences its writes, then counts itself in an atomic. */
 template <bool right> __global__ void last_block(int *to, unsigned *counter) {
     SHARED_MEMORY(int, is_last);
@@ -463,12 +469,80 @@ static void test_races() {
              line_of("blocks: write"));
     no_race(TRACED(sum_of_blocks<true>, 4, 64, 0, to), "atomic sum");
     one_race(TRACED(sum_of_blocks<false>, 4, 64, 0, to), "plain sum", line_of("sum: read"), line_of("sum: read"));
+    no_race(TRACED(one_does_it_plainly<true>, 2, 64, 0, to), "atomics of two blocks");
+    one_race(TRACED(one_does_it_plainly<false>, 2, 64, 0, to), "an atomic and a plain write", line_of("plainly: atomic"),
+             line_of("plainly: write"));
     no_race(TRACED(last_block<true>, 4, 64, SHARED, to, counter), "the last block goes on, with a fence");
     one_race(TRACED(last_block<false>, 4, 64, SHARED, to, counter), "the last block goes on", line_of("last: write"),
              line_of("last: read"));
 }
 
+/* ---- blocks that meet, in the order of the model's clock ---- */
+
+/* Each block waits until the one before it is done. There are more of them than multiprocessors. */
+enum Wait { BY_ADDING, BY_SWAPPING, BY_LOADING, BY_VOLATILE };
+template <Wait wait> __global__ void chain(int *to, int *done) {
+    const int before = blockIdx.x;
+    if (threadIdx.x == 0) {
+        if (wait == BY_ADDING)
+            while (atomicAdd(done, 0) < before) {
+            }
+        if (wait == BY_SWAPPING)
+            while (atomicCAS(done, before, before) != before) {
+            }
+        if (wait == BY_LOADING)
+            while (__atomic_load_n(done, __ATOMIC_ACQUIRE) < before) {
+            }
+        if (wait == BY_VOLATILE)
+            while (*(volatile int *)done < before) {
+            }
+    }
+    __syncthreads();
+    to[64 * (before + 1) + threadIdx.x] = to[64 * before + threadIdx.x] + 1;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        atomicAdd(done, 1);
+}
+template <Wait wait> static void test_chain(const char *name) {
+    const int blocks = 200;
+    int *to = (int *)out, *done = (int *)in, right = 0;
+    memset(in, 0, BYTES), memset(out, 0, BYTES);
+    no_race(TRACED(chain<wait>, blocks, 64, 0, to, done), name);
+    for (int i = 0; i < 64; i++)
+        right += to[64 * blocks + i] == blocks;
+    ok(right == 64, "%s: %d blocks, one after the other", name, blocks);
+}
+
+/* The first blocks read the most, and so draw last. */
+__global__ void draw(const float *from, int *tickets, int *counter) {
+    float sum = 0;
+    for (unsigned i = 0; i < 4 * (gridDim.x - blockIdx.x); i++)
+        sum += from[32 * i + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0)
+        tickets[blockIdx.x] = atomicAdd(counter, sum == 0);
+}
+
+static void test_meeting() {
+    test_chain<BY_ADDING>("a chain of blocks, by atomicAdd of 0");
+    test_chain<BY_SWAPPING>("a chain of blocks, by atomicCAS");
+    test_chain<BY_LOADING>("a chain of blocks, by loads that acquire");
+    test_chain<BY_VOLATILE>("a chain of blocks, by volatile reads");
+    int *tickets = (int *)out, right = 0;
+    memset(in, 0, BYTES);
+    no_race(TRACED(draw, 16, 32, 0, (const float *)in, tickets, (int *)(out + 1024)), "tickets");
+    for (int i = 0; i < 16; i++)
+        right += tickets[i] - tickets[15] == 15 - i;
+    ok(right == 16, "who is ready first draws first");
+}
+
 /* ---- limits ---- */
+
+__global__ void forever(int *done) {
+    while (atomicAdd(done, 0) == 0) {
+    }
+}
 
 __global__ void collectives(const char (*kinds)[8], int count) {
     for (int i = 0; i < count; i++)
@@ -481,14 +555,14 @@ static const Trace *trace_collectives(int count) {
     return TRACED(collectives, 1, 32, 0, kinds, count);
 }
 
-/* What a child, `trace WHAT NUMBER`, says: whether it is this one line, with exit code 2. */
-static int says(const char *program, const char *what, int number, const char *line, int *status) {
+/* What a child, `trace WHAT NUMBER`, says: whether it is this one line, with this exit code. */
+static int says(const char *program, const char *what, int number, const char *line, int code, int *status) {
     char text[256], command[256];
     snprintf(command, sizeof command, "CPU_DEVICE_THREADS=1 %s %s %d 2>&1", program, what, number);
     FILE *child = popen(command, "r");
     text[child ? fread(text, 1, sizeof text - 1, child) : 0] = 0;
     *status = child ? pclose(child) : -1;
-    return WIFEXITED(*status) && WEXITSTATUS(*status) == 2 && strstr(text, line) && strchr(text, '\n') == strrchr(text, '\n');
+    return WIFEXITED(*status) && WEXITSTATUS(*status) == code && strstr(text, line) && strchr(text, '\n') == strrchr(text, '\n');
 }
 
 /* ---- what is in no tensor: before it and behind it on its own pages, and beyond them, by all ways to get there ---- */
@@ -526,7 +600,7 @@ static void test_strays(const char *program) {
         char line[128];
         int status;
         snprintf(line, sizeof line, "; the nearest: %s (%s)\n", strays[i].says, line_of(strays[i].line));
-        ok(says(program, "stray", i, line, &status), "%s: %s", strays[i].line, strays[i].says);
+        ok(says(program, "stray", i, line, 2, &status), "%s: %s", strays[i].line, strays[i].says);
     }
 }
 
@@ -545,8 +619,10 @@ static void test_limits(const char *program) {
     ok(right == TRACE_COLLECTIVES, "%d kinds of collectives in one kernel", TRACE_COLLECTIVES);
     int status = 0, failed = 0;
     const char *line = "trace: kernel collectives has more than 15 kinds of collectives\n";
-    ok(says(program, "collectives", TRACE_COLLECTIVES + 1, line, &status), "one more is an error");
-    while (says(program, "memory", failed + 1, "memory", &status))
+    ok(says(program, "collectives", TRACE_COLLECTIVES + 1, line, 2, &status), "one more is an error");
+    line = ": waits for memory that no block changes any more (";
+    ok(says(program, "forever", 3, line, 1, &status), "blocks that wait in vain");
+    while (says(program, "memory", failed + 1, "memory", 2, &status))
         failed++;
     ok(failed > 5 && status == 0, "each of its %d allocations may fail: one line, exit code 2", failed);
 }
@@ -559,6 +635,8 @@ int main(int argc, char **argv) {
         return trace_collectives(atoi(argv[2]))->race_count;
     if (argc == 3 && strcmp(argv[1], "stray") == 0)
         return trace_stray(atoi(argv[2]));
+    if (argc == 3 && strcmp(argv[1], "forever") == 0)
+        return TRACED(forever, atoi(argv[2]), 32, 0, (int *)in)->race_count;
     if (argc == 3) {
         LAUNCH(coalesced, 1, 32, 0, (const float *)in, (float *)out); /* the device has what it needs */
         failing = atoi(argv[2]);
@@ -574,6 +652,7 @@ int main(int argc, char **argv) {
     test_races();
     test_rings(argv[0]);
     test_strays(argv[0]);
+    test_meeting();
     test_limits(argv[0]);
     return tap_done();
 }

@@ -9,7 +9,7 @@ use strict;
 use warnings;
 use File::Temp qw(tempdir);
 use JSON::PP qw(decode_json);
-use List::Util qw(uniq);
+use List::Util qw(max uniq);
 use Test::More;
 use lib 'tests';
 use Program;
@@ -44,6 +44,7 @@ for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
         is_deeply(by_lines($data), $traced->{kernels}, '... its lines add up to the rows of the trace');
         is_deeply(by_steps($data), $traced->{variants}, '... and so do its steps');
         is_deeply([uncovered($data)], [], '... each query meets each key that it sees');
+        is_deeply([collisions($data)], [], '... one step at a time on a multiprocessor, one launch after the other');
         my $page = "$file.html";
         is(system("sh common/classroom/watch.sh $page '$shape' $build/$stage/$stage >/dev/null") >> 8, 0, '... a page of it');
         cmp_ok(-s $page, '<', 5e6, '... of less than 5 MB');
@@ -69,14 +70,30 @@ is_deeply(by_steps($long), traced(@rows)->{variants}, '... and nothing is lost')
 
 # ---- steps are in an order that the kernel gives, not the fibers ----
 
-my %other = ('03_fa1' => '', '04_fa2' => '', '08_fa3' => '--variant specialised'); # overlapped gives its blocks work as they come
-for my $stage (grep { -x "$build/$_/$_" } sort keys %other) {
+for my $stage ('03_fa1', '04_fa2', '08_fa3') {
     my ($forward, $shuffled) = map {
-        system("CPU_DEVICE_ORDER=$_ $build/$stage/$stage --watch $file --json --heads 1 --seqlen 256 $other{$stage} >/dev/null");
+        system("CPU_DEVICE_ORDER=$_ $build/$stage/$stage --watch $file --json --heads 1 --seqlen 256 >/dev/null");
         steps_of(decode_json(read_file($file)));
     } 'forward', 'shuffle';
     is_deeply($shuffled, $forward, "$stage: the same steps in any order of threads");
 }
+
+# ---- the same page on any computer: overlapped gives its blocks work as they come, here 44 query tiles to 40 blocks ----
+
+my @pages = map {
+    my $rows = `CPU_DEVICE_THREADS=$_ $build/08_fa3/08_fa3 --watch $file --json --variant overlapped --heads 44 --seqlen 64 --seqlen-k 256 --roofline t4`;
+    $rows . read_file($file);
+} 1, 2, 8;
+ok($pages[0] =~ /"steps":\[\n/ && $pages[0] eq $pages[1] && $pages[0] eq $pages[2], 'overlapped: rows and page are equal on 1, 2 and 8 cores');
+my @drawn = sort { $a->[1] <=> $b->[1] } map { my $step = $_; map { [$_, $step->[10]] } (@{$step->[7]})[2] } grep { @{$_->[7]} }
+    map { @{$_->{steps}} } @{decode_json(read_file($file))->{variants}[0]{launches}};
+is(join(' ', uniq(map { int $_->[0] / 64 } @drawn)), join(' ', 0 .. 43), '... where whose block is free first takes the next tile');
+
+my ($wgmma, $overlapped) = map {
+    system("$build/08_fa3/08_fa3 --watch $file --json --heads 8 --seqlen 1024 --head-dim 128 --variant $_ >/dev/null");
+    last_clock(decode_json(read_file($file))->{variants}[0]);
+} 'wgmma', 'overlapped';
+cmp_ok($overlapped, '<=', $wgmma, 'overlapped is not slower than wgmma by the clock');
 
 # ---- bad input ----
 
@@ -166,6 +183,27 @@ sub by_lines {
         }
     }
     return \%sums;
+}
+
+# When a variant, or a launch, is over.
+sub last_clock { return max map { $_->[10] + $_->[11] } map { @{$_->{steps}} } @{$_[0]{launches} // [$_[0]]} }
+
+# Steps that begin before the step before them on their multiprocessor, or the launch before theirs, is over.
+sub collisions {
+    my ($data) = @_;
+    my @found;
+    for my $variant (@{$data->{variants}}) {
+        my $begin = 0;
+        for my $launch (@{$variant->{launches}}) {
+            my %free;
+            for my $step (sort { $a->[10] <=> $b->[10] } @{$launch->{steps}}) {
+                push @found, "$variant->{name}: block $step->[0] at $step->[10]" if $step->[10] < ($free{$step->[9]} // $begin);
+                $free{$step->[9]} = $step->[10] + $step->[11];
+            }
+            $begin = last_clock($launch);
+        }
+    }
+    return @found;
 }
 
 sub by_steps {

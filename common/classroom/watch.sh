@@ -4,7 +4,7 @@
 #     sh common/classroom/watch.sh PAGE OPTIONS PROGRAM...
 #
 # The last program is the stage, those before it stand beside it; one that cannot run this problem is left out. Exit code: the
-# stage's, 1 if there is a race (make trace-<stage> says where).
+# stage's, 1 if there is a race or a wrong formula (make trace-<stage> says where).
 page=$1 options=$2 code=0 comma= sources=
 shift 2
 mkdir -p "$(dirname "$page")"

@@ -145,7 +145,10 @@ struct HopperState {
     } named[16];
 };
 inline HopperState &hopper_state() {
-    static thread_local HopperState state;
+    void **kept = simt_hardware();
+    if (!*kept)
+        *kept = new HopperState();
+    HopperState &state = *static_cast<HopperState *>(*kept);
     if (state.block != simt_block_count()) {
         state = HopperState();
         state.block = simt_block_count();

@@ -11,6 +11,7 @@
 #include "../host/errors.h"
 #include "trace_hooks.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +22,10 @@
 #pragma clang diagnostic ignored "-Wdeprecated-declarations" /* makecontext: old, but there */
 #endif
 
-enum { STACK_BYTES = 256 * 1024 }; /* address space; only pages that are used cost memory */
+enum {
+    STACK_BYTES = 256 * 1024, /* address space; only pages that are used cost memory */
+    MAX_GAPS = 24576
+};
 
 __thread SimtIndex threadIdx, blockIdx, blockDim, gridDim;
 __thread Worker *simt_self;
@@ -147,7 +151,9 @@ void simt_make_fiber(Worker *w) {
     Fiber *fiber = &w->fibers[number];
     fiber->number = number;
 
-    fiber->stack = simt_map(STACK_BYTES, (size_t)sysconf(_SC_PAGESIZE)); /* a stack that overflows faults in the gap */
+    /* A stack that overflows faults in the gap. But each gap makes a mapping more, and Linux allows a process some 65000. */
+    static atomic_int gaps;
+    fiber->stack = simt_map(STACK_BYTES, atomic_fetch_add(&gaps, 1) < MAX_GAPS ? (size_t)sysconf(_SC_PAGESIZE) : 0);
     if (!fiber->stack)
         cannot_run("CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
                    simt_workers());
@@ -172,6 +178,14 @@ void simt_make_fiber(Worker *w) {
 void simt_run_ready(Worker *w) {
     if (w->warps_ready)
         switch_to(next_fiber(w)); /* comes back when nobody is ready */
+}
+
+void simt_yield(double clock, int waits) {
+    simt_self->clock = clock;
+    simt_self->waits = waits;
+    simt_self->scheduler.number = simt_self->current->number; /* for messages */
+    if (waits || clock >= simt_self->until) /* a tie: the lowest multiprocessor goes first */
+        switch_to(&simt_self->scheduler);
 }
 
 /* ---- waiting ---- */
@@ -276,6 +290,7 @@ void simt_wake(const void *on) {
 void simt_when_stuck(int (*work)(void)) { simt_self->when_stuck = work; }
 
 unsigned simt_block_count(void) { return simt_self->block_count; }
+void **simt_hardware(void) { return &simt_self->hardware; }
 
 int simt_lane(void) { return simt_self->current->number % SIMT_WARP; }
 unsigned simt_warp_lanes(void) { return simt_self->warps[simt_self->current->number / SIMT_WARP].exists; }

@@ -65,7 +65,7 @@ typedef struct {
  * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond simt_shared_bytes. One at a time. */
 void simt_launch(const SimtLaunch *launch);
 
-/* How many cores run blocks. */
+/* How many cores run blocks; in a simulation how many multiprocessors. */
 int simt_workers(void);
 
 extern int simt_check_only; /* 1: launches are checked, and nothing runs */
@@ -117,6 +117,7 @@ void simt_when_stuck(int (*work)(void));
 
 /* How many blocks this core has begun: changes when all that belonged to a block is void. */
 unsigned simt_block_count(void);
+void **simt_hardware(void); /* where this core keeps that; NULL at first */
 
 /* This thread's lane, 0..31, and the lanes that exist in its warp. */
 int simt_lane(void);

@@ -1,7 +1,8 @@
 /* simt_internal.h - what the three files of the machine share: simt.c (fibers, and how they wait), simt_launch.c (workers,
  * blocks) and simt_report.c (messages). The trace, which looks into the machine, includes it too; nobody else does.
  *
- *     worker      one core: a POSIX thread, its fibers, its shared memory. Worker 0 is the thread that launches
+ *     worker      one core: a POSIX thread, its fibers, its shared memory. Worker 0 is the thread that launches. A simulation
+ *                 has a worker for each block that is at work, all on that thread
  *     fiber       one CUDA thread of the block at hand. Made once, then used for every block that the worker ever runs
  *     scheduler   the worker's own context, from which a block's first thread is started and to which its last one returns
  */
@@ -97,6 +98,14 @@ typedef struct {
     Place barrier;        /* where the first thread to arrive waits */
     int barrier_arrived, barrier_predicates, barrier_result;
     uint32_t random;
+    void *hardware; /* hopper_cpu.h's */
+
+    /* in a simulation */
+    SimtIndex block;
+    int multiprocessor;
+    double clock, until;       /* its own; those of others: up to then it goes on */
+    int waits;                 /* until another block changes something */
+    struct Recorder *recorder; /* the trace's */
 } Worker;
 
 /* The launch at hand, the worker that runs on this POSIX thread, and CPU_DEVICE_ORDER. */
@@ -109,6 +118,15 @@ extern Order simt_order;
 void simt_make_fiber(Worker *w);
 void simt_set_ready(Worker *w, int warp, unsigned lanes);
 void simt_run_ready(Worker *w);
+
+/* simt_launch.c: from now on launches are simulated: one POSIX thread does the work of so many multiprocessors, each with a
+ * block at a time; the one whose clock is behind all others goes on. Clocks begin at 0. 0: as before. simt_changed: the
+ * current block has changed what others may be waiting for.
+ * simt.c: the current block's clock is so far; those go first that are behind, and if it waits goes on only after simt_changed,
+ * or when all wait. */
+void simt_simulate(int multiprocessors);
+void simt_changed(void);
+void simt_yield(double clock, int waits);
 
 /* simt_report.c: are the two the same wait? Nobody can run and not all have returned: says who waits where, and ends the
  * program, exit code 1. */

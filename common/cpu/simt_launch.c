@@ -5,6 +5,7 @@
 #include "../host/errors.h"
 #include "trace_hooks.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -17,7 +18,8 @@ const SimtLaunch *simt_job;
 Order simt_order;
 int simt_check_only;
 
-static Worker **workers;
+enum { MAX_WORKERS = 1024, MAX_MULTIPROCESSORS = 256 };
+static Worker *workers[MAX_WORKERS + MAX_MULTIPROCESSORS]; /* the last ones are a simulation's, made when first needed */
 static int worker_count;
 
 /* The launch at hand. Workers 1.. sleep until `launches` grows. */
@@ -27,6 +29,14 @@ static int job_workers, job_running;
 static unsigned launches;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_begins = PTHREAD_COND_INITIALIZER, job_ends = PTHREAD_COND_INITIALIZER;
+
+/* A simulation's. */
+enum { MAX_LOOKS = 1000 };
+static struct {
+    Worker *worker; /* NULL: free */
+    double clock;   /* how far its block is, or since when it is free */
+} multiprocessors[MAX_MULTIPROCESSORS];
+static int multiprocessor_count, looks_in_vain;
 
 void simt_forbid(const void *pointer, size_t bytes) {
 #if ADDRESS_SANITIZER
@@ -43,10 +53,9 @@ void simt_allow(const void *pointer, size_t bytes) {
 #endif
 }
 
-static void run_block(Worker *w, size_t block) {
-    blockIdx.x = block % simt_job->grid.x;
-    blockIdx.y = block / simt_job->grid.x % simt_job->grid.y;
-    blockIdx.z = block / simt_job->grid.x / simt_job->grid.y;
+static void begin_block(Worker *w, size_t block) {
+    const SimtIndex *grid = &simt_job->grid;
+    blockIdx = w->block = (SimtIndex){block % grid->x, block / grid->x % grid->y, block / grid->x / grid->y};
     memset(w->shared, 0xff, simt_job->shared_bytes);
     w->returned = w->gone = 0;
     w->when_stuck = NULL;
@@ -68,15 +77,22 @@ static void run_block(Worker *w, size_t block) {
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
     trace_block_begins(block);
-    do
-        simt_run_ready(w);
-    while (w->returned < w->threads && w->when_stuck && w->when_stuck());
-    if (w->returned < w->threads)
-        simt_report_stuck(w);
 }
 
-/* A worker's part of the launch at hand. */
-static void run_blocks(Worker *w) {
+/* Runs its block to the end, or until others shall go first; that returns 0. */
+static int run_block(Worker *w) {
+    do {
+        simt_run_ready(w);
+        if (w->warps_ready)
+            return 0;
+    } while (w->returned < w->threads && w->when_stuck && w->when_stuck());
+    if (w->returned < w->threads)
+        simt_report_stuck(w);
+    return 1;
+}
+
+/* A worker has what the launch at hand needs. */
+static void prepare(Worker *w) {
     gridDim = simt_job->grid;
     blockDim = simt_job->block;
     w->threads = simt_job->block.x * simt_job->block.y * simt_job->block.z;
@@ -87,8 +103,15 @@ static void run_blocks(Worker *w) {
     w->shared = w->shared_pages + SHARED_PAGES - (simt_job->shared_bytes + 1023) / 1024 * 1024;
     simt_forbid(w->shared_pages, SHARED_PAGES);
     simt_allow(w->shared, simt_job->shared_bytes);
-    for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;)
-        run_block(w, simt_order == REVERSE ? block_count - 1 - block : block);
+}
+
+/* A worker's part of the launch at hand. */
+static void run_blocks(Worker *w) {
+    prepare(w);
+    for (size_t block; (block = atomic_fetch_add(&next_block, 1)) < block_count;) {
+        begin_block(w, simt_order == REVERSE ? block_count - 1 - block : block);
+        run_block(w);
+    }
 }
 
 static Worker *make_worker(int number) {
@@ -99,6 +122,93 @@ static Worker *make_worker(int number) {
     w->number = number;
     w->current = &w->scheduler;
     return w;
+}
+
+/* The first one of this POSIX thread whose block is over. */
+static Worker *free_worker(void) {
+    int i = 0;
+    while (workers[i] && workers[i]->returned < workers[i]->threads)
+        i = i ? i + 1 : worker_count;
+    return workers[i] ? workers[i] : (workers[i] = make_worker(i));
+}
+
+void simt_changed(void) {
+    looks_in_vain = 0;
+    for (int i = 0; i < multiprocessor_count; i++) {
+        if (!multiprocessors[i].worker || !multiprocessors[i].worker->waits)
+            continue;
+        multiprocessors[i].worker->waits = 0;
+        multiprocessors[i].clock = fmax(multiprocessors[i].clock, simt_self->clock);
+        simt_self->until = fmin(simt_self->until, multiprocessors[i].clock);
+    }
+}
+
+/* All blocks that are at work wait. They look once more, since what they wait for may have been changed by a plain write. */
+static void all_wait(void) {
+    for (int i = multiprocessor_count; i-- > 0;)
+        if (multiprocessors[i].worker)
+            (simt_self = multiprocessors[i].worker)->waits = 0;
+    blockIdx = simt_self->block;
+    if (++looks_in_vain == MAX_LOOKS)
+        simt_fail(simt_job->file, simt_job->line, "waits for memory that no block changes any more");
+}
+
+/* The multiprocessor that is behind all others, of those that can go on or begin a block; -1: none. */
+static int first_of(int blocks_left, double *until) {
+    int first = -1;
+    *until = INFINITY;
+    for (int i = 0; i < multiprocessor_count; i++) {
+        double clock = multiprocessors[i].clock;
+        if (multiprocessors[i].worker ? multiprocessors[i].worker->waits : !blocks_left)
+            continue;
+        if (first < 0 || clock < multiprocessors[first].clock) {
+            *until = first < 0 ? *until : multiprocessors[first].clock;
+            first = i;
+        } else {
+            *until = fmin(*until, clock);
+        }
+    }
+    return first;
+}
+
+/* The whole launch at hand. */
+static void simulate(void) {
+    double begin = 0;
+    for (int i = 0; i < multiprocessor_count; i++)
+        begin = fmax(begin, multiprocessors[i].clock);
+    for (int i = 0; i < multiprocessor_count; i++)
+        multiprocessors[i].clock = begin;
+    for (size_t block = 0, ended = 0; ended < block_count;) {
+        double until;
+        int first = first_of(block < block_count, &until);
+        if (first < 0) {
+            all_wait();
+            continue;
+        }
+        Worker *w = multiprocessors[first].worker, *fresh = w ? NULL : free_worker();
+        simt_self = w = multiprocessors[first].worker = fresh ? fresh : w;
+        w->clock = multiprocessors[first].clock;
+        w->until = until;
+        if (fresh) {
+            w->multiprocessor = first;
+            prepare(w);
+            begin_block(w, block++);
+        }
+        blockIdx = w->block;
+        if (run_block(w)) {
+            multiprocessors[first].worker = NULL;
+            ended++;
+            simt_changed();
+        }
+        multiprocessors[first].clock = w->clock;
+    }
+    simt_self = workers[0];
+}
+
+void simt_simulate(int count) {
+    simt_workers(); /* which makes worker 0 */
+    memset(multiprocessors, 0, sizeof multiprocessors);
+    multiprocessor_count = count;
 }
 
 static void *worker_main(void *argument) {
@@ -136,15 +246,14 @@ static void start_workers(void) {
     if (number) {
         char *end;
         long value = strtol(number, &end, 10);
-        if (end == number || *end || value < 1 || value > 1024)
-            cannot_run("CPU_DEVICE_THREADS=%s: choose 1 to 1024", number);
+        if (end == number || *end || value < 1 || value > MAX_WORKERS)
+            cannot_run("CPU_DEVICE_THREADS=%s: choose 1 to %d", number, MAX_WORKERS);
         worker_count = (int)value;
     } else {
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        worker_count = cores < 1 ? 1 : cores > 1024 ? 1024 : (int)cores;
+        worker_count = cores < 1 ? 1 : cores > MAX_WORKERS ? MAX_WORKERS : (int)cores;
     }
 
-    workers = host_alloc((size_t)worker_count, sizeof *workers);
     for (int i = 0; i < worker_count; i++)
         workers[i] = make_worker(i);
     simt_self = workers[0];
@@ -160,7 +269,7 @@ static void start_workers(void) {
 int simt_workers(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_workers);
-    return worker_count;
+    return multiprocessor_count ? multiprocessor_count : worker_count;
 }
 
 int simt_choose_order(int order) {
@@ -217,24 +326,21 @@ void simt_launch(const SimtLaunch *launch) {
         return;
     int available = simt_workers();
 
-    /* Stacks are mappings, two a fiber, and Linux allows a process some 65000: with large blocks, fewer workers. */
-    int threads = l.block.x * l.block.y * l.block.z;
-    int most = 24576 / threads;
-
     pthread_mutex_lock(&lock);
     simt_job = &l;
     trace_launch_begins();
     block_count = (size_t)l.grid.x * l.grid.y * l.grid.z;
     atomic_store(&next_block, 0);
-    job_workers = available < most ? available : most;
-    if ((size_t)job_workers > block_count)
-        job_workers = (int)block_count;
+    job_workers = multiprocessor_count ? 1 : (size_t)available > block_count ? (int)block_count : available;
     job_running = job_workers - 1;
     launches++;
     pthread_cond_broadcast(&job_begins);
     pthread_mutex_unlock(&lock);
 
-    run_blocks(workers[0]);
+    if (multiprocessor_count)
+        simulate();
+    else
+        run_blocks(workers[0]);
 
     pthread_mutex_lock(&lock);
     while (job_running > 0)

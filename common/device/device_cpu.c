@@ -55,11 +55,12 @@ void device_choose(int number) { (void)number; }
 
 const DeviceProperties *device_properties(void) {
     static DeviceProperties properties;
-    if (properties.sm_count == 0) {
+    const int first = !properties.is_cpu;
+    properties.sm_count = simt_workers(); /* while a chip is simulated, its own */
+    if (first) {
         find_name(properties.name, sizeof properties.name);
         properties.is_cpu = 1;
         properties.capability = 80; /* what instructions_cpu.h has twins for */
-        properties.sm_count = simt_workers();
         properties.shared_bytes = simt_shared_bytes();
         properties.memory_bytes = memory_for_device();
         properties.has_hopper = properties.shared_bytes == SIMT_SHARED_LIMIT; /* of wgmma and TMA, too: hopper_cpu.h */

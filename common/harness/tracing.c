@@ -7,7 +7,8 @@
 
 #include <stdio.h>
 
-/* Records one launch of the variant and prints what it did to memory. Returns how many races there are; -1: it cannot run. */
+/* Records one launch of the variant and prints what it did to memory. Returns how many races and wrong formulas there are;
+ * -1: it cannot run. */
 static int trace_variant(Run *run, const Variant *v) {
     Row *row = &run->rows[0];
     const Options *o = &run->options;
@@ -21,7 +22,7 @@ static int trace_variant(Run *run, const Variant *v) {
     row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
     if (!alloc_outputs(run, row))
         cannot_run("%s: out of memory", row->name);
-    trace_begin();
+    trace_begin(o->roofline);
     if (variant_prepares(v, run->p))
         v->prepare(run->p, &run->device, row->workspace);
     v->launch(run->p, &run->device, row->workspace);
@@ -30,17 +31,17 @@ static int trace_variant(Run *run, const Variant *v) {
     if (variant_prepares(v, run->p) && v->predict_prepare)
         count += v->predict_prepare(run->p, o->key_lengths, predicted + count);
     double flops = counted_flops(run->p, o->key_lengths, run->task->direction);
-    trace_print(trace, row->name, run->p, flops, predicted, count, o->roofline, o->format == FORMAT_JSON);
+    int wrong = trace_print(trace, row->name, run->p, flops, predicted, count, o->format == FORMAT_JSON);
     flush_output();
     if (o->watch)
         trace_page_variant(row->name, v->idea);
     free_outputs(run, row);
-    return trace->race_count;
+    return trace->race_count + wrong;
 }
 
 int trace_variants(Run *run) {
     const Options *o = &run->options;
-    int traced = 0, races = 0;
+    int traced = 0, wrong = 0;
     set_outputs(run, run->task);
     if (run->task->start_untimed)
         run->task->start_untimed(run);
@@ -49,13 +50,13 @@ int trace_variants(Run *run) {
     for (int i = 0; i < MAX_VARIANTS && (run->only ? i < 1 : run->stage->variants[i].name != NULL); i++) {
         int found = trace_variant(run, run->only ? run->only : &run->stage->variants[i]);
         traced += found >= 0;
-        races += found > 0;
+        wrong += found > 0;
     }
     if (o->watch)
         trace_page_end();
     if (!traced)
         fprintf(stderr, "%s: --trace: no variant can run this problem here\n", run->stage->name);
-    return races ? 1 : traced ? 0 : 2;
+    return wrong ? 1 : traced ? 0 : 2;
 }
 #else
 typedef int not_an_empty_file;

@@ -8,14 +8,18 @@
  * The address tells the tensor: a device allocation or the block's shared memory; anything else (a local variable that lives
  * in memory, the kernel's arguments) is not what a GPU would move, and is dropped. The call's return address tells the place
  * in the program, from which trace_source.c finds the source line.
+ *
+ * What is recorded is simulated (simt_simulate): one POSIX thread runs all blocks, as many at a time as a chip has
+ * multiprocessors. Blocks can meet at atomics, and at accesses to memory that is volatile. So before each of these a block
+ * lets those go first that are behind it by the model's clock (trace_watch.c); elsewhere it does not matter who goes first.
+ * The result does not depend on this computer.
  */
 #include "trace_internal.h"
 
 #include "../host/allocation.h"
 #include "../host/errors.h"
+#include "roofline.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,10 +27,11 @@ Tensor trace_tensors[MAX_TENSORS];
 int trace_tensor_count;
 Site trace_sites[MAX_SITES];
 int trace_site_count;
-__thread Recorder *trace_self;
+LaunchCount trace_launch;
+int trace_running;
+const Chip *trace_chip;
 
 static int recording;
-static Recorder **recorders; /* one a worker */
 
 /* ---- which tensor, which site ---- */
 
@@ -50,24 +55,18 @@ static int find_tensor(const char *byte) {
     return -1;
 }
 
-/* A hash table with open addressing: site number + 1, 0 where free. Entries are only ever added, so looking one up needs no
- * lock: a site is complete before its number appears. */
+/* A hash table with open addressing: site number + 1, 0 where free. */
 enum { TABLE_SIZE = 4 * MAX_SITES };
-static _Atomic uint16_t site_table[TABLE_SIZE];
-static pthread_mutex_t site_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint16_t site_table[TABLE_SIZE];
 
 static int find_site(const void *place, int tensor, SiteKind kind) {
     size_t slot = ((uintptr_t)place * 0x9e3779b97f4a7c15u >> 32) % TABLE_SIZE; /* Fibonacci hashing */
     for (int number;; slot = (slot + 1) % TABLE_SIZE) {
-        while ((number = atomic_load_explicit(&site_table[slot], memory_order_acquire) - 1) < 0) {
-            pthread_mutex_lock(&site_lock);
-            if (!site_table[slot]) { /* nobody else has taken it in the meantime */
-                if (trace_site_count == MAX_SITES)
-                    cannot_run("trace: more than %d places in the program touch memory", MAX_SITES);
-                trace_sites[trace_site_count] = (Site){place, tensor, kind};
-                atomic_store_explicit(&site_table[slot], (uint16_t)++trace_site_count, memory_order_release);
-            }
-            pthread_mutex_unlock(&site_lock);
+        if ((number = site_table[slot] - 1) < 0) {
+            if ((number = trace_site_count) == MAX_SITES)
+                cannot_run("trace: more than %d places in the program touch memory", MAX_SITES);
+            trace_sites[number] = (Site){place, tensor, kind};
+            site_table[slot] = (uint16_t)++trace_site_count;
         }
         if (trace_sites[number].place == place && trace_sites[number].tensor == tensor && trace_sites[number].kind == kind)
             return number;
@@ -142,6 +141,13 @@ void __tsan_read_range(const void *address, size_t bytes) { record(address, byte
 void __tsan_write_range(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 1); }
 void __tsan_init(void) {}
 
+/* Before the current thread does what another block may notice, or notices what another block may have done. */
+static void meet(const void *address, size_t bytes, const void *place) {
+    if (trace_self && trace_self->atomic_parts == 0)
+        simt_yield(watch_clock(trace_self), 0);
+    last = (Access){address, bytes, place};
+}
+
 static void record_atomic(const void *address, size_t bytes, const void *place) {
     Recorder *r = trace_self;
     if (!r)
@@ -154,40 +160,67 @@ static void record_atomic(const void *address, size_t bytes, const void *place) 
     record(address, bytes, SITE_ATOMIC, place, 1);
 }
 
-/* Atomics are not announced but replaced by calls; the strongest memory order will do for all. Recording one and doing it
- * must not come apart: if blocks count themselves, the one that is recorded last must be the one that counted last. The
- * relaxed load that begins a compare-and-swap loop (atomicAdd of floats) is not recorded, its successful swap is. */
-static pthread_mutex_t atomic_lock = PTHREAD_MUTEX_INITIALIZER;
+/* It is about to look at this, and to change nothing: perhaps in vain. Or it has changed something. */
+static void look(const void *address) {
+    if (trace_self)
+        watch_look(trace_self, address);
+}
+static void changed(void) {
+    if (trace_self)
+        watch_changed();
+}
 
+/* Loads are not recorded: how many there are depends on how long a block waits. They order as an atomic does. */
+static void load(const void *address, size_t bytes, const void *place) {
+    meet(address, bytes, place);
+    look(address);
+    if (trace_self)
+        race_acquire(trace_self);
+}
+
+/* Atomics are not announced but replaced by calls; the strongest memory order will do for all. The relaxed load that begins
+ * a compare-and-swap loop (atomicAdd of floats) is not recorded, its successful swap is. */
 #define ATOMICS(bits)                                                                                                       \
-    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from) {                                                       \
+    uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from, int order) {                                            \
+        if (order != __ATOMIC_RELAXED)                                                                                      \
+            load(from, bits / 8, PLACE);                                                                                    \
         last = (Access){(const char *)from, bits / 8, PLACE};                                                               \
         return __atomic_load_n(from, __ATOMIC_SEQ_CST);                                                                     \
     }                                                                                                                       \
     uint##bits##_t __tsan_atomic##bits##_fetch_add(uint##bits##_t *to, uint##bits##_t value) {                              \
-        pthread_mutex_lock(&atomic_lock);                                                                                   \
+        meet(to, bits / 8, PLACE);                                                                                          \
+        value ? changed() : look(to);                                                                                       \
         record_atomic(to, bits / 8, PLACE);                                                                                 \
-        uint##bits##_t old = __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);                                               \
-        pthread_mutex_unlock(&atomic_lock);                                                                                 \
-        return old;                                                                                                         \
+        return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);                                                             \
     }                                                                                                                       \
     uint##bits##_t __tsan_atomic##bits##_exchange(uint##bits##_t *to, uint##bits##_t value) {                               \
-        pthread_mutex_lock(&atomic_lock);                                                                                   \
+        meet(to, bits / 8, PLACE);                                                                                          \
+        *to != value ? changed() : look(to);                                                                                \
         record_atomic(to, bits / 8, PLACE);                                                                                 \
-        uint##bits##_t old = __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);                                              \
-        pthread_mutex_unlock(&atomic_lock);                                                                                 \
-        return old;                                                                                                         \
+        return __atomic_exchange_n(to, value, __ATOMIC_SEQ_CST);                                                            \
     }                                                                                                                       \
     int __tsan_atomic##bits##_compare_exchange_strong(uint##bits##_t *to, uint##bits##_t *expected, uint##bits##_t value) { \
-        pthread_mutex_lock(&atomic_lock);                                                                                   \
+        meet(to, bits / 8, PLACE);                                                                                          \
+        if (*to != *expected)                                                                                               \
+            look(to);                                                                                                       \
         int swapped = __atomic_compare_exchange_n(to, expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);              \
         if (swapped)                                                                                                        \
-            record_atomic(to, bits / 8, PLACE);                                                                             \
-        pthread_mutex_unlock(&atomic_lock);                                                                                 \
+            changed(), record_atomic(to, bits / 8, PLACE);                                                                  \
         return swapped;                                                                                                     \
     }
 ATOMICS(32)
 ATOMICS(64)
+
+/* A volatile write is recorded as an atomic, so that it hands on what a fence before it hands on. */
+#define VOLATILE(bytes)                                                                                                     \
+    void __tsan_volatile_read##bytes(const void *address) { load(address, bytes, PLACE); }                                  \
+    void __tsan_volatile_write##bytes(const void *address) {                                                                \
+        meet(address, bytes, PLACE);                                                                                        \
+        changed();                                                                                                          \
+        record_atomic(address, bytes, PLACE);                                                                               \
+    }
+VOLATILE(4)
+VOLATILE(8)
 
 void __tsan_atomic_thread_fence(void) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
@@ -201,7 +234,7 @@ float __real_exp2f(float x);
 static void count_exponential(const void *place) {
     if (!trace_self)
         return;
-    trace_self->exponentials++;
+    trace_launch.exponentials++;
     watch_work(trace_self, simt_self->current->number / SIMT_WARP, WATCH_EXPONENTIAL, place, 0);
 }
 float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
@@ -222,8 +255,11 @@ void trace_async_read(const void *address, size_t bytes) {
     watch_async(trace_self, PLACE);
 }
 void trace_async_write(const void *address, size_t bytes, const void *barrier) {
-    if (trace_self)
-        record_for(order_copy_agent(&trace_self->order, barrier), address, bytes, SITE_WRITE, PLACE, 1);
+    if (!trace_self)
+        return;
+    record_for(order_copy_agent(&trace_self->order, barrier), address, bytes, SITE_WRITE, PLACE, 1);
+    int warp = simt_self->current->number / SIMT_WARP; /* a request of its own: the thread need not meet others any more */
+    warp_flush(trace_self, warp, trace_self->warps[warp].touched_count - 1);
 }
 
 #define ORDER(name, parameter, ...)                                                                                         \
@@ -234,19 +270,19 @@ void trace_async_write(const void *address, size_t bytes, const void *barrier) {
 ORDER(batch, void, &trace_self->order)
 ORDER(wait, int pending, &trace_self->order, pending)
 ORDER(proxy_fence, void, &trace_self->order)
+ORDER(phase, const void *barrier, &trace_self->order, barrier)
 #undef ORDER
-#define ORDER(name, NAME)                                                                                                   \
-    void trace_##name(const void *barrier) {                                                                                \
-        if (!trace_self)                                                                                                    \
-            return;                                                                                                         \
-        order_##name(&trace_self->order, barrier);                                                                          \
-        watch_order(trace_self, WATCH_##NAME, barrier);                                                                     \
-    }
-ORDER(release, RELEASE)
-ORDER(phase, PHASE)
-ORDER(acquire, ACQUIRE)
+void trace_release(const void *barrier) {
+    if (trace_self)
+        order_release(&trace_self->order, barrier, watch_step(trace_self) + 1);
+}
+void trace_acquire(const void *barrier) {
+    if (trace_self)
+        watch_acquire(trace_self, order_acquire(&trace_self->order, barrier));
+}
 
 void trace_wide_atomic(const void *address, int words) {
+    meet(address, 4 * (size_t)words, PLACE);
     record_atomic(address, 4 * (size_t)words, PLACE);
     if (trace_self)
         trace_self->atomic_parts = words;
@@ -258,14 +294,15 @@ void trace_copy_lands(const void *shared) {
 }
 
 void trace_block_begins(size_t block) {
-    Recorder *r = trace_self = recording ? recorders[simt_self->number] : NULL;
-    if (!r)
+    if (!trace_running)
         return;
+    Recorder *r = simt_self->recorder = simt_self->recorder ? simt_self->recorder : host_alloc(1, sizeof *r);
     r->block = (uint32_t)block;
     r->fenced = r->seen = 0;
     order_block_begins(&r->order);
     for (int warp = 0; warp < MAX_WARPS; warp++)
         r->warps[warp].returned = 0;
+    race_block_begins(r);
     watch_block_begins(r);
 }
 
@@ -273,10 +310,10 @@ void trace_barrier(void) {
     Recorder *r = trace_self;
     if (!r)
         return;
-    r->barriers++;
+    trace_launch.barriers++;
     order_barrier(&r->order);
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
-        warp_flush(r, warp);
+        warp_flush(r, warp, 0);
     watch_barrier(r, simt_self->barrier.what, simt_self->barrier.caller);
 }
 
@@ -286,12 +323,12 @@ void trace_collective(const char *what, int warp, unsigned lanes) {
         return;
     const Place *at = &simt_self->current->place;
     if (what) {
-        result_count(r->collectives, what, 1);
+        result_count(trace_launch.collectives, what, 1);
         watch_work(r, warp, what, at->what == what ? at->caller : NULL, result_flops(what));
     }
     if (lanes != simt_self->warps[warp].exists)
         return; /* a part of the warp: the others may be anywhere */
-    warp_flush(r, warp);
+    warp_flush(r, warp, 0);
     /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
     if (what && strcmp(what, "__syncwarp") == 0)
         order_warp(&r->order, warp), watch_warp(r, warp);
@@ -304,9 +341,11 @@ void trace_thread_returns(void) {
     int number = simt_self->current->number, warp = number / SIMT_WARP;
     r->warps[warp].returned |= 1u << number % SIMT_WARP;
     if (r->warps[warp].returned == simt_self->warps[warp].exists)
-        warp_flush(r, warp);
-    if (simt_self->returned + 1 == simt_self->threads)
+        warp_flush(r, warp, 0);
+    if (simt_self->returned + 1 == simt_self->threads) {
         watch_block_ends(r);
+        race_block_ends(r);
+    }
 }
 
 /* ---- a launch, a trace ---- */
@@ -314,24 +353,22 @@ void trace_thread_returns(void) {
 void trace_launch_begins(void) {
     if (!recording)
         return;
-    if (!recorders) {
-        recorders = host_alloc((size_t)simt_workers(), sizeof *recorders);
-        for (int i = 0; i < simt_workers(); i++)
-            recorders[i] = host_alloc(1, sizeof **recorders);
-    }
+    trace_running = 1;
+    memset(&trace_launch, 0, sizeof trace_launch);
     trace_tensor_count = 0;
     add_tensor(SHARED_MEMORY_NAME, NULL, 0);
     device_each_allocation(add_tensor);
-    race_launch_begins(recorders, simt_workers());
-    watch_launch_begins(recorders, simt_workers());
+    race_launch_begins();
+    watch_launch_begins();
 }
 
 void trace_launch_ends(void) {
-    trace_self = NULL; /* the launching thread goes on with code of the host */
-    if (!recording)
+    if (!trace_running)
         return;
-    watch_launch_ends(recorders, simt_workers(), result_add_launch(recorders, simt_workers()));
-    race_launch_ends(recorders, simt_workers());
+    trace_running = 0; /* the launching thread goes on with code of the host */
+    result_add_launch();
+    watch_launch_ends();
+    race_launch_ends();
 }
 
 void trace_kernel_fails(void) {
@@ -339,14 +376,17 @@ void trace_kernel_fails(void) {
         trace_print_races(trace_end(), stderr);
 }
 
-void trace_begin(void) {
+void trace_begin(const char *chip) {
+    trace_chip = find_chip(chip);
     result_clear();
     watch_clear();
+    simt_simulate(trace_chip->multiprocessors);
     recording = 1;
 }
 
 const Trace *trace_end(void) {
-    recording = 0;
+    recording = trace_running = 0;
+    simt_simulate(0);
     result_finish();
     return &trace_result;
 }

@@ -1,6 +1,6 @@
 /* trace.h - what a launched kernel did to memory: bytes, sectors, bank conflicts, races. CPU device, `make TRACE=1` only.
  *
- *     trace_begin();
+ *     trace_begin("h200");
  *     variant->launch(...);                      any number of launches
  *     const Trace *trace = trace_end();
  *     trace_find(trace, "mma_scores", "Q")->read
@@ -79,8 +79,9 @@ typedef struct {
 } Trace;
 
 #ifdef TRACE
-/* Everything launched between these two is recorded. The result lives until the next trace_begin. */
-void trace_begin(void);
+/* Everything launched between these two is recorded, on a simulated chip: a name from roofline.h. The result lives until the
+ * next trace_begin. */
+void trace_begin(const char *chip);
 const Trace *trace_end(void);
 
 /* The row of a kernel and a tensor; all zeros if there was no such access. */
@@ -90,9 +91,9 @@ const TraceRow *trace_find(const Trace *trace, const char *kernel, const char *t
 void trace_print_races(const Trace *trace, FILE *to);
 
 /* Prints the result for people, or as JSON, one object a line. `flops`: of the problem, as everybody counts them.
- * `predicted`: what formulas say (Variant.predict). `chip`: a name from roofline.h. */
-void trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
-                 int predicted_count, const char *chip, int json);
+ * `predicted`: what formulas say (Variant.predict). Returns how many of them are wrong, and says so on stderr. */
+int trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
+                int predicted_count, int json);
 
 /* Writes the data of a page to watch them (trace_page.c): everything launched between trace_page_begin and trace_page_end is
  * recorded step by step too, trace_page_variant writes what the last trace_end ended. A file that cannot be written ends the program. */

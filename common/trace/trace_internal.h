@@ -16,6 +16,7 @@
 #include "../cpu/simt_internal.h"
 #include "trace.h"
 #include "../cpu/trace_hooks.h"
+#include "roofline.h"
 #include "trace_order.h"
 
 #include <stdint.h>
@@ -70,23 +71,29 @@ typedef struct {
     unsigned returned; /* lanes */
 } WarpLog;
 
-/* What a worker knows about the launch at hand. */
+/* What is counted of the launch at hand. */
 typedef struct {
     SiteCount sites[MAX_SITES];
-    WarpLog warps[MAX_WARPS];
     uint64_t barriers, exponentials;
     TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* as in TraceKernel */
+} LaunchCount;
+extern LaunchCount trace_launch;
 
+/* What is known about a block that is at work. */
+typedef struct Recorder {
+    WarpLog warps[MAX_WARPS];
     struct TouchCell *shared_cells;
     uint64_t *wgmma_readers; /* touches, see trace_race.c */
     uint32_t block;          /* its number in the grid */
     Ordering order;
     int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
     uint32_t fenced, seen; /* __threadfence since the block began; see race_atomic */
-    struct Watch *watch;   /* NULL: nobody watches */
+    struct Watch *watch;
 } Recorder;
 
-extern __thread Recorder *trace_self; /* this worker's, while a launch is recorded; else NULL */
+extern int trace_running; /* a launch is recorded */
+#define trace_self (trace_running ? simt_self->recorder : NULL)
+extern const Chip *trace_chip; /* that is simulated */
 
 /* One side of a race. */
 typedef struct {
@@ -96,14 +103,17 @@ typedef struct {
 
 /* trace_warp.c */
 void warp_access(Recorder *r, int warp, int lane, int site, uintptr_t address, unsigned bytes);
-void warp_flush(Recorder *r, int warp);
+void warp_flush(Recorder *r, int warp, int first); /* the sites that the warp has touched, from this one on */
 
 /* trace_race.c. `offset` counts from the start of the tensor. `agent`: the current thread, or one that works for it. */
 void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes);
 void race_atomic(Recorder *r);
+void race_acquire(Recorder *r); /* as an atomic, that hands on nothing */
 void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset);
-void race_launch_begins(Recorder *const *recorders, int count);
-void race_launch_ends(Recorder *const *recorders, int count);
+void race_launch_begins(void);
+void race_launch_ends(void);
+void race_block_begins(Recorder *r);
+void race_block_ends(Recorder *r);
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]); /* adds the bytes touched in this launch */
 
 /* trace_source.c: fills in the line of each site: "mma.cu:53", or "tile.cuh:64 in mma.cu:53" for a function that was
@@ -115,19 +125,19 @@ void source_lines(const Site *sites, int count, SourceLine *lines);
 extern Trace trace_result;
 void result_clear(void);
 void result_count(TraceCollective *collectives, const char *what, uint64_t count); /* adds to those of this kind */
-int result_add_launch(Recorder *const *recorders, int count);                      /* returns the kernel's number */
+int result_kernel(void); /* the number of the kernel at hand */
+void result_add_launch(void);
 unsigned result_flops(const char *what);   /* of one such collective; 0 if it multiplies nothing */
 const SiteCount *result_sites(int kernel); /* one a site */
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
 void result_finish(void);
 
-/* trace_watch.c; they do nothing if nobody watches. `warp`, `number`: the warp's. */
+/* trace_watch.c. `warp`, `number`: the warp's. */
 #define WATCH_EXPONENTIAL "exponential"
 typedef struct Watch Watch;
-typedef enum { WATCH_RELEASE, WATCH_PHASE, WATCH_ACQUIRE } WatchOrder;
 void watch_clear(void);
-void watch_launch_begins(Recorder *const *recorders, int count);
-void watch_launch_ends(Recorder *const *recorders, int count, int kernel);
+void watch_launch_begins(void);
+void watch_launch_ends(void);
 void watch_block_begins(Recorder *r);
 void watch_block_ends(Recorder *r);
 void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t bytes); /* by the current thread */
@@ -135,7 +145,11 @@ void watch_wavefronts(Recorder *r, int warp, uint64_t count);
 void watch_async(Recorder *r, const void *place); /* the current thread's warp reads shared memory by wgmma */
 void watch_work(Recorder *r, int warp, const char *what, const void *place, unsigned flops); /* place NULL: the wgmma's */
 void watch_barrier(Recorder *r, const char *what, const void *place);
-void watch_warp(Recorder *r, int warp);                               /* a __syncwarp of all its lanes */
-void watch_order(Recorder *r, WatchOrder order, const void *address); /* the current thread, at an mbarrier or the like */
+void watch_warp(Recorder *r, int warp);             /* a __syncwarp of all its lanes */
+uint32_t watch_step(Recorder *r);                   /* that the current thread's warp is at */
+void watch_acquire(Recorder *r, uint32_t step);     /* the current thread has waited for what was ready at this step */
+double watch_clock(Recorder *r);                    /* when the current thread's step began */
+void watch_look(Recorder *r, const void *address); /* at what another block may change */
+void watch_changed(void);                          /* such a thing */
 
 #endif

@@ -26,7 +26,7 @@ void order_block_begins(Ordering *o) {
     o->rows_used = 0;
 }
 
-void order_launch_ends(Ordering *o) {
+void order_block_ends(Ordering *o) {
     free(o->rows);
     o->rows = NULL;
     o->rows_used = 0;
@@ -66,7 +66,7 @@ static OrderBarrier *find_barrier(Ordering *o, const void *address) {
         if (o->barrier_count == MAX_BARRIERS)
             cannot_run("trace: kernel %s has more than %d mbarriers and named barriers", simt_job->kernel, MAX_BARRIERS);
         uint32_t *rows = order_row(o, o->threads + 1 + 2 * o->barrier_count++);
-        *b = (OrderBarrier){address, rows, rows + o->columns, 0};
+        *b = (OrderBarrier){address, rows, rows + o->columns, 0, 0, 0};
     }
     return b;
 }
@@ -90,7 +90,7 @@ void order_warp(Ordering *o, int warp) {
         memcpy(first + (size_t)lane * o->columns, first, (size_t)o->columns * sizeof *first);
 }
 
-void order_release(Ordering *o, const void *barrier) {
+void order_release(Ordering *o, const void *barrier, uint32_t step) {
     OrderBarrier *b = find_barrier(o, barrier);
     int thread = current_thread(), warp = thread / SIMT_WARP;
     uint32_t *row = order_row(o, thread);
@@ -100,16 +100,20 @@ void order_release(Ordering *o, const void *barrier) {
     }
     join(o, b->pending, row);
     b->pending[thread] = order_tick(o);
+    b->pending_step = step > b->pending_step ? step : b->pending_step;
 }
 
 void order_phase(Ordering *o, const void *barrier) {
     OrderBarrier *b = find_barrier(o, barrier);
     join(o, b->complete, b->pending);
+    b->complete_step = b->pending_step;
     b->complete[o->threads + o->warps + (b - o->barriers)] = order_tick(o); /* its copies are there */
 }
 
-void order_acquire(Ordering *o, const void *barrier) {
-    join(o, order_row(o, current_thread()), find_barrier(o, barrier)->complete);
+uint32_t order_acquire(Ordering *o, const void *barrier) {
+    const OrderBarrier *b = find_barrier(o, barrier);
+    join(o, order_row(o, current_thread()), b->complete);
+    return b->complete_step;
 }
 
 void order_batch(Ordering *o) {

@@ -32,6 +32,7 @@ enum { MAX_BARRIERS = 64, MAX_BATCHES = 8 };
 typedef struct {
     const void *address;
     uint32_t *pending, *complete; /* rows: of the arrivals so far, of all phases that are over */
+    uint32_t pending_step, complete_step; /* of trace_watch.c: the first that comes after these */
     unsigned copier;              /* the thread that issued the last copy */
 } OrderBarrier;
 
@@ -55,16 +56,16 @@ typedef struct {
     } fences[SIMT_MAX_BLOCK]; /* each thread's proxy_fences */
 } Ordering;
 
-void order_launch_ends(Ordering *o);
 void order_block_begins(Ordering *o);
+void order_block_ends(Ordering *o);
 uint32_t order_tick(Ordering *o);
 
 /* The words, said by the current thread (a barrier, a __syncwarp: by all that take part). */
 void order_barrier(Ordering *o);
 void order_warp(Ordering *o, int warp);
-void order_release(Ordering *o, const void *barrier);
+void order_release(Ordering *o, const void *barrier, uint32_t step); /* what comes after it is of this step at the earliest */
 void order_phase(Ordering *o, const void *barrier);
-void order_acquire(Ordering *o, const void *barrier);
+uint32_t order_acquire(Ordering *o, const void *barrier); /* returns that step */
 void order_batch(Ordering *o);
 void order_wait(Ordering *o, int pending);
 void order_proxy_fence(Ordering *o);

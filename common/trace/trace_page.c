@@ -8,11 +8,11 @@
  *     [block, flops, exponentials, wavefronts, barriers, accumulators,
  *      [tensor, direction, bytes, first row, last row, first column, last column, ...],       moves of device memory
  *      [warp, tensor of the keys, first query, last query, first key, last key, ...],         products
- *      [tensor (0: computed, -1: nothing yet), bytes, first row, last row, ...]]              shared memory; empty: as before
+ *      [tensor (0: computed, -1: nothing yet), bytes, first row, last row, ...],              shared memory; empty: as before
+ *      multiprocessor, clock of its beginning, clocks, busiest unit]
  *
  * Rows are counted through all heads, tensors are numbers in "tensors"; no rows: the first is after the last.
  */
-#include "roofline.h"
 #include "trace_watch.h"
 
 #include "../host/allocation.h"
@@ -72,7 +72,7 @@ static void print_step(const Step *step) {
         const Span *s = &step->runs[i].span;
         fprintf(page, "%s%d,%zu,%u,%u", COMMA(i), s->tensor, step->runs[i].bytes, s->lo, s->hi);
     }
-    fprintf(page, "]]");
+    fprintf(page, "],%d,%.0f,%.0f,%d]", step->multiprocessor, step->start, step->clocks, step->busiest);
 }
 
 /* ---- the page ---- */

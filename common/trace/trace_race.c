@@ -23,19 +23,17 @@
 #include "../host/allocation.h"
 #include "../host/errors.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A touch is packed into 64 bits, so that several workers can read and write cells of device memory without a lock:
- * block 19 bits, agent 11, site 12, time 22. Time begins with 1, so no touch is 0. */
+/* A touch is packed into 64 bits: block 19 bits, agent 11, site 12, time 22. Time begins with 1, so no touch is 0. */
 typedef uint64_t Touch;
 enum { TIME_BITS = 22, SITE_BITS = 12, AGENT_BITS = 11, BLOCK_BITS = 19 };
 _Static_assert(1 << SITE_BITS >= MAX_SITES && 1 << AGENT_BITS >= SIMT_MAX_BLOCK + MAX_WARPS + MAX_BARRIERS,
                "a site and an agent fit a touch");
 
 struct TouchCell {
-    _Atomic Touch write, read[2];
+    Touch write, read[2];
 };
 
 static void *zeros(size_t count, size_t size) {
@@ -64,8 +62,8 @@ static int same_warp(Touch a, Touch b) {
 }
 
 /* When each block of the grid released what it had written: the number of its first atomic after a fence; 0: not yet. */
-static _Atomic uint32_t *released;
-static _Atomic uint32_t atomics;
+static uint32_t *released;
+static uint32_t atomics;
 
 void race_atomic(Recorder *r) {
     uint32_t number = ++atomics;
@@ -73,6 +71,8 @@ void race_atomic(Recorder *r) {
     if (r->fenced && !released[r->block])
         released[r->block] = number;
 }
+
+void race_acquire(Recorder *r) { r->seen = atomics + 1; }
 
 /* The access at hand. */
 typedef struct {
@@ -88,10 +88,8 @@ static int is_ordered(const Access *now, Touch earlier) {
     if (!earlier)
         return 1;
     uint32_t block = block_of(earlier);
-    if (block != r->block) {
-        /* shared memory of a block that this worker ran earlier, in the same place; it is another block's memory */
-        return now->in_shared || (released[block] && released[block] < r->seen);
-    }
+    if (block != r->block)
+        return released[block] && released[block] < r->seen;
     int agent = agent_of(earlier);
     return agent == now->thread || order_knows(&r->order, now->thread, agent, time_of(earlier));
 }
@@ -124,16 +122,17 @@ static void check_write(const Access *now, Touch write, size_t offset) {
 static void touch_read(const Access *now, struct TouchCell *readers) {
     Touch a = readers->read[0], b = readers->read[1];
     if (is_ordered(now, a)) /* whoever races with a will race with this thread too, or with b */
-        atomic_store_explicit(&readers->read[0], now->touch, memory_order_relaxed);
+        readers->read[0] = now->touch;
     else if (is_ordered(now, b) || (same_warp(a, b) && !same_warp(a, now->touch)))
-        atomic_store_explicit(&readers->read[1], now->touch, memory_order_relaxed);
+        readers->read[1] = now->touch;
 }
 
-/* The wgmma readers of the current thread's warp, one a byte; made when first needed. */
-static Touch *wgmma_readers(Recorder *r) {
+/* The wgmma readers of a warp, one for each 16 bytes, which wgmma reads together; made when first needed. */
+static Touch *wgmma_readers(Recorder *r, int warp) {
+    size_t chunks = simt_job->shared_bytes / 16 + 1;
     if (!r->wgmma_readers)
-        r->wgmma_readers = zeros(simt_job->shared_bytes * r->order.warps, sizeof(Touch));
-    return r->wgmma_readers + simt_job->shared_bytes * (size_t)(simt_self->current->number / SIMT_WARP);
+        r->wgmma_readers = zeros(chunks * r->order.warps, sizeof(Touch));
+    return r->wgmma_readers + chunks * (size_t)warp;
 }
 
 void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) {
@@ -144,12 +143,12 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
     size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
-    Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r) : NULL;
+    Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r, now.thread / SIMT_WARP) : NULL;
     struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
     for (size_t i = offset; i < end; i++) {
         check_write(&now, cells[i].write, i);
         if (wgmmas) {
-            wgmmas[i] = now.touch;
+            wgmmas[i / 16] = now.touch;
         } else if (reads) {
             touch_read(&now, &readers[i]);
         } else {
@@ -157,8 +156,8 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
                 for (int k = 0; k < 2; k++)
                     check(&now, cells[group * size + i].read[k], i);
             for (int warp = 0; now.in_shared && r->wgmma_readers && warp < r->order.warps; warp++)
-                check(&now, r->wgmma_readers[warp * size + i], i);
-            atomic_store_explicit(&cells[i].write, now.touch, memory_order_relaxed);
+                check(&now, wgmma_readers(r, warp)[i / 16], i);
+            cells[i].write = now.touch;
         }
     }
 }
@@ -173,7 +172,18 @@ void race_copy_lands(Recorder *r, const Fiber *thread, size_t shared_offset) {
 
 /* ---- a launch ---- */
 
-void race_launch_begins(Recorder *const *recorders, int count) {
+void race_block_begins(Recorder *r) {
+    r->shared_cells = zeros(simt_job->shared_bytes * warpgroups(), sizeof(struct TouchCell));
+}
+
+void race_block_ends(Recorder *r) {
+    free(r->shared_cells);
+    free(r->wgmma_readers);
+    r->wgmma_readers = NULL;
+    order_block_ends(&r->order);
+}
+
+void race_launch_begins(void) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
     if (blocks > 1u << BLOCK_BITS)
         cannot_run("trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel, blocks,
@@ -182,20 +192,12 @@ void race_launch_begins(Recorder *const *recorders, int count) {
     atomics = 0;
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
         trace_tensors[i].cells = zeros(trace_tensors[i].bytes, sizeof(struct TouchCell));
-    for (int i = 0; i < count; i++)
-        recorders[i]->shared_cells = zeros(simt_job->shared_bytes * warpgroups(), sizeof(struct TouchCell));
 }
 
-void race_launch_ends(Recorder *const *recorders, int count) {
+void race_launch_ends(void) {
     free(released);
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
         free(trace_tensors[i].cells);
-    for (int i = 0; i < count; i++) {
-        free(recorders[i]->shared_cells);
-        free(recorders[i]->wgmma_readers);
-        recorders[i]->wgmma_readers = NULL;
-        order_launch_ends(&recorders[i]->order);
-    }
 }
 
 void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]) {

@@ -1,6 +1,5 @@
 /* trace_report.c - prints a Trace: a table a kernel for people, or JSON, one object a line, for machines. */
 #include "../host/text.h"
-#include "roofline.h"
 #include "trace_internal.h"
 
 #include <string.h>
@@ -13,7 +12,6 @@ typedef struct {
     double flops; /* of the problem, not those that the kernels really do */
     const Traffic *predicted;
     int predicted_count;
-    const Chip *chip;
 } TraceReport;
 
 static int is_shared(const TraceRow *row) { return strcmp(row->tensor, SHARED_MEMORY_NAME) == 0; }
@@ -45,11 +43,11 @@ static Total total_bytes(const Trace *trace) {
 /* ---- for people ---- */
 
 static void print_with_formula(const Traffic *predicted, uint64_t bytes, int direction) {
-    print_text(" %11llu", (unsigned long long)bytes);
+    double formula = !predicted ? 0 : direction == TRACE_READ ? predicted->read : predicted->written;
+    char text[32] = "-";
     if (predicted)
-        print_text(" %11.0f", direction == TRACE_READ ? predicted->read : predicted->written);
-    else
-        print_text(" %11s", "-");
+        snprintf(text, sizeof text, "%s%.0f", formula == (double)bytes ? "" : "!= ", formula);
+    print_text(" %11llu %11s", (unsigned long long)bytes, text);
 }
 
 static void print_worst(const TraceRow *row) {
@@ -112,10 +110,10 @@ static int multiplies_8_bits(const Trace *trace) {
 }
 
 static void print_roof(const TraceReport *r, const char *what, double bytes) {
-    double intensity = r->flops / bytes, peak = r->chip->tflops[multiplies_8_bits(r->trace)];
-    double balance = peak * 1000 / r->chip->gbps;
+    double intensity = r->flops / bytes, peak = trace_chip->tflops[multiplies_8_bits(r->trace)];
+    double balance = peak * 1000 / trace_chip->gbps;
     printf("  %-23s %12.0f bytes %8.2f FLOPs a byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
-           r->chip->name, intensity < balance ? "memory" : "compute", roof(r->chip, peak, intensity), peak);
+           trace_chip->name, intensity < balance ? "memory" : "compute", roof(trace_chip, peak, intensity), peak);
 }
 
 static void print_table(const TraceReport *r) {
@@ -190,12 +188,28 @@ static void print_json(const TraceReport *r) {
            r->variant, r->flops, total.requested, total.unique);
 }
 
-void trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
-                 int predicted_count, const char *chip, int json) {
-    TraceReport report = {trace, variant, p, flops, predicted, predicted_count, find_chip(chip)};
+/* Says which formulas are not what was counted. Returns how many. */
+static int check_formulas(const TraceReport *r) {
+    int wrong = 0;
+    for (const Traffic *t = r->predicted; t < r->predicted + r->predicted_count; t++) {
+        const TraceRow *row = trace_find(r->trace, t->kernel, t->tensor);
+        if ((double)row->bytes[TRACE_READ] == t->read && (double)row->bytes[TRACE_WRITE] == t->written)
+            continue;
+        fprintf(stderr, "%s: %s in %s: %llu bytes read, %llu written; by its formula %.0f and %.0f\n", r->variant, t->tensor,
+                t->kernel, (unsigned long long)row->bytes[TRACE_READ], (unsigned long long)row->bytes[TRACE_WRITE], t->read,
+                t->written);
+        wrong++;
+    }
+    return wrong;
+}
+
+int trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
+                int predicted_count, int json) {
+    TraceReport report = {trace, variant, p, flops, predicted, predicted_count};
     if (json)
         print_json(&report);
     else
         print_table(&report);
     fflush(stdout);
+    return check_formulas(&report);
 }

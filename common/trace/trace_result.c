@@ -1,10 +1,9 @@
-/* trace_result.c - adds up what the workers have recorded: sites to rows, bytes that raced to pairs of lines. */
+/* trace_result.c - adds up what was recorded: sites to rows, bytes that raced to pairs of lines. */
 #include "trace_internal.h"
 
 #include "../host/allocation.h"
 #include "../host/errors.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +24,6 @@ typedef struct {
 enum { MAX_PAIRS = 512 };
 static RacePair pairs[MAX_PAIRS];
 static int pair_count;
-static pthread_mutex_t race_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void result_clear(void) {
     memset(&trace_result, 0, sizeof trace_result);
@@ -105,7 +103,7 @@ static void add_collective(TraceKernel *kernel, const TraceCollective *from) {
     kernel->mma_flops += result_flops(from->what) * from->count;
 }
 
-int result_add_launch(Recorder *const *recorders, int count) {
+void result_add_launch(void) {
     TraceKernel *kernel = kernel_at_hand();
     kernel->launches++;
     kernel->blocks += (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
@@ -113,31 +111,24 @@ int result_add_launch(Recorder *const *recorders, int count) {
     kernel->shared_bytes = simt_job->shared_bytes;
     for (int tensor = trace_tensor_count - 1; tensor >= 0; tensor--) /* in the order they were allocated */
         for (int site = 0; site < trace_site_count; site++)
-            for (int i = 0; i < count && trace_sites[site].tensor == tensor; i++)
-                if (recorders[i]->sites[site].requests)
-                    add_site(kernel, site, &recorders[i]->sites[site]);
-    for (int i = 0; i < count; i++) {
-        Recorder *r = recorders[i];
-        for (const TraceCollective *c = r->collectives; c->what; c++)
-            add_collective(kernel, c);
-        kernel->barriers += r->barriers;
-        kernel->exponentials += r->exponentials;
-        memset(r->sites, 0, sizeof r->sites);
-        memset(r->collectives, 0, sizeof r->collectives);
-        r->barriers = r->exponentials = 0;
-    }
+            if (trace_sites[site].tensor == tensor && trace_launch.sites[site].requests)
+                add_site(kernel, site, &trace_launch.sites[site]);
+    for (const TraceCollective *c = trace_launch.collectives; c->what; c++)
+        add_collective(kernel, c);
+    kernel->barriers += trace_launch.barriers;
+    kernel->exponentials += trace_launch.exponentials;
     for (TraceRow *row = trace_result.rows; row < trace_result.rows + trace_result.row_count; row++)
         for (int i = SHARED_TENSOR + 1; row->kernel == kernel->name && i < trace_tensor_count; i++)
             if (strcmp(row->tensor, trace_tensors[i].name) == 0)
                 race_count_unique(&trace_tensors[i], row->unique);
-    return (int)(kernel - trace_result.kernels);
 }
+
+int result_kernel(void) { return (int)(kernel_at_hand() - trace_result.kernels); }
 
 const SiteCount *result_sites(int kernel) { return site_counts[kernel]; }
 
-/* Called by the workers, for each byte. */
+/* Called for each byte. */
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished) {
-    pthread_mutex_lock(&race_lock);
     TraceKernel *kernel = kernel_at_hand();
     RacePair *pair = pairs, *end = pairs + pair_count;
     while (pair < end && (pair->kernel != kernel || pair->side[0].site != earlier.site || pair->side[1].site != later.site ||
@@ -150,7 +141,6 @@ void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpubl
     }
     if (pair < pairs + MAX_PAIRS)
         pair->count++;
-    pthread_mutex_unlock(&race_lock);
 }
 
 /* ---- at the end ---- */

@@ -108,12 +108,12 @@ static void count_wavefronts(const Request *r, SiteCount *c) {
 
 /* ---- at a collective ---- */
 
-void warp_flush(Recorder *r, int warp) {
+void warp_flush(Recorder *r, int warp, int first) {
     WarpLog *w = &r->warps[warp];
-    for (int i = 0; i < w->touched_count; i++) {
+    for (int i = first; i < w->touched_count; i++) {
         int site = w->touched[i];
         SiteLog *log = w->sites[site];
-        SiteCount *c = &r->sites[site];
+        SiteCount *c = &trace_launch.sites[site];
         int shared = trace_sites[site].tensor == SHARED_TENSOR;
         uint64_t before = c->cost;
         for (unsigned visit = 0; visit < log->count; visit++) {
@@ -133,5 +133,5 @@ void warp_flush(Recorder *r, int warp) {
         }
         log->count = 0;
     }
-    w->touched_count = 0;
+    w->touched_count = first;
 }

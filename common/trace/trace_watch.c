@@ -1,9 +1,14 @@
-/* trace_watch.c - records what happened step by step, for the page of `make watch-<stage>` (watch.html, notes/trace.md).
+/* trace_watch.c - the steps of a block, and the model's clock; and, if somebody watches, what happened in each step, for the
+ * page of `make watch-<stage>` (watch.html, notes/trace.md).
  *
  * Time. On the CPU device threads run one after another, so their order says nothing. What a kernel does say is what comes
  * after what, and that is all a *step* is: each warp counts its steps, and goes on to the next one at __syncthreads, where
  * all warps go on with the highest count, at __syncwarp, and where it acquires a barrier, with one more than the highest
  * count of those who arrived there (Lamport's logical clock). What a block's warps do in their step t is step t of the block.
+ *
+ * Clock. A step takes as many clocks as its busiest unit needs at its peak rate, and those for which the block waited for
+ * others. The steps of a block follow each other; a block begins when its multiprocessor is free, and a launch when the one
+ * before is over.
  *
  * Places. Each word of shared memory has its *origin*: the rows of the tensor it was copied from, which is what the thread
  * read last of device memory, if it has read nothing of shared memory since; else it was computed. A warp that reads words
@@ -13,8 +18,8 @@
 #include "trace_watch.h"
 
 #include "../host/allocation.h"
-#include "../host/errors.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,39 +115,89 @@ typedef struct {
     const void *async_place;
 } WarpWatch;
 
+/* Where a thread looked last for what another block does; how much had been changed by then. */
+typedef struct {
+    const void *address;
+    uint32_t time;
+    uint64_t changes;
+} Look;
+
 typedef struct {
     Span span; /* of device memory, read last; tensor 0: it was stored, or something else came between */
     size_t bytes;
     int pending;
 } Load;
 
-/* A worker's, for the block at hand, and then the steps of all its blocks. */
+/* Of a block that is at work. The rest is only there if somebody watches. */
 struct Watch {
+    double clock; /* when the first step began that is not closed */
+    Step *steps;
+    int step_count, closed;
     WarpWatch warps[MAX_WARPS];
+    Look looks[SIMT_MAX_BLOCK];
     Load loads[SIMT_MAX_BLOCK];
     Span *origin;  /* of each word of shared memory */
     Span *content; /* of each chunk, as of the last closed step */
-    struct {
-        const void *address;
-        uint32_t pending, complete;
-    } barriers[MAX_BARRIERS];
-    int barrier_count;
-    Step *steps, *done;
-    int step_count, closed, done_count;
-    Work *works;
-    int work_count;
 };
 
-static Work *works; /* of all launches */
+static Launch launch; /* the one at hand */
+static Work *works;   /* of all launches */
 static int work_count;
 
-/* ---- steps ---- */
+/* ---- the clock ---- */
 
 static Step *step_at(Watch *w, uint32_t time) {
     while ((uint32_t)w->step_count <= time)
-        *APPEND(w->steps, w->step_count) = (Step){.block = trace_self->block, .time = (uint32_t)w->step_count - 1};
+        *APPEND(w->steps, w->step_count) = (Step){
+            .block = trace_self->block, .multiprocessor = simt_self->multiprocessor, .time = (uint32_t)w->step_count - 1};
     return &w->steps[time];
 }
+
+/* What the busiest unit of a multiprocessor needs, in whole clocks, and which that is. */
+static double clocks_of(const Step *s, int *busiest) {
+    const double needs[] = {s->bytes / launch.bytes_per_clock, s->wavefronts, s->tensor_clocks, s->exponentials / 16.0};
+    *busiest = 0;
+    for (int unit = 1; unit < 4; unit++)
+        *busiest = needs[unit] > needs[*busiest] ? unit : *busiest;
+    return needs[*busiest] < 1 ? 1 : ceil(needs[*busiest]);
+}
+
+static int is_empty(const Step *s) {
+    return !(s->bytes || s->product_count || s->flops || s->wavefronts || s->exponentials || s->barriers || s->waited);
+}
+
+uint32_t watch_step(Recorder *r) { return r->watch->warps[simt_self->current->number / SIMT_WARP].time; }
+
+/* As far as is known now: other warps may still be in earlier steps, and have more to do there. */
+double watch_clock(Recorder *r) {
+    const Watch *w = r->watch;
+    double clock = w->clock;
+    int busiest;
+    for (const Step *s = w->steps + w->closed, *end = w->steps + w->step_count; s < end && s->time <= watch_step(r); s++)
+        clock += s->waited + (is_empty(s) || s->time == watch_step(r) ? 0 : clocks_of(s, &busiest));
+    return clock;
+}
+
+/* How often anything was changed that a block may wait for. Who looks again at what it looked at since, in the same step, waits. */
+static uint64_t changes;
+
+void watch_look(Recorder *r, const void *address) {
+    Look *look = &r->watch->looks[simt_self->current->number];
+    uint32_t time = watch_step(r);
+    if (look->address == address && look->time == time && look->changes == changes) {
+        double clock = watch_clock(r);
+        simt_yield(clock, 1);
+        step_at(r->watch, time)->waited += simt_self->clock - clock;
+    }
+    *look = (Look){address, time, changes};
+}
+
+void watch_changed(void) {
+    changes++;
+    simt_changed();
+}
+
+/* ---- steps ---- */
 
 static void add_operand(WarpWatch *warp, const Span *span) {
     Side side = shapes[span->tensor].side;
@@ -167,7 +222,7 @@ static void settle(Watch *w, int thread) {
  * queries and something was multiplied, those of the keys that it keeps in registers. */
 static void go_on(Watch *w, int number, uint32_t time) {
     WarpWatch *warp = &w->warps[number];
-    for (int lane = 0; lane < SIMT_WARP; lane++) {
+    for (int lane = 0; problem && lane < SIMT_WARP; lane++) {
         settle(w, number * SIMT_WARP + lane);
         w->loads[number * SIMT_WARP + lane].span = no_rows(0);
     }
@@ -223,39 +278,39 @@ static void close_steps(Watch *w, uint32_t end) {
             describe_shared(w, step);
         free(step->fillings);
         step->fillings = NULL;
+        step->start = w->clock;
+        if (!is_empty(step))
+            w->clock += step->clocks = clocks_of(step, &step->busiest) + step->waited;
     }
 }
 
 void watch_block_ends(Recorder *r) {
     Watch *w = r->watch;
-    if (!w)
-        return;
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         go_on(w, warp, w->warps[warp].time);
     close_steps(w, UINT32_MAX);
-    for (int i = 0; i < w->step_count; i++) {
-        const Step *s = &w->steps[i];
-        if (s->move_count || s->product_count || s->flops || s->wavefronts || s->exponentials || s->barriers)
-            *APPEND(w->done, w->done_count) = *s;
-    }
+    simt_self->clock = w->clock;
+    for (int i = 0; problem && i < w->step_count; i++)
+        if (!is_empty(&w->steps[i]))
+            *APPEND(launch.steps, launch.count) = w->steps[i];
     free(w->steps);
-    w->steps = NULL;
-    w->step_count = w->closed = w->barrier_count = 0;
+    free(w->origin);
+    free(w->content);
 }
 
 /* ---- what trace.c and trace_warp.c tell ---- */
 
 void watch_block_begins(Recorder *r) {
-    Watch *w = r->watch;
-    if (!w)
+    Watch *w = r->watch = r->watch ? r->watch : host_alloc(1, sizeof *w);
+    memset(w, 0, sizeof *w);
+    w->clock = simt_self->clock;
+    step_at(w, 0);
+    if (!problem)
         return;
-    memset(w->warps, 0, sizeof w->warps);
-    memset(w->loads, 0, sizeof w->loads);
-    for (size_t i = 0; i < simt_job->shared_bytes / WORD; i++)
-        w->origin[i].tensor = 0;
+    w->origin = host_alloc(simt_job->shared_bytes / WORD + 1, sizeof *w->origin);
+    w->content = host_alloc(simt_job->shared_bytes / CHUNK + 1, sizeof *w->content);
     for (size_t i = 0; i < simt_job->shared_bytes / CHUNK; i++)
         w->content[i] = no_rows(-1);
-    step_at(w, 0);
 }
 
 static void move(Step *step, const Span *span, int direction, size_t bytes) {
@@ -272,11 +327,13 @@ static void move(Step *step, const Span *span, int direction, size_t bytes) {
 
 void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t bytes) {
     Watch *w = r->watch;
-    if (!w)
-        return;
     int thread = simt_self->current->number;
     WarpWatch *warp = &w->warps[thread / SIMT_WARP];
     Load *load = &w->loads[thread];
+    if (tensor != SHARED_TENSOR)
+        step_at(w, warp->time)->bytes += (1 + (kind == SITE_ATOMIC)) * bytes;
+    if (!problem)
+        return;
     if (tensor != SHARED_TENSOR) {
         Span span = span_of(tensor, offset, bytes);
         if (kind != SITE_WRITE)
@@ -311,37 +368,35 @@ void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t 
 }
 
 void watch_wavefronts(Recorder *r, int warp, uint64_t count) {
-    if (r->watch)
-        step_at(r->watch, r->watch->warps[warp].time)->wavefronts += count;
+    step_at(r->watch, r->watch->warps[warp].time)->wavefronts += count;
 }
 
 void watch_async(Recorder *r, const void *place) {
-    if (r->watch)
-        r->watch->warps[simt_self->current->number / SIMT_WARP].async_place = place;
+    r->watch->warps[simt_self->current->number / SIMT_WARP].async_place = place;
 }
 
-static void add_work(Work **list, int *count, const Work *more) {
-    Work *work = *list, *end = work + *count;
-    while (work < end && (work->place != more->place || work->kernel != more->kernel || strcmp(work->what, more->what) != 0))
+static void add_work(const char *what, const void *place) {
+    Work *work = works, *end = work + work_count;
+    while (work < end && (work->place != place || work->kernel != launch.kernel || strcmp(work->what, what) != 0))
         work++;
     if (work < end)
-        work->count += more->count;
+        work->count++;
     else
-        *APPEND(*list, *count) = *more;
+        *APPEND(works, work_count) = (Work){place, what, launch.kernel, 1};
 }
 
 void watch_work(Recorder *r, int number, const char *what, const void *place, unsigned flops) {
-    Watch *w = r->watch;
-    if (!w)
-        return;
-    WarpWatch *warp = &w->warps[number];
-    Step *step = step_at(w, warp->time);
-    Work work = {place ? place : warp->async_place, what, 0, 1};
+    WarpWatch *warp = &r->watch->warps[number];
+    Step *step = step_at(r->watch, warp->time);
     int i = 0;
-    add_work(&w->works, &w->work_count, &work);
     step->exponentials += strcmp(what, WATCH_EXPONENTIAL) == 0;
     step->flops += flops;
     warp->flops += flops;
+    if (flops) /* 8-bit ones take 32 elements of k */
+        step->tensor_clocks += flops * trace_chip->ghz * trace_chip->multiprocessors / 1000 / trace_chip->tflops[strstr(what, "k32") != NULL];
+    if (!problem)
+        return;
+    add_work(what, place ? place : warp->async_place);
     if (strncmp(what, "mma_", 4) != 0)
         return;
     /* the first of an mma's operands is the accumulator; it is known by lane 0's address of it */
@@ -355,8 +410,6 @@ void watch_work(Recorder *r, int number, const char *what, const void *place, un
 void watch_barrier(Recorder *r, const char *what, const void *place) {
     Watch *w = r->watch;
     uint32_t latest = 0;
-    if (!w)
-        return;
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         latest = w->warps[warp].time > latest ? w->warps[warp].time : latest;
     watch_work(r, 0, what, place, 0);
@@ -366,45 +419,22 @@ void watch_barrier(Recorder *r, const char *what, const void *place) {
     close_steps(w, latest + 1);
 }
 
-void watch_warp(Recorder *r, int warp) {
-    if (r->watch)
-        go_on(r->watch, warp, r->watch->warps[warp].time + 1);
-}
+void watch_warp(Recorder *r, int warp) { go_on(r->watch, warp, r->watch->warps[warp].time + 1); }
 
-/* A thread arrives at a barrier; its phase is over; a thread has waited for it. */
-void watch_order(Recorder *r, WatchOrder order, const void *address) {
-    Watch *w = r->watch;
-    if (!w)
-        return;
-    int number = simt_self->current->number / SIMT_WARP, i = 0;
-    uint32_t time = w->warps[number].time;
-    while (i < w->barrier_count && w->barriers[i].address != address)
-        i++;
-    if (i == MAX_BARRIERS)
-        cannot_run("watch: more than %d barriers", MAX_BARRIERS);
-    if (i == w->barrier_count) {
-        w->barriers[w->barrier_count].pending = w->barriers[w->barrier_count].complete = 0;
-        w->barriers[w->barrier_count++].address = address;
-    }
-    if (order == WATCH_RELEASE && time + 1 > w->barriers[i].pending)
-        w->barriers[i].pending = time + 1;
-    if (order == WATCH_PHASE)
-        w->barriers[i].complete = w->barriers[i].pending;
-    if (order == WATCH_ACQUIRE && w->barriers[i].complete > time)
-        go_on(w, number, w->barriers[i].complete);
+void watch_acquire(Recorder *r, uint32_t step) {
+    if (step > watch_step(r))
+        go_on(r->watch, simt_self->current->number / SIMT_WARP, step);
 }
 
 /* ---- a launch ---- */
 
-void watch_launch_begins(Recorder *const *recorders, int count) {
-    if (!problem)
-        return;
-    place_tensors(problem);
-    for (int i = 0; i < count; i++) {
-        Watch *w = recorders[i]->watch = host_alloc(1, sizeof *w);
-        w->origin = host_alloc(simt_job->shared_bytes / WORD + 1, sizeof *w->origin);
-        w->content = host_alloc(simt_job->shared_bytes / CHUNK + 1, sizeof *w->content);
-    }
+void watch_launch_begins(void) {
+    const double blocks = (double)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z, most = trace_chip->multiprocessors;
+    launch = (Launch){.kernel = result_kernel(), .blocks = (uint64_t)blocks};
+    /* Blocks that are at work share device memory; but a multiprocessor's way to L2 takes 64 bytes a clock. */
+    launch.bytes_per_clock = fmin(64, trace_chip->gbps / trace_chip->ghz / fmin(blocks, most));
+    if (problem)
+        place_tensors(problem);
 }
 
 static int by_block_and_time(const void *a, const void *b) {
@@ -414,6 +444,10 @@ static int by_block_and_time(const void *a, const void *b) {
 
 /* Adds step `from` to `to`, which comes before it or, of merged blocks, beside it. */
 static void merge_step(Step *to, const Step *from) {
+    double end = fmax(to->start + to->clocks, from->start + from->clocks);
+    to->start = fmin(to->start, from->start);
+    to->clocks = end - to->start;
+    to->bytes += from->bytes, to->tensor_clocks += from->tensor_clocks;
     for (int i = 0; i < from->move_count; i++)
         move(to, &from->moves[i].span, from->moves[i].direction, from->moves[i].bytes);
     for (int i = 0; i < from->product_count; i++) {
@@ -438,52 +472,37 @@ static void merge_step(Step *to, const Step *from) {
     to->wavefronts += from->wavefronts, to->flops += from->flops, to->exponentials += from->exponentials;
     to->barriers += from->barriers;
     to->accumulators = to->accumulators > from->accumulators ? to->accumulators : from->accumulators;
+    clocks_of(to, &to->busiest);
 }
 
 /* Merges neighbouring steps of a block until there are MAX_STEPS or fewer; where there are too many blocks for that, all steps
  * of neighbouring blocks. What was merged is added up, rows are widened, and the page says so. */
-static void merge_steps(Launch *launch) {
-    int kept = 0, in_this = 0, most = launch->merged_steps = launch->merged_blocks = 1;
-    if (launch->count <= MAX_STEPS)
+static void merge_steps(void) {
+    int kept = 0, in_this = 0, most = launch.merged_steps = launch.merged_blocks = 1;
+    if (launch.count <= MAX_STEPS)
         return;
-    if (launch->blocks > MAX_STEPS / 2) {
-        launch->merged_blocks = (int)((2 * launch->blocks + MAX_STEPS - 1) / MAX_STEPS);
-        most = launch->count;
+    if (launch.blocks > MAX_STEPS / 2) {
+        launch.merged_blocks = (int)((2 * launch.blocks + MAX_STEPS - 1) / MAX_STEPS);
+        most = launch.count;
     } else {
-        most = launch->merged_steps = (2 * launch->count + MAX_STEPS - 1) / MAX_STEPS;
+        most = launch.merged_steps = (2 * launch.count + MAX_STEPS - 1) / MAX_STEPS;
     }
-    for (int i = 0; i < launch->count; i++) {
-        Step *step = &launch->steps[i], *last = kept ? &launch->steps[kept - 1] : NULL;
-        step->block -= step->block % (uint32_t)launch->merged_blocks;
+    for (int i = 0; i < launch.count; i++) {
+        Step *step = &launch.steps[i], *last = kept ? &launch.steps[kept - 1] : NULL;
+        step->block -= step->block % (uint32_t)launch.merged_blocks;
         if (last && last->block == step->block && in_this < most)
             merge_step(last, step), in_this++;
         else
-            launch->steps[kept++] = *step, in_this = 1;
+            launch.steps[kept++] = *step, in_this = 1;
     }
-    launch->count = kept;
+    launch.count = kept;
 }
 
-void watch_launch_ends(Recorder *const *recorders, int count, int kernel) {
-    Launch launch = {.kernel = kernel, .blocks = (uint64_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z};
+void watch_launch_ends(void) {
     if (!problem)
         return;
-    for (int i = 0; i < count; i++) {
-        Watch *w = recorders[i]->watch;
-        for (int k = 0; k < w->done_count; k++)
-            *APPEND(launch.steps, launch.count) = w->done[k];
-        for (int k = 0; k < w->work_count; k++) {
-            w->works[k].kernel = kernel;
-            add_work(&works, &work_count, &w->works[k]);
-        }
-        free(w->done);
-        free(w->works);
-        free(w->origin);
-        free(w->content);
-        free(w);
-        recorders[i]->watch = NULL;
-    }
     qsort(launch.steps, (size_t)launch.count, sizeof *launch.steps, by_block_and_time);
-    merge_steps(&launch);
+    merge_steps();
     page_launch(&launch);
     for (Step *step = launch.steps; step < launch.steps + launch.count; step++) {
         free(step->moves);

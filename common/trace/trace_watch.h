@@ -30,7 +30,11 @@ typedef struct {
 
 typedef struct {
     uint32_t block, time;
-    uint64_t wavefronts, flops, exponentials, barriers;
+    uint64_t bytes, wavefronts, flops, exponentials, barriers;
+    double tensor_clocks, waited;
+    double start, clocks; /* when it is closed: since when, how long, */
+    int busiest;          /*   which unit decides about that, */
+    int multiprocessor;   /*   and where */
     int accumulators; /* 16 x 8 each: the most that a warp adds products to */
     Move *moves;
     Product *products;
@@ -51,7 +55,8 @@ typedef struct {
     int kernel;                      /* of trace_result */
     int merged_steps, merged_blocks; /* so many neighbours were added up to one; 1: none */
     uint64_t blocks;
-    Step *steps; /* by block */
+    double bytes_per_clock; /* of device memory, of a multiprocessor's */
+    Step *steps;            /* by block */
     int count;
 } Launch;
 

@@ -18,11 +18,11 @@ int main(void) {
         from[i] = (float)i;
     float *device_from = device_alloc(sizeof from, "from"), *device_to = device_alloc(sizeof to, "to");
     device_write(device_from, from, sizeof from);
-    trace_begin();
+    trace_begin("h200");
     transpose(device_from, device_to, ROWS, COLUMNS);
     device_synchronize();
     const Trace *trace = trace_end();
-    trace_print(trace, "transpose", &p, 0, NULL, 0, "h200", 1);
+    trace_print(trace, "transpose", &p, 0, NULL, 0, 1);
     device_read(to, device_to, sizeof to);
     for (int i = 0; i < COUNT; i++) {
         const int column = i / ROWS, row = i % ROWS;
