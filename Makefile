@@ -86,8 +86,13 @@ else
 endif
 
 # ---- how a file is made -------------------------------------------------------------------------------------------------
+folder  = @mkdir -p $(@D) 2>/dev/null && [ -w $(@D) ] || \
+           { echo "$(@D) cannot be written to: OUT=/some/folder builds elsewhere" >&2; exit 2; }
 # `make V=1` prints the commands as they are.
-quiet   = $(if $(V),,@)mkdir -p $(@D) && $(if $(V),,echo "  $1" && )
+define quiet
+$(folder)
+$(if $(V),,@echo "  $1" && )
+endef
 objects = $(patsubst %,$(OUT)/%.o,$1)
 
 # What decides about an object beside its source is the name of an empty file, newer than the object where it has changed:
@@ -95,15 +100,18 @@ objects = $(patsubst %,$(OUT)/%.o,$1)
 COMMIT    ?= $(or $(shell git --git-dir=.git describe --always --dirty 2>/dev/null),unknown)
 IS_COMMIT := $(OUT)/commit-$(COMMIT)
 IS_FLAGS  := $(OUT)/flags-$(firstword $(shell echo '$(CC) $(CFLAGS) $(KERNEL_CC) $(LINK)' | cksum))
+$(IS_COMMIT) $(OUT)/recorded.h: | $(IS_FLAGS)# one after the other: what cannot be written is said once
 $(IS_COMMIT) $(IS_FLAGS):
-	@mkdir -p $(@D) && rm -f $(OUT)/$(firstword $(subst -, ,$(@F)))-* && touch $@
+	$(folder)
+	@rm -f $(OUT)/$(firstword $(subst -, ,$(@F)))-* && touch $@
 $(OUT)/common/harness/records.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
 $(OUT)/common/harness/records.c.o: $(IS_COMMIT)
 
 # What an H200 took, for the table on the CPU device. Without these files there is nothing to tell.
 RECORDS := $(wildcard $(addprefix notes/results/nvidia-h200/,machine.tsv $(addsuffix .jsonl,ladder backward fp8 decode)))
 $(OUT)/recorded.h: common/classroom/rows.awk common/harness/recorded.awk $(RECORDS)
-	@mkdir -p $(@D) && awk $(patsubst %,-f %,$(filter %.awk,$^)) $(RECORDS) /dev/null >$@
+	$(folder)
+	@awk $(patsubst %,-f %,$(filter %.awk,$^)) $(RECORDS) /dev/null >$@
 $(OUT)/common/harness/table.c.o: CFLAGS += -I$(OUT)
 $(OUT)/common/harness/table.c.o: $(OUT)/recorded.h
 
@@ -142,6 +150,7 @@ all: $(STAGES)
 define stage_rules
 $1/: $1
 $1: $(OUT)/$1/$1
+$(foreach t,trace watch profile,$(eval $t-$(firstword $(subst _, ,$1)): $t-$1))
 $(if $(TRACE),trace-$1: $(OUT)/$1/$1)
 $(if $(TRACE),watch-$1: $(foreach s,$(call watched,$1),$(OUT)/$s/$s))
 $(OUT)/$1/$1: $(OUT)/$1/main.c.o $(call kernels,$1) $(LIBRARIES)
@@ -299,7 +308,7 @@ diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_sw
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
 exercise: $(OUT)/classroom/exercise ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.. or HINT=1; without N a list
 	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) HINT='$(HINT)' \
-	    $< $(N) $(if $(ANSWER),'$(ANSWER)') || [ $$? -eq 1 ] # "not yet" is no error of make's
+	    $< '$(N)' $(if $(ANSWER),'$(ANSWER)') || [ $$? -eq 1 ] # "not yet" is no error of make's
 
 ifneq ($(DEVICE),cpu)
 bug:

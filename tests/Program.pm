@@ -3,6 +3,7 @@
 #     my $run = run('01_tiled', '--seqlen', 64);     $run->{code}, $run->{out}, $run->{err}
 #     of_the_host();                                  skips a script whose every question the host alone answers
 #     stages(), kind_of('05_fa2_backward')            what common/ladder.txt says: the stages in order; "backward"
+#     in_read_only($folder, 'make x')                 what a line of shell says where nothing can be written, and its exit code
 #     new_stages()                                    those not in notes/ladder.tsv yet: they may still be without a picture, say
 package Program;
 use strict;
@@ -10,7 +11,7 @@ use warnings;
 use Exporter qw(import);
 use File::Temp qw(tempdir);
 use Test::More;
-our @EXPORT = qw(run of_the_host stages new_stages kind_of);
+our @EXPORT = qw(run of_the_host stages new_stages kind_of in_read_only);
 
 $ENV{LC_ALL} = 'C.UTF-8'; # what programs print holds · and × then
 my $scratch = tempdir(CLEANUP => 1);
@@ -35,6 +36,23 @@ sub run {
 # On a GPU each start of a program takes half a second, and the host's code is the same: there `make test-all` alone asks again.
 sub of_the_host {
     plan skip_all => 'the CPU device has answered for the host' if ($ENV{TEST_DEVICE} // '') eq 'cuda' && !$ENV{TEST_ALL};
+}
+
+# Root may write anywhere, so it is not root who runs it.
+sub in_read_only {
+    my ($folder, $command) = @_;
+    system('chmod', '-R', 'a+rX,a-w', $folder);
+    my $child = open(my $said, '-|') // die "fork: $!";
+    if (!$child) {
+        open(STDERR, '>&', \*STDOUT);
+        ($), $() = ('65534 65534', 65534), ($>, $<) = (65534, 65534) if $> == 0;
+        chdir $folder && exec('sh', '-c', $command) or die "$folder: $!";
+    }
+    my $out = join '', <$said>;
+    close $said;
+    my $code = $? >> 8;
+    system('chmod', '-R', 'u+w', $folder);
+    return ($out, $code);
 }
 
 open my $ladder, '<', 'common/ladder.txt' or die "common/ladder.txt: $!";

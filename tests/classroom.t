@@ -10,7 +10,7 @@ use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
 use lib 'tests';
-use Program qw(stages);
+use Program qw(stages in_read_only);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
@@ -265,6 +265,77 @@ for (['77.1', qr/^exercise: N=77.1: there is no such exercise, make exercise lis
     like($run->{err}, $says, 'and one line says why');
     is(() = $run->{err} =~ /\n/g, 1, 'one');
 }
+# ---- exercises and a stage that are made up: what is right is known here, and `make` hands out a program that agrees but takes no
+# problem of 64 queries
+my $own_tree = "$scratch/own";
+system("mkdir -p '$own_tree/common/classroom' && cd '$own_tree' && mkdir -p 00_naive tests notes/exercises && cp '$root/$checker' '$root/$planter' . && cp '$root/common/classroom/rows.awk' common/classroom") == 0 or BAIL_OUT("$own_tree: $!");
+write_text("$own_tree/$_", "int a;\nint b;\nint c;\n") for 'Makefile', '00_naive/naive.cu', 'tests/x.c', 'notes/exercises/x.c';
+write_text("$own_tree/tests/mutations_kernels.txt", "00_naive - 00_naive/naive.cu: no c\n- int c;\n+ ;\n");
+write_text("$own_tree/program", "#!/bin/sh\ncase \"\$*\" in *--seqlen?64*) echo '00_naive: takes no 64' >&2; exit 2; esac\n");
+write_text("$own_tree/make", "#!/bin/sh\nfor to; do case \$to in build/*) mkdir -p \"\$(dirname \$to)\" && cp '$own_tree/program' \$to; esac; done\n");
+chmod 0755, $scratch, "$own_tree/make", "$own_tree/program";
+write_text("$own_tree/notes/exercises/00_naive.txt", <<'END');
+exercise 00.1
+ask one number
+hint the only one
+answer 52224
+exercise 00.2
+ask two numbers
+answer 1536
+answer 5
+exercise 00.3
+ask a change
+change 00_naive/naive.cu: b goes
+after int a;
+gone int b;
+answer 1
+exercise 00.4
+ask the first two lines
+blank 00_naive/naive.cu
+from int a;
+to int b;
+END
+chdir $own_tree;
+$ENV{MAKE} = "$own_tree/make";
+for (['00.1', '52,224', 0, "right\n"], ['00.1', '7', 1, "not yet: 7 is too low. The exact number is wanted.\n  Hint: the only one.\n"],
+     ['00.2', '1536,5', 0, "right\n"], ['00.2', '1,536,5', 0, "right\n"], ['00.2', '1,536, 6', 1, "not yet: number 2, 6, is too high. The exact number is wanted.\n"],
+     ['00.1', '52,22', 2, "exercise: ANSWER has 2 numbers and not 1: one number\n"],
+     ['', '5', 2, "exercise: ANSWER=5: choose the exercise too, like N=04.1 (make exercise lists them)\n"]) {
+    my ($number, $answer, $code, $says) = @$_;
+    $run = run('./exercise', $number, $answer);
+    is("$run->{code} $run->{out}$run->{err}", "$code $says", "'$number': $answer");
+}
+run('./exercise', '00.3');
+for (["int a;\nint b;\n", 'nothing is changed'], ["int c;\n", 'what was to stay is gone, too'], ["int a;\nint c;\n", 'changed']) {
+    my ($text, $name) = @$_;
+    write_text('exercises/00.3/naive.cu', $text);
+    is(run('./exercise', '00.3', 1)->{out}, $name eq 'changed' ? "right\n" : "not yet: in exercises/00.3/naive.cu is still to be done: b goes\n", "a change: $name");
+}
+# The tree cannot be written to: all is under OUT, or beside it.
+mkdir "$scratch/elsewhere";
+chmod 0777, "$scratch/elsewhere";
+my $elsewhere = "MAKE=$own_tree/make OUT=$scratch/elsewhere/out";
+for (['exercise 00.4', 0, "00.4  $scratch/elsewhere/out/exercises/00.4/naive.cu is 00_naive/naive.cu with 2 lines missing,.*"],
+     ['exercise 00.4', 0, 'right'], ['exercise 00.3', 0, ".*$scratch/elsewhere/out/exercises/00.3/naive.cu is a copy of 00_naive/naive.cu .*"],
+     ['bug 00.1', 1, '00.1  00_naive/naive.cu: no c\n    3 - int c;\n    3 \+ ;\n.*No check sees it.']) {
+    my ($line, $code, $says) = @$_;
+    my ($said, $ends) = in_read_only($own_tree, "$elsewhere ./$line");
+    like("$ends $said", qr/\A$code $says\n\z/s, "$line in a tree that cannot be written to, with OUT");
+}
+delete $ENV{MAKE};
+chdir $scratch;
+
+# ---- what nobody can read is an error
+for my $line ("$compare @few -- @tiny", $checker, "$checker 00.1", $planter) {
+    my ($name) = $line =~ m{classroom/(\w+)};
+    $run = run('sh', '-c', "$line >/dev/full");
+    is("$run->{code} $run->{err}", "2 $name: the output cannot be written: No space left on device\n", "$line >/dev/full");
+}
+# ---- rows: a quote inside a string does not end it
+write_text('rows', '{"note": "a \\"b\\", c: \\\\", "bytes": 7}' . "\n");
+write_text('script', 'END { print cell[1, "note"] "|" cell[1, "bytes"] }');
+is(`awk -f common/classroom/rows.awk -f script rows`, 'a "b", c: \\\\|7' . "\n", 'rows.awk: strings with quotes');
+
 # ---- what helps: two hints an exercise, and known parts of the number
 for my $file (glob 'notes/exercises/*.txt') {
     my @without = grep { (() = /^hint /mg) != 2 } split /\n(?=exercise )/, read_text($file) =~ s/^#.*\n//mgr;

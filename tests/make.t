@@ -34,6 +34,11 @@ unlike(`'$out/00_naive/00_naive' --seqlen 8`, qr/^recorded/m, 'without result fi
 is(files(), $before, 'the tree is as it was');
 is(would_compile(@naive), 0, 'built: nothing is compiled again');
 
+# ---- a tree that cannot be written to
+chmod 0755, $scratch;
+my ($said, $code) = in_read_only($tree, 'make --no-print-directory 00_naive DEVICE=cpu');
+like("$code $said", qr/\A2 build\/cpu cannot be written to: OUT=\/some\/folder builds elsewhere\nmake: \*\*\* .*\n\z/, 'a tree that cannot be written to: one line, which names OUT');
+
 # ---- flags and compilers
 my $c = () = glob '00_naive/*.c common/{harness,judge,host,device,cpu}/*.c';
 my $all = $c + 1; # naive.cu
@@ -110,12 +115,14 @@ my $own = '--heads 4 --kv-heads 1 --seqlen-k 1024';
 for (['trace', qr/04_fa2 --trace --json --heads 1 --seqlen 256 .*07_flash_decoding --trace --json $own /, 'a decoding stage has a shape of its own'],
      ['trace TRACE_OPTIONS=--causal DECODE_OPTIONS=--warm', qr/04_fa2 --trace --json --causal .*07_flash_decoding --trace --json --warm /, 'each its options'],
      ['trace-07_flash_decoding', qr/07_flash_decoding --trace $own$/m, 'its own shape'],
+     ['trace-07', qr/07_flash_decoding --trace $own$/m, 'a stage by its number'],
+     ['watch-04', qr/04_fa2\.html .* build\/cpu-trace\/04_fa2\/04_fa2$/ms, 'likewise'],
      ['trace-07_flash_decoding TRACE_OPTIONS=--warm', qr/07_flash_decoding --trace --warm$/m, 'or what is asked for']) {
     my ($target, $runs, $name) = @$_;
     like(make(@traced, $target), $runs, "make $target: $name");
 }
 
-my $profile = make('profile-07_flash_decoding', 'DEVICE=cpu') =~ s/^make: .*\n//mr;
+my $profile = make('profile-07', 'DEVICE=cpu') =~ s/^make: .*\n//mr;
 like($profile, qr/\Aprofile-07_flash_decoding: needs a GPU and ncu .{1,90}\n\z/, 'make profile without a GPU: one line');
 cmp_ok(length $profile, '<=', 121, 'of at most 120 characters');
 

@@ -114,9 +114,8 @@ static int run(const Bug *bug) {
     return 0;
 }
 
-int main(int argc, char **argv) {
-    program_is("bug");
-    const char *asked = argc > 1 ? argv[1] : "", *text = read_file("tests/mutations_kernels.txt");
+static int list_or_run(const char *asked) {
+    const char *text = read_file("tests/mutations_kernels.txt");
     int listed = 0;
     for (Bug bug; (text = next_bug(text, &bug));) {
         const char *number = bug.number;
@@ -133,4 +132,11 @@ int main(int argc, char **argv) {
         cannot_run("N=%s: there is no such bug, make bug lists them", asked);
     printf("make bug N=04.12 plants one in a copy, and shows what sees it.\n");
     return 0;
+}
+
+int main(int argc, char **argv) {
+    program_is("bug");
+    int code = list_or_run(argc > 1 ? argv[1] : "");
+    flush_output();
+    return code;
 }

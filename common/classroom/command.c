@@ -58,7 +58,7 @@ Command command(const char *line, ...) {
     if (!errors)
         cannot_run("no place for a temporary file");
     snprintf(redirected, sizeof redirected, "exec 2>&%d </dev/null; %s", fileno(errors), words);
-    fflush(stdout);
+    flush_output();
     FILE *output = popen(redirected, "r");
     if (!output)
         cannot_run("no shell can be started");

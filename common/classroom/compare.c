@@ -224,7 +224,7 @@ static void print_stage(const char *stage, Command run) {
     } else if (count == 0) {
         print_text("%-30s not run: %s\n", stage, run.reason);
     }
-    fflush(stdout);
+    flush_output();
 }
 
 /* Adds a word to a command, so that the shell takes it as it is. */
@@ -277,5 +277,7 @@ int main(int argc, char **argv) {
             print_stage(stage, run);
         }
     }
-    return verdict();
+    int code = verdict();
+    flush_output();
+    return code;
 }

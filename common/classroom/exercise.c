@@ -23,27 +23,31 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_LINES = 2000, PATH = 256 };
+enum { MAX_LINES = 2000 };
 
 static struct { const char *key, *value; } lines[MAX_LINES]; /* of all files */
 static int line_count;
 
 /* The exercise at hand. */
-static int at;                              /* the line it begins at */
-static const char *number, *stage;          /* "04.1", "04_fa2" */
-static char original[PATH], file[2 * PATH]; /* the kernel file it is about, and the student's own; "" if there is none */
-static Trial trial;                         /* the stage with the student's file */
+static int at;                      /* the line it begins at */
+static const char *number, *stage;  /* "04.1", "04_fa2" */
+static const char *original, *file; /* the kernel file it is about, and the student's own; "" if there is none */
+static Trial trial;                 /* the stage with the student's file */
 static const char *make, *out, *trace_out, *device;
 
-static void say(int code, const char *text, ...) __attribute__((format(printf, 2, 3), noreturn));
-static void say(int code, const char *text, ...) {
+__attribute__((noreturn)) static void end(int code) {
+    flush_output();
+    exit(code);
+}
+
+__attribute__((format(printf, 2, 3), noreturn)) static void say(int code, const char *text, ...) {
     char line[4096];
     va_list arguments;
     va_start(arguments, text);
     vsnprintf(line, sizeof line, text, arguments);
     print_text("%s%s\n", code ? "not yet: " : "", line);
     va_end(arguments);
-    exit(code);
+    end(code);
 }
 
 static const char *from_environment(const char *name, const char *otherwise) {
@@ -92,10 +96,8 @@ static void choose(int line) {
     number = value("exercise");
     stage = nth_value(2, "stage") ? nth_value(2, "stage") : value("stage");
     const char *copy = value("change") ? value("change") : value("blank") ? value("blank") : value("write");
-    snprintf(original, sizeof original, "%.*s", copy ? (int)strcspn(copy, ":") : 0, copy ? copy : "");
-    snprintf(file, sizeof file, "exercises/%s/%s", number, name_of(original));
-    if (!copy)
-        *file = 0;
+    original = copy ? text_of("%.*s", (int)strcspn(copy, ":"), copy) : "";
+    file = copy ? text_of("%sexercises/%s/%s", *out == '/' ? text_of("%s/", out) : "", number, name_of(original)) : "";
     trial = (Trial){number, stage, value("variant"), original, file, NULL};
 }
 
@@ -120,15 +122,21 @@ static void list(void) {
 
 /* ---- programs ---- */
 
+static void must_compile(void) { /* the student's file */
+    if (trial.error)
+        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+}
+
 /* The path of the stage's program, built with the student's file in its place if there is one. `trace`: with TRACE=1. */
 static const char *built(int trace) {
     const char *words = trace ? "cpu TRACE=1" : device, *folder = trace ? trace_out : out;
     const char *program = text_of("%s/%s", stage, stage);
-    if (*file && !(folder = trial_build(&trial, words, folder, program)))
-        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
     if (*file)
-        return text_of("%s/%s", folder, program);
+        folder = trial_build(&trial, words, folder, program);
+    must_compile();
     program = text_of("%s/%s", folder, program);
+    if (*file)
+        return program;
     show_progress("building ...");
     Command c = command("'%s' --no-print-directory DEVICE=%s OUT='%s' '%s' 2>&1", make, words, folder, program);
     end_progress();
@@ -143,7 +151,7 @@ static const char *built(int trace) {
 static int make_copy(void) {
     if (!*file || access(file, F_OK) == 0)
         return 0;
-    if (command("mkdir -p exercises/%s && cp %s %s", number, original, file).code)
+    if (command("mkdir -p \"$(dirname '%s')\" && cat '%s' >'%s'", file, original, file).code)
         cannot_run("%s cannot be written", file);
     return 1;
 }
@@ -226,20 +234,33 @@ static void help(int i, int count, const char *given, double x, double y, double
     }
 }
 
-static void give_hint(int n) {
-    const char *hint = nth_value(n, "hint");
+/* Behind what is wrong. */
+__attribute__((noreturn)) static void end_with_hint(void) {
+    const char *hint = value("hint");
     if (hint)
         print_text("  Hint: %s%s\n", hint, hint[strlen(hint) - 1] == '?' ? "" : ".");
-    if (nth_value(n + 1, "hint"))
-        print_text("  Another hint: make exercise N=%s HINT=%d\n", number, n + 1);
+    if (nth_value(2, "hint"))
+        print_text("  Another hint: make exercise N=%s HINT=2\n", number);
+    end(1);
+}
+
+/* Takes an answer apart and returns how many words it has. With `joined` a comma before three digits groups those of one number. */
+static int words_of(const char *answer, int joined, const char *words[64]) {
+    char *text = text_of("%s", answer), *to = text, *save;
+    int count = 0;
+    for (; *answer; answer++)
+        if (!joined || *answer != ',' || strspn(answer + 1, "0123456789") != 3)
+            *to++ = *answer;
+    *to = 0;
+    for (char *word = strtok_r(text, ", \t", &save); word && count < 64; word = strtok_r(NULL, ", \t", &save))
+        words[count++] = word;
+    return count;
 }
 
 /* Compares the answer with the right one, number by number, or word by word. */
 static void check(char *answer) {
-    const char *within_text = value("within");
-    double within = within_text ? atof(within_text) : 0;
-    int count = 0, given_count = 0, wrong = 0;
-    char *save;
+    double within = value("within") ? atof(value("within")) : 0;
+    int count = 0, wrong = 0;
     if (value("measure") && *answer_in(value("measure"))) { /* what comes out is "right", or why not */
         if (answer[strspn(answer, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 .,=-")])
             cannot_run("ANSWER=%s: choose options, as the program takes them", answer);
@@ -247,14 +268,14 @@ static void check(char *answer) {
         if (strcmp(verdict, "right") == 0)
             say(0, "right");
         print_text("not yet: %s\n", verdict);
-        give_hint(1);
-        exit(1);
+        end_with_hint();
     }
     while (nth_value(count + 1, "answer"))
         count++;
     const char *right = computed(""), *given[64];
-    for (char *word = strtok_r(answer, ", \t", &save); word && given_count < 64; word = strtok_r(NULL, ", \t", &save))
-        given[given_count++] = word;
+    int given_count = words_of(answer, 0, given);
+    if (given_count != count)
+        given_count = words_of(answer, 1, given);
     for (int i = 1; i <= given_count && i <= count; i++) {
         double x;
         if (is_number(line_of(right, i), &x) && !is_number(given[i - 1], &x))
@@ -276,15 +297,14 @@ static void check(char *answer) {
     }
     if (!wrong)
         say(0, "right");
-    give_hint(1);
-    exit(1);
+    end_with_hint();
 }
 
 /* Whether the change has been made: what is new stands in the student's file, what goes does not, behind `after`. */
 static int is_changed(void) {
     const char *text = read_file(file), *after = value("after") ? strstr(text, value("after")) : text;
     return (!value("changed") || strstr(text, value("changed"))) &&
-           (!value("gone") || !after || !strstr(after, value("gone")));
+           (!value("gone") || (after && !strstr(after, value("gone"))));
 }
 
 static void question(char *answer) {
@@ -353,8 +373,7 @@ static void cut(void) {
 /* The simplest problem on which the student's file is wrong, and how. */
 static void try_file(void) {
     Failure f = trial_failure(&trial, device, out, 0);
-    if (trial.error)
-        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+    must_compile();
     if (!f.seen_by)
         say(0, "right");
     if (*f.problem)
@@ -363,8 +382,7 @@ static void try_file(void) {
     else
         print_text("not yet: small problems are right, %s sees that it is wrong.\n", f.seen_by);
     printf("%s%s%s%s", f.said, f.command ? "  See it again: " : "", f.command ? f.command : "", f.command ? "\n" : "");
-    give_hint(1);
-    exit(1);
+    end_with_hint();
 }
 
 /* ---- kernels to write ---- */
@@ -378,8 +396,7 @@ static void score(void) {
         return;
     }
     const char *folder = trial_build(&trial, "cpu TRACE=1", trace_out, value("program"));
-    if (!folder)
-        say(1, "it does not compile: %.*s", (int)strcspn(trial.error, "\n"), trial.error);
+    must_compile();
     for (int n = 1; nth_value(n, "score"); n++) {
         const char *expression = strchr(nth_value(n, "score"), ':') + 1, *wanted = strstr(expression, "<=");
         script = text_of("%sprint (%.*s)\nprint (%s)\n", script, (int)(wanted - expression), expression, wanted + 2);
@@ -405,8 +422,7 @@ static void score(void) {
     if (!failed)
         say(0, "right");
     print_text("not yet: %s.\n%s", failed, from_line(c.out, 2 * n - 1));
-    give_hint(1);
-    exit(1);
+    end_with_hint();
 }
 
 int main(int argc, char **argv) {
@@ -422,11 +438,13 @@ int main(int argc, char **argv) {
         read_exercises(files.gl_pathv[i]);
 
     int solve = argc > 1 && strcmp(argv[1], "--solve") == 0;
-    if (argc < 2 + solve) {
+    const char *asked = argc > 1 + solve ? argv[1 + solve] : "", *hint = getenv("HINT");
+    if (!*asked) {
+        if (argc > 2)
+            cannot_run("ANSWER=%s: choose the exercise too, like N=04.1 (make exercise lists them)", argv[2]);
         list();
-        return 0;
+        end(0);
     }
-    const char *asked = argv[1 + solve], *hint = getenv("HINT");
     int line = 0;
     while (line < line_count && (!has_key(line, "exercise") ||
                                  (strcmp(lines[line].value, asked) != 0 && strcmp(lines[line].value + 1, asked) != 0)))
@@ -456,5 +474,5 @@ int main(int argc, char **argv) {
         cut();
     else
         try_file();
-    return 0;
+    end(0);
 }

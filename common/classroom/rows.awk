@@ -6,11 +6,12 @@
 # match, whole. "" counts every row; a row without the field does not count.
 {
     rows++
-    for (text = $0; match(text, /"[^"]*": ("[^"]*"|[^,}]*)/); text = substr(text, RSTART + RLENGTH)) {
+    for (text = $0; match(text, /"[^"]*": ("([^"\\]|\\.)*"|[^,}]*)/); text = substr(text, RSTART + RLENGTH)) {
         colon = index(substr(text, RSTART), "\": ")
         name = substr(text, RSTART + 1, colon - 2)
         value = substr(text, RSTART + colon + 2, RLENGTH - colon - 2)
         gsub(/^"|"$/, "", value)
+        gsub(/\\"/, "\"", value)
         cell[rows, name] = value
     }
 }

@@ -18,7 +18,7 @@ static const char *tree_of(const Trial *t, const char *out) {
                         "\"$tree/made\" | head -n 1)\" ] && exit\n"
                         "rm -rf \"$tree\" && mkdir -p \"$tree/notes/exercises\" \"$tree/$out/tests\" \"$tree/tests\" &&"
                         " cp -pRH Makefile common [0-9]*_* \"$tree/\" && cp -p tests/*.[ch] \"$tree/tests/\" &&"
-                        " cp -p notes/exercises/*.[ch]* \"$tree/notes/exercises/\" || exit\n"
+                        " cp -p notes/exercises/*.[ch]* \"$tree/notes/exercises/\" && chmod -R u+w \"$tree\" || exit\n"
                         "case $out in\n"
                         "/*) ;;\n" /* the dependencies beside the objects name another folder: all is compiled */
                         "*) cp -pR $out/common $out/00_naive $out/$stage $out/*.a $out/flags-* \"$tree/$out/\" 2>/dev/null\n"
