@@ -9,6 +9,7 @@ use warnings;
 use Test::More;
 use lib 'tests';
 use Program;
+use Scratch;
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu-trace';
 my @stages = grep { -x "$build/$_/$_" } stages();
@@ -104,6 +105,31 @@ for my $stage (@stages) {
     my @lines = `LC_ALL=C $build/$stage/$stage --trace @{[kind_of($stage) eq 'decoding' ? '' : '--seqlen 128']}`;
     ok(@lines > 10 && !(grep { length > 121 || /[^\n\x20-\x7e]/ } @lines), "$stage --trace: plain lines of at most 120 characters") or diag(@lines);
 }
+
+# What is wrong is marked, by exit code 1 too: a formula that is not what was counted, a race.
+{
+    local $ENV{JOBS} = 1;
+    my $wrong = sub { my ($file, $from, $to, $marked) = @{$_[0]};
+        return with_file($file, read_file($file) =~ s/\Q$from\E/$to/r, sub {
+            my ($built, $log) = built("$build/01_tiled/01_tiled", 'TRACE=1');
+            my $printed = `$build/01_tiled/01_tiled --trace --heads 1 --seqlen 128 2>&1`;
+            my @seen = (["planted in $file: exit code 1", $? >> 8 == 1, $log], ["... and marked", $printed =~ $marked, $printed]);
+            return @seen if $file =~ /traffic/;
+            ($built, my $table) = built('trace', 'TRACE=1', "TRACE_OPTIONS='--heads 1 --seqlen 64'");
+            return @seen, ['... make trace fails', !$built && $table =~ /^01_tiled +exit code 1$/m, $table];
+        });
+    };
+    from_copies($build, $wrong, sub { ok($_->[1], $_->[0]) or diag($_->[2]) for @_ },
+        ['01_tiled/traffic.c', 'column_tiles * query_bytes', '64 * column_tiles * query_bytes',
+            qr/^  Q +32768 +!= 2097152 .*^01_tiled\/fma: Q in fma_scores: 32768 bytes read, 0 written; by its formula 2097152 and 0$/ms],
+        ['01_tiled/traffic.c', '"LSE", 0', '"lse", 0', qr/^01_tiled\/fma: lse in tiled_softmax: 0 bytes read, 0 written; by its formula 0 and 512$/m],
+        ['01_tiled/fma.cu', '__syncthreads(); /* and is', '/* and is', qr/^RACE in fma_scores/m]);
+}
+
+# Sums over rows: a field's value is matched whole.
+write_file("$build/rows.json", join '', map { qq({"variant": "x", "tensor": "$_->[0]", "bytes": $_->[1]}\n) } ['K', 1], ['K8', 10], ['dK', 100], ['Q', 1000]);
+write_file("$build/sums.awk", 'END { print sum("bytes", "variant=x, tensor=K"), sum("bytes", "tensor=[QK]"), count("tensor=.*") }');
+is(`awk -f common/classroom/rows.awk -f $build/sums.awk $build/rows.json`, "1 1001 4\n", 'rows.awk: K is neither K8 nor dK');
 
 # Two lines for people, and the errors.
 my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;

@@ -44,6 +44,7 @@ for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
         is_deeply(by_lines($data), $traced->{kernels}, '... its lines add up to the rows of the trace');
         is_deeply(by_steps($data), $traced->{variants}, '... and so do its steps');
         is_deeply([uncovered($data)], [], '... each query meets each key that it sees');
+        is_deeply([beyond($data)], [], '... no row beyond a tensor');
         is_deeply([collisions($data)], [], '... one step at a time on a multiprocessor, one launch after the other');
         my $page = "$file.html";
         is(system("sh common/classroom/watch.sh $page '$shape' $build/$stage/$stage >/dev/null") >> 8, 0, '... a page of it');
@@ -183,6 +184,27 @@ sub by_lines {
         }
     }
     return \%sums;
+}
+
+# Rows that a tensor does not have: where a step moves them, multiplies them, has them in shared memory.
+sub beyond {
+    my ($data) = @_;
+    my ($p, %found) = $data->{problem};
+    for my $variant (@{$data->{variants}}) {
+        my $see = sub {
+            my ($tensor, $first, $last) = @_;
+            my $of_keys = $variant->{tensors}[$tensor] =~ /^d?[KV]/;
+            $found{"$variant->{name} $variant->{tensors}[$tensor]: row $last"} = 1
+                if $first <= $last && $last >= $p->{batch} * ($of_keys ? $p->{kv_heads} * $p->{seqlen_k} : $p->{heads} * $p->{seqlen_q});
+        };
+        for my $step (map { @{$_->{steps}} } @{$variant->{launches}}) {
+            my @lists = map { [@$_] } @$step[6 .. 8];
+            while (my ($tensor, undef, undef, @rows) = splice @{$lists[0]}, 0, 7) { $see->($tensor, @rows) }
+            while (my (undef, $tensor, undef, undef, @rows) = splice @{$lists[1]}, 0, 6) { $see->($tensor, @rows) }
+            while (my ($tensor, undef, @rows) = splice @{$lists[2]}, 0, 4) { $see->($tensor, @rows) if $tensor > 0 }
+        }
+    }
+    return sort keys %found;
 }
 
 # When a variant, or a launch, is over.
