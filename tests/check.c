@@ -204,20 +204,24 @@ static void test_lse(void) {
 
     reset();
     double w = want_lse[33];
-    got_lse[33] = (float)(w + 0.98 * lse_allowance(w, D, size));
+    got_lse[33] = (float)(w + 0.98 * lse_allowance(w, size));
     ok(logsumexp().ok == 1, "LSE: inside the allowance");
-    got_lse[33] = (float)(w + 1.02 * lse_allowance(w, D, size));
+    got_lse[33] = (float)(w + 1.02 * lse_allowance(w, size));
     ok(logsumexp().ok == 0, "LSE: outside of it");
 }
 
 static void test_allowance(void) {
     const double row[] = {0.25, -2, 1, 0};
-    ok(output_allowance(DTYPE_FP16, row, 3, 0, 0, 0) == (0x1p-9 + 0x1p-20) * 2 + 0x1p-24,
+    ok(output_allowance(DTYPE_FP16, row, 3, 1, 0, 0) == (0x1p-9 + 0x1p-21 + 3 * 0x1p-24) * 2 + 0x1p-24,
        "4u of the row's largest, in fp16");
-    ok(output_allowance(DTYPE_BF16, row, 4, 0, -7, 14) == (0x1p-6 + 8 * 0x1p-20) * 2 + 0x1p-133,
-       "in bf16, and with the scores' size");
-    ok(output_allowance(DTYPE_FP32, row, 3, 2500, 1, 0) == (0x1p-22 + 0x1p-20 + 200 * 0x1p-24) * 2 + 0x1p-149,
+    ok(output_allowance(DTYPE_BF16, row, 4, 9, log(9), 4) == (0x1p-6 + 0x1p-21 + 15 * 0x1p-24) * 2 + 0x1p-133,
+       "in bf16, with 9 keys and the scores' size");
+    ok(output_allowance(DTYPE_FP32, row, 3, 2500, 1, 0) == (0x1p-22 + 0x1p-21 + 150 * 0x1p-24) * 2 + 0x1p-149,
        "in fp32, and with 2500 keys");
+    ok(output_allowance(DTYPE_FP32, row, 4, 1, 20, 0) ==
+               (0x1p-22 + 0x1p-21 + 3 * sqrt(1 + 4 * 20 * 20) * 0x1p-24) * 2 + 0x1p-149 &&
+           output_allowance(DTYPE_FP32, row, 4, 1, -20, 0) == output_allowance(DTYPE_FP32, row, 4, 1, 20, 0),
+       "a large score, of either sign");
     ok(output_allowance(DTYPE_FP32, row, 3, 9, -INFINITY, 9) == 0, "nothing for a row without keys");
 
     static const float q2[] = {3, 4, 0, 1, 0, 0}, k2[] = {1, 2, 2, 0, 0, 0}; /* |q| at most 5, |k| at most 3 */
@@ -230,8 +234,8 @@ static void test_allowance(void) {
                         .dtype = DTYPE_FP32,
                         .scale = 0.5f};
     ok(score_size(&two_rows, q2, k2) == 7.5, "the scores' size is scale |q| |k|");
-    ok(lse_allowance(-3, 4, 0) == 0x1p-15 && lse_allowance(-INFINITY, 4, 9) == 0, "LSE");
-    ok(lse_allowance(3, 4, 10) == 0x1p-15 + 8 * 0x1p-24 * 10, "LSE, with the scores' size");
+    ok(lse_allowance(-3, 0) == 0x1p-15 && lse_allowance(-INFINITY, 9) == 0, "LSE");
+    ok(lse_allowance(3, 10) == 0x1p-15 + 3 * 0x1p-24 * 10, "LSE, with the scores' size");
 }
 
 /* An allowance that is more than half of the largest number is no check. */
@@ -257,8 +261,7 @@ static void test_empty(void) {
     ok(full.empty, "and that one of the two checks nothing");
 
     reset();
-    const double rest = 0.5 - 0x1p-9 - 0x1p-20 - 4 * sqrt(problem.seqlen_k) * 0x1p-24;
-    const double last = rest / (4 * sqrt(D) * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
+    const double last = (0.5 - 0x1p-9 - 0x1p-21) / (3 * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
     problem.dtype = DTYPE_FP16;
     reset();
     ok(!compare_output(&problem, got, reference, reference_lse, 0.99 * last).empty &&
@@ -267,7 +270,7 @@ static void test_empty(void) {
     double most = 0;
     for (int i = 0; i < LSE_ROWS; i++)
         most = isfinite(want_lse[i]) ? fmax(most, fabs(want_lse[i])) : most;
-    const double last_lse = (0.5 + 0.5 * most - 0x1p-17 * (1 + most)) / (4 * sqrt(D) * 0x1p-24);
+    const double last_lse = (0.5 + 0.5 * most - 0x1p-17 * (1 + most)) / (3 * 0x1p-24);
     ok(!compare_lse(&problem, got_lse, reference_lse, 0.99 * last_lse).empty &&
            compare_lse(&problem, got_lse, reference_lse, 1.01 * last_lse).empty,
        "LSE until it may be off by half of itself and 0.5");

@@ -61,17 +61,21 @@ for my $case (
 }
 
 # ---- a bound as wide as the result
-$run = run('01_tiled', @small, '--scale', 1e4);
+$run = run('01_tiled', @small, '--scale', 1e5);
 is($run->{code}, 2, 'scores so large that rounding alone may change the result: exit code 2');
 like($run->{out}, qr/^\Q$_\E .* not checked$/m, "a row that says so: $_") for @variants;
 like($run->{out}, qr/^01_tiled\/mma: not checked: rounding alone may change O by [\d.]+, and it is at most [\d.]+$/m, 'and a line why');
 like($run->{out}, qr/\nNOT CHECKED  3 of 3 results: .*\n\z/, 'the verdict is not PASS');
-my @unchecked = map { decode_json($_) } split /\n/, run('01_tiled', @small, '--scale', 1e4, '--json')->{out};
+my @unchecked = map { decode_json($_) } split /\n/, run('01_tiled', @small, '--scale', 1e5, '--json')->{out};
 ok(!(grep { defined $_->{ok} } @unchecked), 'JSON: ok is null');
 ok($_->{worst_error} < $_->{allowed_error} && $_->{note} =~ /^not checked: rounding alone may change O by /, 'JSON: and the note says why')
     for @unchecked;
-is(run('01_tiled', @small, '--scale', 1e3)->{code}, 0, 'a tenth of that can be checked');
-is(run('01_tiled', @small, '--scale', 1e4, '--no-validate')->{code}, 0, 'nobody asked for a check');
+is(run('01_tiled', @small, '--scale', 1e4)->{code}, 0, 'a tenth of that can be checked');
+is(run('01_tiled', @small, '--scale', 1e5, '--no-validate')->{code}, 0, 'nobody asked for a check');
+# ---- nor is it far above what a right kernel does: in fp32, where it is made of nothing but estimates
+for my $row (map { decode_json($_) } split /\n/, run('01_tiled', @small, '--seqlen', 256, '--dtype', 'fp32', '--variant', 'fma', '--json')->{out}) {
+    cmp_ok($row->{worst_error}, '>', $row->{allowed_error} / 20, "$row->{variant} in fp32: an error that is worth comparing");
+}
 
 # ---- JSON and CSV
 my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal lengths scale settings inputs seed l2

@@ -87,13 +87,19 @@ Comparison compare_rows(const char *tensor, double floor, size_t rows, RowCompar
     return loop.result;
 }
 
-/* How far a sum of n terms in fp32 may be off, relative to the size of its partial sums. n roundings of up to 2^-24 each
- * add up to sqrt(n) 2^-24, since their signs are as good as random (Higham and Mary 2019); four times that, because two
- * such errors meet and the worst of millions of elements is looked at. */
-double sum_error(double terms) { return 4 * sqrt(terms) * 0x1p-24; }
+/* How far a sum of n terms in fp32 may be off, relative to the sum.
+ *
+ * 2^-24 / sqrt(6)   the root mean square of one rounding: up to half a unit of the last place, beside a mantissa from 1 to 2.
+ * sqrt(n / 2)       n partial sums are rounded, with signs as good as random, so that the squares add up (Higham and Mary 2019).
+ *                   Partial sum k is k/n of the sum plus what is random in it; over all k their squares are, on average, 1/3 +
+ *                   1/6 of the sum's, whatever the order.
+ * 7 sqrt(2)         two such errors meet, one in each of the two compared; and the worst of millions of elements is looked at:
+ *                   seven standard deviations.
+ *
+ * 7 sqrt(2) / sqrt(12) = 2.9. Products that are rounded before they are added, or an order in tiles, change little. */
+double sum_error(double terms) { return 3 * sqrt(terms) * 0x1p-24; }
 
-/* How far a score may be off. S is summed in fp32, and its error goes with the size of what is summed, scale |q| |k|, not with
- * what is left of it: terms may cancel. */
+/* How far a score may be off at most: all its partial sums as large as scale |q| |k|. */
 double score_error(int head_dim, double score_size) { return sum_error(head_dim) * score_size; }
 
 /* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
@@ -103,10 +109,14 @@ double score_error(int head_dim, double score_size) { return sum_error(head_dim)
  *             terms of O themselves do, and O's own size is the measure: the largest |want| of the row, because a single
  *             element may be near 0 by accident. (P below 2^-14 are subnormal in fp16 and off by up to 2^-25 each:
  *             notes/floating_point.md says how little that is, and for which V it is not.)
- * 2^-20 + score_error
- *             e^S turns the absolute error of S into a relative one of P. 2^-20 is for exp2's result and the sums over P.
- * sum_error   O is a sum over the keys, and its partial sums are about as large as O: 2^-17 for 1000 keys, which shows beside
- *             4u in fp32 alone.
+ * 2^-21       exp2's result is off by up to 2^-22, in both.
+ * sum_error   what sums in fp32 do, which shows beside 4u in fp32 alone. Three errors of which the squares add up, the last two
+ *             because e^S turns the absolute error of S into a relative one of P:
+ *             keys    O is a sum over the keys, and its partial sums are about as large as O.
+ *             s^2     A score is a sum of D products. If their signs are random, too, no partial sum is much larger than
+ *                     s / sqrt(D), where s = scale |q| |k|, and D of them make s^2.
+ *             D S^2   Where a score is large, its signs are not random: D partial sums of up to S. The scores that count in a row
+ *                     are at least as large as its LSE tells: one is LSE - ln keys or more, and none is above LSE.
  * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
  *
  * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
@@ -116,7 +126,9 @@ double output_allowance(Dtype dtype, const double *want_row, int columns, int ke
         return 0;
     if (!isfinite(lse))
         return (double)NAN;
-    double relative = 4 * dtype_epsilon(dtype) + 0x1p-20 + score_error(columns, score_size) + sum_error(keys);
+    double score = fmax(fmax(lse - log(keys), -lse), 0);
+    double relative =
+        4 * dtype_epsilon(dtype) + 0x1p-21 + sum_error(keys + score_size * score_size + columns * score * score);
     return relative * largest_of(want_row, columns) + dtype_step(dtype);
 }
 
@@ -140,12 +152,12 @@ double score_size(const Problem *p, const void *q, const void *k) {
 
 /* LSE is fp32 throughout and nothing of it is rounded to the dtype, so only the summation of S and of the row sum shows.
  *
- * score_error           dLSE / dS_j = P_j, and the P_j of a row add up to 1: a mean of the scores' errors, at most the largest
- *                       of them. Of a single key it is that error itself, however small its score happens to be.
- * 2^-17 (1 + |want|)    128 units of fp32's roundoff: room for a fast exponential of 2^-22, sums of some thousands of terms,
- *                       and the way between base 2 and e. */
-double lse_allowance(double want, int head_dim, double score_size) {
-    return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)) + score_error(head_dim, score_size);
+ * 2^-17 (1 + |want|)    128 units of fp32's roundoff: room for a fast exponential of 2^-22, sums of some thousands of terms, the
+ *                       way between base 2 and e, and partial sums of S that are as large as LSE is.
+ * sum_error(s^2)        dLSE / dS_j = P_j, and the P_j of a row add up to 1: a mean of the scores' errors, at most the largest
+ *                       of them. Of a single key it is that error itself, however small its score happens to be. */
+double lse_allowance(double want, double score_size) {
+    return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)) + sum_error(score_size * score_size);
 }
 
 /* Two whole tensors. Either reference may be there: in the dtype and float, or in double. */
@@ -188,7 +200,7 @@ static void compare_lse_rows(const void *context, size_t begin, size_t end, Comp
     for (size_t row = begin; row < end; row++) {
         RowIndex at = row_index(x->p, row);
         double got = ((const float *)x->got)[row], want = reference_lse(x, row);
-        compare_row(part, at.batch, at.head, at.row, &got, &want, 0, lse_allowance(want, x->p->head_dim, x->score_size));
+        compare_row(part, at.batch, at.head, at.row, &got, &want, 0, lse_allowance(want, x->score_size));
     }
 }
 static Comparison compare_lses(const OutputPair *x) {

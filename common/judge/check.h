@@ -63,7 +63,7 @@ double score_error(int head_dim, double score_size);
 /* How far two correct implementations may be apart: derived in check.c. want_row: [columns]; lse: of that row;
  * keys: seqlen_k. */
 double output_allowance(Dtype dtype, const double *want_row, int columns, int keys, double lse, double score_size);
-double lse_allowance(double want, int head_dim, double score_size);
+double lse_allowance(double want, double score_size);
 
 /* Whole tensors on the host, rows in parallel. O is [batch, heads, seqlen_q, head_dim] in p->dtype (the _double reference:
  * doubles), LSE [batch, heads, seqlen_q]. */

@@ -314,7 +314,7 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
         rows += alone.largest > 0;
         empty += comparison_is_empty(&alone, dtype_step(dtype));
         double lse_allowed =
-            want_lse == -INFINITY ? 0 : lse_allowance(want_lse, columns, x->score_size) + score_allowance(x);
+            want_lse == -INFINITY ? 0 : lse_allowance(want_lse, x->score_size) + score_allowance(x);
         compare_row(c_lse, index.batch, index.head, index.row, &got_lse, &want_lse, 0, lse_allowed);
     }
     c_o->empty = 2 * empty > rows; /* P's rounding makes the bound another in each row: a few wide ones are no matter */

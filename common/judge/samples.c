@@ -82,7 +82,7 @@ Comparison samples_compare_lse(const Samples *s, const float *lse) {
         RowIndex row = s->rows[i];
         double got = lse[flat_row(s->p, row)];
         compare_row(&c, row.batch, row.head, row.row, &got, &s->lse[i], 0,
-                    lse_allowance(s->lse[i], s->p->head_dim, s->score_size));
+                    lse_allowance(s->lse[i], s->score_size));
     }
     c.empty = comparison_is_empty(&c, LSE_FLOOR);
     return c;
