@@ -52,8 +52,8 @@ template <typename T, int D> struct LoopSwapShared {
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of a tile's m and of the whole l */
 };
 
-/* Block: (tile of queries, batch x head). */
-template <typename T, int D> __global__ void __launch_bounds__(THREADS) loop_swap_kernel(Problem p, Tensors t) {
+/* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128 registers. */
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Problem p, Tensors t) {
     using Shared = LoopSwapShared<T, D>;
     SHARED_MEMORY(Shared, shared);
     static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");

@@ -126,17 +126,14 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
             factor = 1;
         }
 
-        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element, made 16 keys at a time just before O += P V multiplies
-         * them, so that the special-function units can work on the next 16 meanwhile. A tile's sums join l as one, so
-         * that l is rounded less often. */
-        float row_sum[2 * m_tiles] = {};
-        add_ab(o, s, shared.v[tile % 2], 0, [&](float score, int r) {
-            const float probability = exp2_approx(score * factor - m[r]);
-            row_sum[r] += probability;
-            return probability;
-        });
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
-            l[r] += row_sum[r];
+        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. A tile's sum joins l as one, so that l is rounded less
+         * often. O += P V. */
+        UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
+            float row_sum = 0;
+            each_row(s, r, [&](float &x) { row_sum += x = exp2_approx(x * factor - m[r]); });
+            l[r] += row_sum;
+        }
+        add_ab(o, s, shared.v[tile % 2], 0);
     }
     cp_async_wait<0>(); /* without a key tile nothing has waited for Q yet */
     write_output(head, here.first_row + warp_row, o, m, l, LN_2);

@@ -15,7 +15,7 @@
  *                        Bytes 0 and 2 belong to B of an mma for the even columns of O, bytes 1 and 3 to B of another
  *                        mma, for the odd columns.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab) are in common/gpu/warp.cuh, unpack_e4m3 in instructions.cuh.
+ * The words for tiles (add_abt, each, mask_row, row_max, each_row, add_ab) are in common/gpu/warp.cuh, unpack_e4m3 in instructions.cuh.
  */
 #ifndef FA_MMA_ROWS_CUH
 #define FA_MMA_ROWS_CUH
@@ -87,7 +87,8 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
          * the exponent, and where |m| passes 2^28 (fp16) or 2^31 (bf16), P of the maximum could be infinite, not 1. */
         each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
         if (first_column + Bc > whole)
-            mask(s, visible, first_column);
+            UNROLL for (int r = 0; r < 2 * m_tiles; r++)
+                mask_row(s, r, visible[r] - first_column);
 
         /* m; and O and l rescaled where it has grown */
         float shift[2 * m_tiles]; /* old m - new m */

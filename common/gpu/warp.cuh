@@ -106,29 +106,25 @@ template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N]
 
 /* The largest element of row number r, over all columns: all four lanes of the quad get it. */
 template <int M, int N> __device__ inline float row_max(float (&s)[M][N][4], int r) {
-    float largest = -INFINITY;
+    float largest = s[r / 2][0][2 * (r % 2)];
     each_row(s, r, [&](float x) { largest = fmaxf(largest, x); });
     return quad_max(largest);
 }
 
-/* Scores of keys that a row does not see become -inf: of row number r those from key visible[r] on. The first column of `s` is
- * key `column`. */
-template <int M, int N> __device__ inline void mask(float (&s)[M][N][4], const int (&visible)[2 * M], int column) {
-    const int first = column + 2 * (threadIdx.x % 4); /* of the lane's columns */
-    UNROLL for (int r = 0; r < 2 * M; r++)
-        UNROLL for (int n = 0; n < N; n++)
-            UNROLL for (int j = 0; j < 2; j++) {
-                float &score = s[r / 2][n][2 * (r % 2) + j];
-                score = first + 8 * n + j < visible[r] ? score : -INFINITY;
-            }
+/* Scores of keys that a row does not see become -inf. In row number r: those from column `visible` of `s` on. */
+template <int M, int N> __device__ inline void mask_row(float (&s)[M][N][4], int r, int visible) {
+    visible -= 2 * (threadIdx.x % 4); /* from the lane's first column on */
+    UNROLL for (int n = 0; n < N; n++)
+        UNROLL for (int j = 0; j < 2; j++) {
+            float &score = s[r / 2][n][2 * (r % 2) + j];
+            score = 8 * n + j < visible ? score : -INFINITY;
+        }
 }
-/* The same where the rows are queries `row` .. of a head. */
+/* In all rows, where the first row and column of `s` are query `row` and key `column`. */
 template <int M, int N>
 __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int row, int column) {
-    int visible[2 * M];
     UNROLL for (int r = 0; r < 2 * M; r++)
-        visible[r] = visible_keys(&p, keys, row + row_of(r));
-    mask(s, visible, column);
+        mask_row(s, r, visible_keys(&p, keys, row + row_of(r)) - column);
 }
 
 /* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from row_end on
