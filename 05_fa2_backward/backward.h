@@ -13,7 +13,7 @@ typedef struct {
     int Br, Bc;
 } TileShape;
 TileShape two_pass_key_tile(const Problem *p), two_pass_query_tile(const Problem *p); /* of its two kernels: two_pass.cu */
-TileShape atomic_tile(const Problem *p);                                              /* atomic.cu */
+TileShape fma_tile(const Problem *p), atomic_tile(const Problem *p);                  /* fma.cu, atomic.cu */
 
 enum { ROW_PADDING = 128 }; /* LSE, delta and the accumulator of dQ have a multiple of so many rows a head */
 

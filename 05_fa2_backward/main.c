@@ -1,9 +1,10 @@
 /* 05_fa2_backward - the gradients, with P computed again from the logsumexp that the forward pass kept. */
 #include "../common/stage.h"
 
-extern Launcher fa2_tuned, naive_backward, backward_two_pass, backward_atomic;
-extern Planner naive_backward_plan, backward_two_pass_plan, backward_atomic_plan;
-extern Predictor fa2_tuned_traffic, naive_backward_traffic, backward_two_pass_traffic, backward_atomic_traffic;
+extern Launcher fa2_tuned, fa2_fma_forward, naive_backward, backward_fma, backward_two_pass, backward_atomic;
+extern Planner naive_backward_plan, backward_fma_plan, backward_two_pass_plan, backward_atomic_plan;
+extern Predictor fa2_tuned_traffic, fa2_fma_traffic, naive_backward_traffic, backward_fma_traffic, backward_two_pass_traffic,
+    backward_atomic_traffic;
 
 static const Variant forward = {
     .name = "04_fa2/tuned",
@@ -13,6 +14,15 @@ static const Variant forward = {
     .dtypes = FP16 | BF16,
     .head_dims = {64, 128},
     .min_bf16_capability = 80,
+};
+
+static const Variant plain_forward = {
+    .name = "04_fa2/fma",
+    .idea = "the forward pass: O and LSE",
+    .launch = fa2_fma_forward,
+    .predict = fa2_fma_traffic,
+    .dtypes = FP16 | BF16 | FP32,
+    .head_dims = {64, 128},
 };
 
 static const Variant reference = {
@@ -28,9 +38,18 @@ const Stage stage = {
     .name = "05_fa2_backward",
     .idea = "gradients: P computed again from the logsumexp, tile by tile",
     .forward = &forward,
+    .forward_otherwise = &plain_forward,
     .reference = &reference,
     .variants =
         {
+            {.name = "fma",
+             .idea = "keys outer, queries inner; dQ by atomic additions; plain CUDA",
+             .launch = backward_fma,
+             .plan = backward_fma_plan,
+             .predict = backward_fma_traffic,
+             .dtypes = FP16 | BF16 | FP32,
+             .head_dims = {64, 128},
+             .unordered = 1},
             {.name = "two_pass",
              .idea = "dK and dV by one kernel, dQ by another: 7 products, the same bits every time",
              .launch = backward_two_pass,

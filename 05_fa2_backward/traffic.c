@@ -41,13 +41,13 @@ static int prepare(const Problem *p, Traffic *traffic) {
     return i;
 }
 
-/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *tile_rows becomes
- * the number of rows of all tiles walked over, rows that do not exist included. */
-static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, TileShape tile, double *tile_rows,
-                      Traffic *traffic) {
+/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *rows becomes the
+ * number of rows of all tiles walked over, and *tile_rows the same, rows that do not exist included. */
+static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, TileShape tile, double *rows,
+                      double *tile_rows, Traffic *traffic) {
     int Br = tile.Br, Bc = tile.Bc;
-    double rows = 0, e = (double)dtype_bytes(p->dtype), D = p->head_dim;
-    *tile_rows = 0;
+    double e = (double)dtype_bytes(p->dtype), D = p->head_dim;
+    *rows = *tile_rows = 0;
     for (int b = 0; b < p->batch; b++) {
         int keys = key_length(p, key_lengths, b);
         for (int first_key = 0; first_key < keys; first_key += Bc) {
@@ -55,17 +55,15 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
             int skipped = first_row > 0 ? first_row / Br * Br : 0;
             if (skipped >= p->seqlen_q)
                 continue;
-            rows += (double)p->heads * (p->seqlen_q - skipped);
+            *rows += (double)p->heads * (p->seqlen_q - skipped);
             *tile_rows += p->heads * (round_up(p->seqlen_q, Br) - skipped);
         }
     }
     double key_bytes = all_keys(p, key_lengths) / p->heads * p->kv_heads * D * e; /* once for all query heads of a group */
     double gradient_bytes = (double)key_elements(p) * e;
     int i = 0;
-    traffic[i++] = (Traffic){kernel, "Q", rows * D * e, 0};
-    traffic[i++] = (Traffic){kernel, "dO", rows * D * e, 0};
-    traffic[i++] = (Traffic){kernel, "LSE in base 2", *tile_rows * 4, 0};
-    traffic[i++] = (Traffic){kernel, "delta", *tile_rows * 4, 0};
+    traffic[i++] = (Traffic){kernel, "Q", *rows * D * e, 0};
+    traffic[i++] = (Traffic){kernel, "dO", *rows * D * e, 0};
     traffic[i++] = (Traffic){kernel, "K", key_bytes, 0};
     traffic[i++] = (Traffic){kernel, "V", key_bytes, 0};
     traffic[i++] = (Traffic){kernel, "dK", 0, gradient_bytes};
@@ -75,9 +73,11 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
 
 int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     TileShape tile = two_pass_query_tile(p);
-    double tile_rows;
+    double rows, tile_rows;
     int i = prepare(p, traffic);
-    i += keys_outer(p, key_lengths, "key_gradients", two_pass_key_tile(p), &tile_rows, traffic + i);
+    i += keys_outer(p, key_lengths, "key_gradients", two_pass_key_tile(p), &rows, &tile_rows, traffic + i);
+    traffic[i++] = (Traffic){"key_gradients", "LSE in base 2", tile_rows * 4, 0};
+    traffic[i++] = (Traffic){"key_gradients", "delta", tile_rows * 4, 0};
 
     double key_bytes = walked_key_bytes(p, key_lengths, tile.Br, tile.Bc);
     tile_rows = round_up(p->seqlen_q, tile.Br) * p->batch * p->heads;
@@ -92,12 +92,30 @@ int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic 
 }
 
 int backward_atomic_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    double tile_rows, accumulator = padded_rows(p) * p->head_dim * 4;
+    double rows, tile_rows, accumulator = padded_rows(p) * p->head_dim * 4;
     int i = prepare(p, traffic);
     traffic[i++] = (Traffic){"prepare_rows", "dQ accumulator", 0, accumulator}; /* zeros */
-    i += keys_outer(p, key_lengths, "backward_atomic", atomic_tile(p), &tile_rows, traffic + i);
+    i += keys_outer(p, key_lengths, "backward_atomic", atomic_tile(p), &rows, &tile_rows, traffic + i);
+    traffic[i++] = (Traffic){"backward_atomic", "LSE in base 2", tile_rows * 4, 0};
+    traffic[i++] = (Traffic){"backward_atomic", "delta", tile_rows * 4, 0};
     double added = tile_rows * p->head_dim * 4;
     traffic[i++] = (Traffic){"backward_atomic", "dQ accumulator", added, added};
+    traffic[i++] = (Traffic){"convert_dq", "dQ accumulator", accumulator, 0};
+    traffic[i++] = (Traffic){"convert_dq", "dQ", 0, query_bytes(p)};
+    return i;
+}
+
+int backward_fma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    double rows, tile_rows, accumulator = (double)query_elements(p) * 4;
+    int i = 0;
+    traffic[i++] = (Traffic){"prepare_rows", "O", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"prepare_rows", "dO", query_bytes(p), 0};
+    traffic[i++] = (Traffic){"prepare_rows", "delta", 0, row_bytes(p)};
+    traffic[i++] = (Traffic){"prepare_rows", "dQ accumulator", 0, accumulator}; /* zeros */
+    i += keys_outer(p, key_lengths, "backward_fma", fma_tile(p), &rows, &tile_rows, traffic + i);
+    traffic[i++] = (Traffic){"backward_fma", "LSE", rows * 4 * 16, 0}; /* by the 16 threads of a row */
+    traffic[i++] = (Traffic){"backward_fma", "delta", rows * 4 * 16, 0};
+    traffic[i++] = (Traffic){"backward_fma", "dQ accumulator", rows * p->head_dim * 4, rows * p->head_dim * 4};
     traffic[i++] = (Traffic){"convert_dq", "dQ accumulator", accumulator, 0};
     traffic[i++] = (Traffic){"convert_dq", "dQ", 0, query_bytes(p)};
     return i;

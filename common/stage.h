@@ -127,9 +127,10 @@ typedef struct {
      * reported in GB/s, beside what the memory gives. NULL: TFLOP/s. */
     ByteCount *bytes;
 
-    /* A backward stage has two more; in a forward stage they are NULL. */
-    const Variant *forward;   /* writes the O and LSE the variants start from; takes no workspace */
-    const Variant *reference; /* the gradients they are validated against, known to the user as 00_naive */
+    /* A backward stage has more; in a forward stage they are NULL. */
+    const Variant *forward;           /* writes the O and LSE the variants start from; takes no workspace */
+    const Variant *forward_otherwise; /* or this one, where `forward` cannot run: in fp32, say. NULL: none */
+    const Variant *reference;         /* the gradients they are validated against, known to the user as 00_naive */
 } Stage;
 
 /* The whole program. Returns the exit code: 0 all variants agree with 00_naive, 1 one does not, 2 cannot run here,

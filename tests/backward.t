@@ -15,16 +15,20 @@ my @small = ('--heads', 4, '--kv-heads', 2, '--seqlen', 40, '--seqlen-k', 70, '-
 # ---- the table
 my $run = run($stage, @small);
 is($run->{code}, 0, 'the table: exit code 0') or diag($run->{err});
-like($run->{out}, qr/^PASS  2 variants agree with 00_naive$/m, 'the verdict');
+like($run->{out}, qr/^PASS  3 variants agree with 00_naive$/m, 'the verdict');
 like($run->{out}, qr/^04_fa2\/tuned +forward /m, 'a row for the forward pass');
 like($run->{out}, qr/^00_naive +backward /m, 'a row for the naive gradients');
-for my $variant ('two_pass', 'atomic') {
+for my $variant ('fma', 'two_pass', 'atomic') {
     like($run->{out}, qr/^$stage\/$variant +backward /m, "$variant: a row for the backward pass");
     like($run->{out}, qr/^$stage\/$variant +both /m, "$variant: a row for both");
     like($run->{out}, qr/^gradients  $stage\/$variant: dQ \S+ \/ \S+, dK \S+ \/ \S+, dV \S+ \/ \S+;\s+4 runs /m, "$variant: errors of each");
 }
 like($run->{out}, qr/^workspace  $stage\/atomic: .*dQ accumulator/m, 'the dQ accumulator is counted');
 like($run->{out}, qr/two_pass: dQ .*;\s+4 runs are bit-equal$/m, 'two_pass repeats its bits');
+
+# ---- a dtype that the forward pass does not take: the other one does
+$run = run($stage, @small, '--dtype', 'fp32');
+like($run->{out}, qr/^04_fa2\/fma +forward .*^PASS  1 variant agrees with 00_naive$/ms, 'fp32: the plain kernels, forward and backward');
 
 # ---- JSON
 $run = run($stage, @small, '--json', '--variant', 'atomic', '--no-validate');
@@ -41,7 +45,7 @@ my $folder = tempdir(CLEANUP => 1);
 srand(1);
 my %tensor = (q => draw($H * $SQ * $D), k => draw($G * $SK * $D), v => draw($G * $SK * $D), do => draw($H * $SQ * $D));
 write_npy("$folder/$_.npy", $_ eq 'q' || $_ eq 'do' ? [1, $H, $SQ, $D] : [1, $G, $SK, $D], $tensor{$_}) for keys %tensor;
-for my $variant ('two_pass', 'atomic', '00_naive') {
+for my $variant ('fma', 'two_pass', 'atomic', '00_naive') {
     my $saved = tempdir(CLEANUP => 1);
     $run = run($stage, '--load', $folder, '--save', $saved, '--variant', $variant, '--causal', '--iters', 1);
     is($run->{code}, 0, "$variant: --load and --save") or diag($run->{out}, $run->{err});
@@ -79,7 +83,6 @@ unlink "$folder/do.npy";
 complains('do.npy', '--load', $folder);
 write_npy("$folder/do.npy", [1, $G, $SK, $D], $tensor{k});
 complains('do.npy and q.npy differ in shape', '--load', $folder);
-complains('fp32', '--dtype', 'fp32');
 complains('head dim', '--head-dim', 96);
 complains('--scale 1e+06: scores of up to', '--scale', 1e6);
 complains('choose a scale below', '--scale', 4000);

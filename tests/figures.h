@@ -97,6 +97,9 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"P", scores * element, 0};
         w[n++] = (Piece){"dP", scores * 4, 0};
         w[n++] = (Piece){"dS", scores * element, 0};
+    } else if (strcmp(variant, "05_fa2_backward/fma") == 0) {
+        w[n++] = (Piece){"delta", rows * 4, 0};
+        w[n++] = (Piece){"dQ accumulator", rows * D * 4, 0};
     } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers a query; dQ in fp32 */
         double padded = (double)p->batch * p->heads * whole_tiles(p->seqlen_q, 128);
         w[n++] = (Piece){"LSE in base 2", padded * 4, 0};

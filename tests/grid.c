@@ -125,7 +125,8 @@ static Case case_of(Problem p, uint64_t number, int with_lengths) {
 
 /* Why a variant cannot run the problem, or NULL: with what comes before it in a backward stage. */
 static const char *refuses(const Variant *variant, const Problem *p) {
-    const char *reason = stage.forward ? variant_refuses(stage.forward, p) : NULL;
+    const Variant *forward = forward_of(&stage, p);
+    const char *reason = forward ? variant_refuses(forward, p) : NULL;
     return reason ? reason : variant_refuses(variant, p);
 }
 

@@ -139,8 +139,8 @@ refused('--splits: no such option', '--splits', 4);
 refused_by('06_fp8', "--format $_: choose e4m3 or e5m2\$", '--format', $_) for 'e4', 'e4m3|e5m2', 'E4M3', 'fp16', '1', '';
 refused_by('06_fp8', '--scaling row: choose tensor or block', '--scaling', 'row');
 refused_by('06_fp8', "--$_=1: takes no value", "--$_=1") for 'hadamard', 'smooth-k';
-refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes fp16, bf16, not fp32', '--dtype', 'fp32');
-refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/tuned takes head dim 64, 128, not 72', '--head-dim', '64,72', '--seqlen', 8);
+refused_by('05_fa2_backward', '--variant atomic cannot run here: takes fp16, bf16, not fp32', '--dtype', 'fp32', '--variant', 'atomic');
+refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/fma takes head dim 64, 128, not 72', '--head-dim', '64,72', '--seqlen', 8);
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto', '';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same or e4m3', '--kv-cache', 'fp8');
@@ -175,7 +175,7 @@ like($help, qr/$_/, "--help tells of $_")
 my %tells = (
     '01_tiled' => ['the problem +default on GPU, CPU', '--batch N +problems of the same shape, .* 4, 1', '--heads N +query heads of each +16, 2', '--kv-heads N .* as --heads', '--seqlen N .* 4096, 256',
                    '--seqlen-k N .* as --seqlen', '--head-dim N .* 128, 64'],
-    '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass is 04_fa2/tuned\. .*'],
+    '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass comes first\. .*'],
     '06_fp8' => ["this stage's own", '--format: e4m3 or e5m2', '--scaling: tensor or block', '--hadamard'],
     '07_flash_decoding' => ['--batch N .* 1, 1', '--heads N .* 32, 8', '--kv-heads N .* 8, 2', '--seqlen N +queries of a head, Sq +1, 1',
                             '--seqlen-k N +keys of a head, Sk +65536, 2048', '--head-dim N .* 128, 64',

@@ -36,7 +36,8 @@ my @decoding_shapes = (
 my %more_shapes = (
     '01_tiled' => ['--heads 1 --seqlen 70 --seqlen-k 100 --head-dim 40'],
     '04_fa2' => ['--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --dtype fp32', map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
-    '05_fa2_backward' => [(map { "$_ --variant 00_naive" } @shapes), # and smaller tiles, as far as there is room for the forward pass
+    '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --dtype fp32',
+        (map { "$_ --variant 00_naive" } @shapes), # and smaller tiles, as far as there is room for the forward pass
         "CPU_DEVICE_SHARED=81920 $shapes[1]", map { "CPU_DEVICE_SHARED=$_ $shapes[3]" } 98304, 101376],
     '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
         '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],

@@ -35,7 +35,7 @@ static void gradients_are_outputs(Run *run) {
 static void start(Run *run) {
     run->task = &forward_task;
     set_outputs(run, run->task);
-    run_variant(run, run->stage->forward, ROW_FORWARD);
+    run_variant(run, run->forward, ROW_FORWARD);
     if (!row_ran(&run->rows[0]))
         cannot_run("the forward pass: %s", run->rows[0].note);
     run->task = &backward_task;
@@ -46,7 +46,7 @@ static void start_untimed(Run *run) {
     set_outputs(run, &forward_task);
     if (!alloc_outputs(run, &run->rows[0]))
         cannot_run("out of memory");
-    run->stage->forward->launch(run->p, &run->device, NULL);
+    run->forward->launch(run->p, &run->device, NULL);
     gradients_are_outputs(run);
 }
 

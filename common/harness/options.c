@@ -274,12 +274,11 @@ static void show_help(Options *o, const Option *option, const char *text) {
            "GB/s%s are 10^9 bytes a second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n",
            stage->bytes ? "" : " (in CSV and JSON)");
     if (stage->forward)
-        printf("The forward pass is %s. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K, "
+        printf("The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K, "
                "V,\n"
                "O, dO and LSE read once, dQ, dK and dV, the gradients, written once. --save writes dq.npy, dk.npy and dv.npy, "
                "too.\n"
-               "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O, as q.npy in shape.\n",
-               stage->forward->name);
+               "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O, as q.npy in shape.\n");
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         const Setting *s = &stage->settings[i];
         char values[160] = "";

@@ -85,7 +85,8 @@ static int run_problem(const Options *options) {
                .options = *options,
                .p = p,
                .only = named_variant(options),
-               .reference = reference_of(stage)};
+               .reference = reference_of(stage),
+               .forward = forward_of(stage, p)};
     run.report = (Report){.stage = stage, .task = task, .problem = p, .options = options, .device = device_properties()};
     run.inputs = options->load ? tensors_load(options, task->with_d_o)
                                : tensors_random(p, options->seed, options->outliers, task->with_d_o);
@@ -113,7 +114,7 @@ static int run_problem(const Options *options) {
 /* The problem is known from here on, and that it can run: no mistake is left but those in the numbers of --load. */
 static void select_problem(Options *options, int index) {
     options_select(options, index, device_properties()->is_cpu);
-    const Variant *only = named_variant(options), *forward = options->stage->forward;
+    const Variant *only = named_variant(options), *forward = forward_of(options->stage, &options->problem);
     const char *reason;
     if (only && (reason = variant_refuses(only, &options->problem)))
         cannot_run("--variant %s cannot run here: %s", options->variant, reason);

@@ -43,3 +43,7 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
     }
     return v->refuses ? v->refuses(p) : NULL;
 }
+
+const Variant *forward_of(const Stage *stage, const Problem *p) {
+    return stage->forward_otherwise && variant_refuses(stage->forward, p) ? stage->forward_otherwise : stage->forward;
+}

@@ -20,6 +20,7 @@ typedef struct Run {
     const Problem *p;
     const Variant *only;      /* the one that --variant named, or NULL */
     const Variant *reference; /* 00_naive, of the stage's direction */
+    const Variant *forward;   /* a backward stage's, for this problem; else NULL */
     HostTensors inputs;
     Tensors device; /* the inputs; the outputs of the variant that is running */
     Output outputs[MAX_OUTPUTS];

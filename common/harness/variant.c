@@ -66,7 +66,7 @@ void free_outputs(Run *run, Row *row) {
 /* ---- one row ---- */
 
 void name_row(const Run *run, const Variant *v, Row *row) {
-    int is_whole = v == run->reference || v == run->stage->forward;
+    int is_whole = v == run->reference || v == run->forward;
     snprintf(row->name, sizeof row->name, "%s%s%s", is_whole ? "" : run->stage->name, is_whole ? "" : "/", v->name);
 }
 
@@ -115,7 +115,7 @@ static double bytes_by(Predictor *formula, const Run *run) {
 static double bytes_moved(const Launch *launch) {
     const Variant *v = launch->variant;
     const DirectionKind *d = &directions[launch->direction];
-    return (d->runs_forward ? bytes_by(launch->run->stage->forward->predict, launch->run) : 0) +
+    return (d->runs_forward ? bytes_by(launch->run->forward->predict, launch->run) : 0) +
            (d->prepares ? bytes_by(v->predict_prepare, launch->run) : 0) +
            (d->launches ? bytes_by(v->predict, launch->run) : 0);
 }

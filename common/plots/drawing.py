@@ -51,6 +51,7 @@ LOOKS = {
     "04_fa2/split_q": ("#007a58", "P", "--"),
     "04_fa2/tall": ("#007a58", "X", ":"),
     "04_fa2/tuned": ("#007a58", "p", "-"),
+    "05_fa2_backward/fma": ("#b04a00", "^", ":"),
     "05_fa2_backward/two_pass": ("#b04a00", "<", "--"),
     "05_fa2_backward/atomic": ("#b04a00", ">", "-"),
     "06_fp8/mma": ("#7a4fb5", "h", "--"),
