@@ -55,7 +55,7 @@ void device_choose(int number) { (void)number; }
 
 const DeviceProperties *device_properties(void) {
     static DeviceProperties properties;
-    const int first = !properties.is_cpu;
+    const int first = !properties.capability;
     properties.sm_count = simt_workers(); /* while a chip is simulated, its own */
     if (first) {
         find_name(properties.name, sizeof properties.name);
