@@ -29,7 +29,7 @@ my @layouts = (
         'S', qr/^naive\.cu:LINE/, qr/S\[column \*/],
 );
 my @barriers = map { my $file = $_; map { [$file, $_] } lines_with_barrier($file) }
-    map { sort glob "$_/*.cu $_/*.cuh" } stages(); # [file, line number]
+    'common/gpu/eight.cuh', map { sort glob "$_/*.cu $_/*.cuh" } stages(); # [file, line number]
 
 in_copies($build, sub { my ($try, $name, @what) = @{$_[0]}; $try->($name, @what) },
     grep { !defined $only || index($_->[1], $only) >= 0 }
@@ -65,6 +65,7 @@ sub lines_with_barrier {
 sub try_barrier {
     my ($name, $file, $number) = @_;
     my ($stage, $base) = $file =~ m{(.*)/(.*)};
+    $stage = '06_fp8' if $stage eq 'common/gpu';
     my @lines = split /^/, read_file($file);
     $lines[$number - 1] =~ s/$barrier//;
     # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the
