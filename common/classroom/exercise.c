@@ -2,7 +2,7 @@
  *
  *     exercise                    lists them
  *     exercise 04.1               what is asked; for an exercise with a file, hands it out or tries it
- *     exercise 04.1 52224         checks an answer: numbers, with commas between
+ *     exercise 04.1 50176         checks an answer: numbers, with commas between
  *     HINT=1 exercise 04.1        a hint; 2: and a second one
  *     exercise --solve 04.1       prints the answer
  *
