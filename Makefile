@@ -209,8 +209,8 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 
 # ---- what the memory sees ----------------------------------------------------------------------------------------------
 # Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100". Decoding has few queries and so a shape of
-# its own, one group of heads that is split; in `make trace` DECODE_OPTIONS says another.
-traced = $(if $(filter decoding,$(call kind,$1)),$(or $2,--heads 4 --kv-heads 1 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 1 --seqlen 256))
+# its own; in `make trace` DECODE_OPTIONS says another. Both have four of the largest key tiles, and several blocks.
+traced = $(if $(filter decoding,$(call kind,$1)),$(or $2,--heads 8 --kv-heads 2 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 2 --seqlen 256 --seqlen-k 1024))
 ifndef TRACE
 trace intensity test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
@@ -223,10 +223,9 @@ trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRA
 $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
 
-# By itself it takes 512 keys: two tiles of FlashAttention-1's.
 $(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by lines: build/watch/<stage>.html (TRACE_OPTIONS)
 	@sh common/classroom/watch.sh $(if $(filter /%,$(OUT)),$(OUT),build)/watch/$*.html \
-	  '$(or $(TRACE_OPTIONS),$(if $(filter decoding,$(call kind,$*)),$(call traced,$*),--heads 1 --seqlen 512))' $^
+	  '$(call traced,$*,$(TRACE_OPTIONS))' $^
 
 intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
 	@perl notes/intensity.pl $^

@@ -25,6 +25,10 @@ for my $variant ('fma', 'two_pass', 'atomic') {
 }
 like($run->{out}, qr/^workspace  $stage\/atomic: .*dQ accumulator/m, 'the dQ accumulator is counted');
 like($run->{out}, qr/two_pass: dQ .*;\s+4 runs are bit-equal$/m, 'two_pass repeats its bits');
+{
+    local $ENV{CPU_DEVICE_THREADS} = 8;
+    like(run($stage, '--variant', 'atomic')->{out}, qr/atomic: dQ .*;\s+4 runs differ by up to /m, 'atomic, without options, does not');
+}
 
 # ---- a dtype that the forward pass does not take: the other one does
 $run = run($stage, @small, '--dtype', 'fp32');
