@@ -72,21 +72,18 @@ template <int D> __device__ inline void multiply(float (&s)[ROWS][COLUMNS], cons
 /* Block: (tile of queries, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_fma(Problem p, Tensors t) {
     SHARED_MEMORY(Shared<D>, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads, keys = key_length(&p, t.key_lengths, batch);
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
-    size_t queries = query_head_offset(&p, batch, head) + (size_t)first_row * D;
-    size_t kv_head = key_head_offset(&p, batch, kv_head_of(&p, head));
-    const T *k = (const T *)t.k + kv_head, *v = (const T *)t.v + kv_head;
-    int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
-    load_tile<D>(shared.q, (const T *)t.q + queries, p.seqlen_q - first_row);
+    int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
+    load_tile<D>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
 
     float m[ROWS], l[ROWS], lse[ROWS], o[ROWS][D / ACROSS] = {};
     int visible[ROWS]; /* how many keys the row sees */
     for (int i = 0; i < ROWS; i++)
-        visible[i] = visible_keys(&p, keys, first_row + r + DOWN * i), m[i] = -INFINITY, l[i] = 0;
+        visible[i] = visible_keys(&p, head.keys, first_row + r + DOWN * i), m[i] = -INFINITY, l[i] = 0;
 
     for (int first_column = 0; first_column < columns; first_column += Bc) { /* pass 1: LSE */
-        load_tile<D>(shared.k, k + (size_t)first_column * D, columns - first_column);
+        load_tile<D>(shared.k, head.k + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
         float s[ROWS][COLUMNS] = {};
         multiply<D>(s, shared, r, c);
@@ -101,12 +98,12 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
             merge(m[i], l[i], __shfl_xor_sync(WHOLE_WARP, m[i], offset), __shfl_xor_sync(WHOLE_WARP, l[i], offset));
         lse[i] = m[i] + logf(l[i]); /* -inf in a row without keys */
         if (c == 0 && first_row + r + DOWN * i < p.seqlen_q)
-            t.lse[(size_t)blockIdx.y * p.seqlen_q + first_row + r + DOWN * i] = lse[i];
+            head.lse[first_row + r + DOWN * i] = lse[i];
     }
 
     for (int first_column = 0; first_column < columns; first_column += Bc) { /* pass 2: O */
-        load_tile<D>(shared.k, k + (size_t)first_column * D, columns - first_column);
-        load_tile<D>(shared.v, v + (size_t)first_column * D, columns - first_column);
+        load_tile<D>(shared.k, head.k + (size_t)first_column * D, columns - first_column);
+        load_tile<D>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
         float s[ROWS][COLUMNS] = {};
         multiply<D>(s, shared, r, c);
@@ -123,7 +120,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
     }
     for (int i = 0; i < ROWS && first_row + r + DOWN * i < p.seqlen_q; i++)
         for (int d = 0; d < D / ACROSS; d++)
-            ((T *)t.o)[queries + (r + DOWN * i) * D + c + ACROSS * d] = from_float<T>(o[i][d]);
+            head.o[(size_t)(first_row + r + DOWN * i) * D + c + ACROSS * d] = from_float<T>(o[i][d]);
 }
 
 LAUNCHER(online_fma_forward) {
@@ -131,14 +128,7 @@ LAUNCHER(online_fma_forward) {
         (online_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(Shared<D>), *p, *t)));
 }
 
-PREDICTOR(online_fma_traffic) {
-    double key_bytes = walked_key_bytes(p, key_lengths, Br, 1);
-    const Traffic all[] = {
-        {"online_fma", "Q", query_bytes(p), 0},
-        {"online_fma", "K", 2 * key_bytes, 0},
-        {"online_fma", "V", key_bytes, 0},
-        {"online_fma", "LSE", 0, row_bytes(p)},
-        {"online_fma", "O", 0, query_bytes(p)},
-    };
-    return list_traffic(traffic, all, sizeof all / sizeof *all);
+PREDICTOR(online_fma_traffic) { /* K is loaded in both passes */
+    const int count = queries_outer_traffic(p, key_lengths, "online_fma", Br, 1, traffic);
+    return traffic[1].read *= 2, count;
 }

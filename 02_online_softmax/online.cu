@@ -164,16 +164,10 @@ LAUNCHER(online_forward) {
 }
 
 PREDICTOR(online_traffic) {
-    double key_bytes = walked_key_bytes(p, key_lengths, Br, 1);
-    const Traffic all[] = {
-        {"online_statistics", "Q", query_bytes(p), 0},
-        {"online_statistics", "K", key_bytes, 0},
-        {"online_statistics", "LSE", 0, row_bytes(p)},
-        {"online_output", "Q", query_bytes(p), 0},
-        {"online_output", "K", key_bytes, 0},
-        {"online_output", "V", key_bytes, 0},
-        {"online_output", "LSE", 4 * row_bytes(p), 0}, /* by the four lanes that share a row */
-        {"online_output", "O", 0, query_bytes(p)},
-    };
-    return list_traffic(traffic, all, sizeof all / sizeof *all);
+    int count = queries_outer_traffic(p, key_lengths, "online_output", Br, 1, traffic);
+    traffic[count - 1] = {"online_output", "LSE", 4 * row_bytes(p), 0}; /* by the four lanes that share a row */
+    traffic[count++] = {"online_statistics", "Q", query_bytes(p), 0};
+    traffic[count++] = {"online_statistics", "K", traffic[1].read, 0};
+    traffic[count++] = {"online_statistics", "LSE", 0, row_bytes(p)};
+    return count;
 }

@@ -65,29 +65,25 @@ template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, float *O, float *l, float *m) {
     SHARED_MEMORY(Shared<D>, shared);
-    int batch = blockIdx.x / p.heads, head = blockIdx.x % p.heads, keys = key_length(&p, t.key_lengths, batch);
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.x);
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
-    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
-    size_t head_row = (size_t)blockIdx.x * p.seqlen_q; /* the head's first row in O, l, m and LSE */
 
     /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
-    for (int first_column = 0; first_column == 0 || first_column < keys; first_column += Bc) {
-        load_tile<D>(shared.k, k + (size_t)first_column * D, keys - first_column);
-        load_tile<D>(shared.v, v + (size_t)first_column * D, keys - first_column);
+    for (int first_column = 0; first_column == 0 || first_column < head.keys; first_column += Bc) {
+        load_tile<D>(shared.k, head.k + (size_t)first_column * D, head.keys - first_column);
+        load_tile<D>(shared.v, head.v + (size_t)first_column * D, head.keys - first_column);
         for (int first_row = 0; first_row < p.seqlen_q; first_row += Br) {
-            int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
+            int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
             bool first = first_column == 0, last = first_column + Bc >= columns;
             if (!first && first_column >= columns)
                 continue; /* no row of the tile sees any of these keys */
 
             /* line 8: all that belongs to the query tile. In its first step nothing is stored yet: m = -inf, l = 0, O = 0 */
-            load_tile<D>(shared.q, q + (size_t)first_row * D, p.seqlen_q - first_row);
+            load_tile<D>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
             float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS], s[ROWS][COLUMNS] = {};
             for (int i = 0; i < ROWS; i++) {
                 bool old = !first && first_row + r + DOWN * i < p.seqlen_q;
-                size_t row = head_row + first_row + r + DOWN * i;
+                size_t row = head.first_row + first_row + r + DOWN * i;
                 row_m[i] = old ? m[row] : -INFINITY, row_l[i] = old ? l[row] : 0;
                 for (int d = 0; d < D / ACROSS; d++)
                     o[i][d] = old ? O[row * D + c + ACROSS * d] : 0;
@@ -100,7 +96,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
                         s[i][n] += shared.q[r + DOWN * i][d] * shared.k[c + ACROSS * n][d];
 
             for (int i = 0; i < ROWS; i++) { /* lines 10 and 11 */
-                int visible = visible_keys(&p, keys, first_row + r + DOWN * i);
+                int visible = visible_keys(&p, head.keys, first_row + r + DOWN * i);
                 float m_tile = -INFINITY, l_tile = 0; /* m~ and l~ */
                 for (int n = 0; n < COLUMNS; n++) {
                     s[i][n] = first_column + c + ACROSS * n < visible ? p.scale * s[i][n] : -INFINITY;
@@ -130,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
             for (int i = 0; i < ROWS; i++) {
                 if (first_row + r + DOWN * i >= p.seqlen_q)
                     continue;
-                size_t row = head_row + first_row + r + DOWN * i;
+                size_t row = head.first_row + first_row + r + DOWN * i;
                 float inverse = row_l[i] > 0 ? 1 / row_l[i] : 0;
                 for (int d = 0; d < D / ACROSS; d++)
                     if (last)

@@ -56,23 +56,19 @@ template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][
  * there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_fma(Problem p, Tensors t) {
     SHARED_MEMORY(Shared<D>, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads, keys = key_length(&p, t.key_lengths, batch);
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
-    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
-    size_t head_row = (size_t)blockIdx.y * p.seqlen_q; /* the head's first row in O and LSE */
     int first_row = blockIdx.x * Br;
-    int columns = visible_keys(&p, keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
+    int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
 
-    load_tile<D>(shared.q, q + (size_t)first_row * D, p.seqlen_q - first_row);
+    load_tile<D>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
     float row_m[ROWS], row_l[ROWS] = {}, o[ROWS][D / ACROSS] = {};
     for (int i = 0; i < ROWS; i++)
         row_m[i] = -INFINITY;
 
     for (int first_column = 0; first_column < columns; first_column += Bc) {
-        load_tile<D>(shared.k, k + (size_t)first_column * D, columns - first_column); /* line 7 */
-        load_tile<D>(shared.v, v + (size_t)first_column * D, columns - first_column);
+        load_tile<D>(shared.k, head.k + (size_t)first_column * D, columns - first_column); /* line 7 */
+        load_tile<D>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
 
         float s[ROWS][COLUMNS] = {};
@@ -82,7 +78,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
                     s[i][n] += shared.q[r + DOWN * i][d] * shared.k[c + ACROSS * n][d];
 
         for (int i = 0; i < ROWS; i++) { /* line 9 */
-            int visible = visible_keys(&p, keys, first_row + r + DOWN * i);
+            int visible = visible_keys(&p, head.keys, first_row + r + DOWN * i);
             float m_tile = -INFINITY, l_tile = 0; /* the tile's share of m' and l' */
             for (int n = 0; n < COLUMNS; n++) {
                 s[i][n] = first_column + c + ACROSS * n < visible ? p.scale * s[i][n] : -INFINITY;
@@ -115,7 +111,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
     for (int i = 0; i < ROWS; i++) { /* lines 12 and 13 */
         if (first_row + r + DOWN * i >= p.seqlen_q)
             continue;
-        size_t row = head_row + first_row + r + DOWN * i;
+        size_t row = head.first_row + first_row + r + DOWN * i;
         float inverse = row_l[i] > 0 ? 1 / row_l[i] : 0; /* a row without keys: O = 0 and LSE = -inf */
         for (int d = 0; d < D / ACROSS; d++)
             ((T *)t.o)[row * D + c + ACROSS * d] = from_float<T>(inverse * o[i][d]);
