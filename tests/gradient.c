@@ -91,20 +91,30 @@ static void test_scale(void) {
             dtype_store(p.dtype, tensors[i], (size_t)count - 1, -size[i]);
             dtype_store(p.dtype, tensors[i], (size_t)count, 1000); /* none of its business */
         }
-        GradientScale s = gradient_scale(&p, tensors[0], tensors[1], tensors[2], tensors[3]);
+        const HostTensors inputs = {tensors[0], tensors[1], tensors[2], tensors[3]};
+        float lse[9] = {1, 2, -INFINITY, 3, 2, 1, 2, -4, 1000};
+        GradientScale s = gradient_scale(&p, &inputs, lse);
         double u = dtype_epsilon(p.dtype), step = dtype_step(p.dtype), ds = 0x1p-20 * 2 * 11 * 7;
-        double relative = 6 * u + 0x1p-20 + 3 * 2 * 0x1p-24 * 0.5 * 3 * 5;
-        ok(is_close(s.relative[GRADIENT_Q], relative + 3 * 3 * 0x1p-24), "%s, dQ: 6u, the scores' error, a sum of 9 keys",
-           dtype_name(p.dtype));
-        ok(is_close(s.relative[GRADIENT_K], relative + 3 * 2 * 0x1p-24) && s.relative[GRADIENT_V] == s.relative[GRADIENT_K],
+        double p_step = dtype == DTYPE_FP16 ? step : 0x1p-126, ds_step = dtype == DTYPE_FP16 ? step : 0x1p-126 * 4 * 11 * 7;
+        double relative = 6 * u + 0x1p-21, scores = 7.5 * 7.5 + 4 * 4 * 4; /* scale |q| |k|; D times that of LSE */
+        ok(is_close(s.relative[GRADIENT_Q], relative + 3 * sqrt(9 + scores) * 0x1p-24),
+           "%s, dQ: 6u, the scores' errors, a sum of 9 keys", dtype_name(p.dtype));
+        ok(is_close(s.relative[GRADIENT_K], relative + 3 * sqrt(4 + scores) * 0x1p-24) &&
+               s.relative[GRADIENT_V] == s.relative[GRADIENT_K],
            "dK, dV: of 2 queries of 2 heads");
-        ok(is_close(s.floor[GRADIENT_Q], 0.5 * 5 * (ds + 3 * step) + step), "dQ: what 9 keys leave");
-        ok(is_close(s.floor[GRADIENT_K], 0.5 * 3 * (ds + 2 * step) + step), "dK: what 2 queries of 2 heads leave");
-        ok(is_close(s.floor[GRADIENT_V], 11 * 2 * step + step), "dV");
+        ok(is_close(s.steps[GRADIENT_Q], 0.5 * 5 * 3 * ds_step + step) &&
+               is_close(s.steps[GRADIENT_K], 0.5 * 3 * 2 * ds_step + step) && s.steps[GRADIENT_V] == s.floor[GRADIENT_V],
+           "the steps of 9 keys, of 2 queries of 2 heads");
+        ok(is_close(s.floor[GRADIENT_Q], 0.5 * 5 * (ds + 3 * ds_step) + step), "dQ: what 9 keys leave");
+        ok(is_close(s.floor[GRADIENT_K], 0.5 * 3 * (ds + 2 * ds_step) + step), "dK: what 2 queries of 2 heads leave");
+        ok(is_close(s.floor[GRADIENT_V], 11 * 2 * p_step + step), "dV");
         ok(s.condition[0] == 1 && s.condition[1] == 1 && s.condition[2] == 1, "nothing is known to cancel");
         dtype_store(p.dtype, tensors[2], 5, (double)NAN);
-        s = gradient_scale(&p, tensors[0], tensors[1], tensors[2], tensors[3]);
+        s = gradient_scale(&p, &inputs, lse);
         ok(isnan(s.floor[GRADIENT_Q]) && isnan(s.floor[GRADIENT_K]), "NaN in V: nothing is allowed");
+        lse[1] = NAN;
+        s = gradient_scale(&p, &inputs, lse);
+        ok(isnan(s.relative[GRADIENT_Q]) && isnan(s.relative[GRADIENT_V]), "nor with NaN in LSE");
     }
 }
 
@@ -175,8 +185,9 @@ static size_t flat(const Problem *p, int which, RowIndex i) {
     return ((size_t)i.batch * heads_of(p, which) + i.head) * rows_of(p, which) + i.row;
 }
 
-/* The squares of the terms of a row, added up over all pairs of a query and a key; the root of the largest of them. */
-static double term_size(const Example *e, int which, RowIndex at) {
+/* The squares of the terms of a row, or of the errors that dP and delta bring into them, added up over all pairs of a query and a
+ * key; the root of the largest of them. */
+static double term_size(const Example *e, int which, RowIndex at, int of_errors) {
     const Problem *p = &e->p;
     const int d = p->head_dim;
     double squares[MAX_HEAD_DIM] = {0};
@@ -190,12 +201,18 @@ static double term_size(const Example *e, int which, RowIndex at) {
                        key = view.keys + (size_t)j * d;
                 const float *q = (float *)e->inputs.q + query, *d_o = (float *)e->inputs.d_o + query, *o = e->o + query,
                             *k = (float *)e->inputs.k + key, *v = (float *)e->inputs.v + key;
-                double s_ij = 0, dp = 0, delta = 0;
-                for (int c = 0; c < d && is_its; c++)
-                    s_ij += (double)q[c] * k[c], dp += (double)d_o[c] * v[c], delta += (double)d_o[c] * o[c];
-                double p_ij = exp(p->scale * s_ij - e->lse[row]), ds = p->scale * p_ij * (dp - delta);
+                double s_ij = 0, dp = 0, delta = 0, dodo = 0, vv = 0, oo = 0;
                 for (int c = 0; c < d && is_its; c++) {
-                    double term = which == GRADIENT_Q ? ds * k[c] : which == GRADIENT_K ? ds * q[c] : p_ij * d_o[c];
+                    s_ij += (double)q[c] * k[c], dp += (double)d_o[c] * v[c], delta += (double)d_o[c] * o[c];
+                    dodo += (double)d_o[c] * d_o[c], vv += (double)v[c] * v[c], oo += (double)o[c] * o[c];
+                }
+                double p_ij = exp(p->scale * s_ij - e->lse[row]), ds = p->scale * p_ij * (dp - delta);
+                if (of_errors)
+                    ds = p->scale * p_ij * 3 * 0x1p-24 * sqrt(dodo * vv + dodo * oo + d * dp * dp + d * delta * delta);
+                for (int c = 0; c < d && is_its; c++) {
+                    double term = which == GRADIENT_Q   ? ds * k[c]
+                                  : which == GRADIENT_K ? ds * q[c]
+                                                        : !of_errors * p_ij * d_o[c];
                     squares[c] += term * term;
                 }
             }
@@ -206,7 +223,7 @@ static double term_size(const Example *e, int which, RowIndex at) {
 static void test_samples(Problem p, const int *lengths, int queries, int keys) {
     Example e = make_example(p, lengths, 0);
     const int d = p.head_dim;
-    GradientScale scale = gradient_scale(&e.p, e.inputs.q, e.inputs.k, e.inputs.v, e.inputs.d_o);
+    GradientScale scale = gradient_scale(&e.p, &e.inputs, e.lse);
     GradientSamples s = gradient_samples_compute(&e.p, lengths, &e.inputs, e.o, e.lse, &scale);
     ok(s.query_count == queries && s.key_count == keys, "%d queries and %d keys are sampled", queries, keys);
     Problem as_keys = p;
@@ -222,7 +239,9 @@ static void test_samples(Problem p, const int *lengths, int queries, int keys) {
             for (int c = 0; c < d; c++) /* O and LSE are floats */
                 wrong += !(fabs(got[c] - want[c]) <= 1e-5);
             double terms = sqrt(largest_of(s.squares[which] + (size_t)i * d, d)), largest = largest_of(got, d);
-            wrong += !(fabs(terms - term_size(&e, which, at)) <= 1e-9 * terms);
+            double noise = sqrt(largest_of(s.noise[which] + (size_t)i * d, d));
+            wrong += !(fabs(terms - term_size(&e, which, at, 0)) <= 1e-9 * terms);
+            wrong += !(fabs(noise - term_size(&e, which, at, 1)) <= 1e-9 * noise);
             if (largest > scale.floor[which])
                 condition[which] = fmax(condition[which], terms / largest);
         }
@@ -243,7 +262,7 @@ static void test_condition(void) {
                        .dtype = DTYPE_FP32,
                        .scale = 0.3f};
     Example e = make_example(p, NULL, 20); /* what all keys have in common drops out of dQ, not out of its terms */
-    GradientScale scale = gradient_scale(&p, e.inputs.q, e.inputs.k, e.inputs.v, e.inputs.d_o);
+    GradientScale scale = gradient_scale(&p, &e.inputs, e.lse);
     GradientSamples s = gradient_samples_compute(&p, NULL, &e.inputs, e.o, e.lse, &scale);
     ok(scale.condition[GRADIENT_Q] > 5, "a mean of 20 in K: dQ cancels, %g", scale.condition[GRADIENT_Q]);
     ok(scale.condition[GRADIENT_K] >= 1 && scale.condition[GRADIENT_K] < 5 && scale.condition[GRADIENT_V] >= 1 &&
@@ -274,11 +293,13 @@ static void test_compare_samples(void) {
     const int d = p.head_dim;
     GradientScale scale = {.condition = {1, 1, 1}};
     GradientSamples s = gradient_samples_compute(&p, lengths, &e.inputs, e.o, e.lse, &scale);
-    scale = (GradientScale){.relative = {1e-2, 2e-2, 3e-2}, .floor = {0.02, 0.03, 0.05}};
+    scale = (GradientScale){.relative = {1e-2, 2e-2, 3e-2}, .steps = {0.02, 0.03, 0.05}, .floor = {9, 9, 9}};
     for (int which = 0; which < GRADIENT_COUNT; which++) {
         Gradient g = (Gradient)which;
+        for (int i = 0; i < (which == GRADIENT_Q ? s.query_count : s.key_count) * d; i++)
+            s.noise[which][i] *= 1e8; /* so that it shows */
         reset(&e);
-        Comparison c = gradient_samples_compare(&s, g, e.got[which], &scale);
+        Comparison c = gradient_samples_compare(&s, g, e.got[which], NULL, &scale);
         ok(c.ok && !c.empty && c.max_error < 1e-5 && !strcmp(c.tensor, gradient_name(g)),
            "samples of %s: what is right passes", c.tensor);
         int missed = 0;
@@ -286,26 +307,34 @@ static void test_compare_samples(void) {
             for (int column = 0; column < d; column += d - 1) {
                 const double *want = s.gradients[which] + (size_t)i * d;
                 double terms = sqrt(largest_of(s.squares[which] + (size_t)i * d, d));
-                double allowed = 1e-2 * (which + 1) * fmax(terms, largest_of(want, d)) + scale.floor[which];
+                double allowed = 1e-2 * (which + 1) * fmax(terms, largest_of(want, d)) + scale.steps[which] +
+                                 sqrt(largest_of(s.noise[which] + (size_t)i * d, d));
                 size_t element = flat(&p, which, which == GRADIENT_Q ? s.queries[i] : s.keys[i]) * d + column;
                 for (int sign = -1; sign < 2; sign += 2) {
                     e.got[which][element] = (float)(want[column] + sign * 0.999 * allowed);
-                    missed += !gradient_samples_compare(&s, g, e.got[which], &scale).ok;
+                    missed += !gradient_samples_compare(&s, g, e.got[which], NULL, &scale).ok;
                     e.got[which][element] = (float)(want[column] + sign * 1.001 * allowed);
-                    c = gradient_samples_compare(&s, g, e.got[which], &scale);
+                    c = gradient_samples_compare(&s, g, e.got[which], NULL, &scale);
                     missed += c.ok || c.bad != 1 || !is_at(&c, &p, which, element);
                 }
                 e.got[which][element] = NAN;
-                c = gradient_samples_compare(&s, g, e.got[which], &scale);
+                c = gradient_samples_compare(&s, g, e.got[which], NULL, &scale);
                 missed += c.ok || c.bad != 1 || !is_at(&c, &p, which, element);
                 e.got[which][element] = (float)e.want[which][element];
             }
         ok(!missed, "samples of %s: inside the bound, outside of it, NaN, in each row", c.tensor);
-        GradientScale wide = {.relative = {0.6, 0.6, 0.6}, .floor = {9, 9, 9}},
-                      narrow = {.relative = {0.1, 0.1, 0.1}, .floor = {9, 9, 9}};
+        float *other = host_alloc(gradient_elements(&p, g), sizeof *other);
+        memcpy(other, e.got[which], gradient_elements(&p, g) * sizeof *other);
+        other[0] += 100, e.got[which][0] += 100;
+        ok(gradient_samples_compare(&s, g, e.got[which], other, &scale).max_error == 0 &&
+               !gradient_samples_compare(&s, g, e.got[which], NULL, &scale).ok,
+           "samples of %s: against another gradient", c.tensor);
+        free(other);
+        GradientScale wide = {.relative = {0.6, 0.6, 0.6}, .steps = {9, 9, 9}, .floor = {9, 9, 9}},
+                      narrow = {.relative = {0.1, 0.1, 0.1}, .steps = {9, 9, 9}, .floor = {9, 9, 9}};
         reset(&e);
-        ok(gradient_samples_compare(&s, g, e.got[which], &wide).empty &&
-               !gradient_samples_compare(&s, g, e.got[which], &narrow).empty,
+        ok(gradient_samples_compare(&s, g, e.got[which], NULL, &wide).empty &&
+               !gradient_samples_compare(&s, g, e.got[which], NULL, &narrow).empty,
            "samples of %s: a wide bound is no check", c.tensor);
     }
     free_gradient_samples(&s);

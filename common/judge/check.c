@@ -121,12 +121,14 @@ double score_error(int head_dim, double score_size) { return sum_error(head_dim)
  *
  * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
  * an allowance that is not finite, and compare_row takes that as no allowance at all. */
+double least_score(double lse, int keys) { return worse(worse(lse - log(keys), -lse), 0); }
+
 double output_allowance(Dtype dtype, const double *want_row, int columns, int keys, double lse, double score_size) {
     if (lse == -INFINITY)
         return 0;
     if (!isfinite(lse))
         return (double)NAN;
-    double score = fmax(fmax(lse - log(keys), -lse), 0);
+    double score = least_score(lse, keys);
     double relative =
         4 * dtype_epsilon(dtype) + 0x1p-21 + sum_error(keys + score_size * score_size + columns * score * score);
     return relative * largest_of(want_row, columns) + dtype_step(dtype);

@@ -60,6 +60,9 @@ double score_size(const Problem *p, const void *q, const void *k);
 double sum_error(double terms);
 double score_error(int head_dim, double score_size);
 
+/* How large a score of this row must be. */
+double least_score(double lse, int keys);
+
 /* How far two correct implementations may be apart: derived in check.c. want_row: [columns]; lse: of that row;
  * keys: seqlen_k. */
 double output_allowance(Dtype dtype, const double *want_row, int columns, int keys, double lse, double score_size);

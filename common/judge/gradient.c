@@ -6,6 +6,7 @@
 #include "rows.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 const char *gradient_name(Gradient which) { return which == GRADIENT_Q ? "dQ" : which == GRADIENT_K ? "dK" : "dV"; }
 
@@ -30,33 +31,40 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
 }
 
 /* As in output_allowance: P is rounded to the dtype, dS is, and the gradient once more, each by at most u and in both of the
- * two compared; and S, summed in fp32, has an error that goes with the size of what is summed. Together 6u + 2^-20 +
- * score_error of the largest element of the row, and sum_error of the n terms of its sum. Beyond that:
+ * two compared; the scores' errors and those of the sum of n terms are sum_error(n + s^2 + D S^2). Together a share of the
+ * largest element of the row. Beyond that:
  *
  * condition   the rounding errors of a sum's terms go with the terms, not with what is left of the sum. The dS of a row add
  *             up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
  *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row, in rows whose largest element
  *             is more than the floor; the largest of these holds for all rows. A sampled row itself takes its own.
+ * steps       what is smaller than the dtype's smallest step vanishes, at random in each of the n terms of the sum: sqrt(n)
+ *             steps of the other operand. 2^x is 0 below 2^-126, and with this P goes its dS, however large dP is. And one step for
+ *             the gradient itself, as in output_allowance.
  * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
- *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. And what is smaller than the dtype's smallest step
- *             vanishes, at random in each of the n terms of the sum: sqrt(n) steps of the other operand. And one step for the
- *             gradient itself, as in output_allowance. */
-GradientScale gradient_scale(const Problem *p, const void *q, const void *k, const void *v, const void *d_o) {
-    double max_q = largest_magnitude(p->dtype, q, query_elements(p)),
-           max_k = largest_magnitude(p->dtype, k, key_elements(p));
-    double max_v = largest_magnitude(p->dtype, v, key_elements(p));
-    double max_d_o = largest_magnitude(p->dtype, d_o, query_elements(p));
-    double ds = 0x1p-20 * sqrt(p->head_dim) * max_d_o * max_v;
-    double step = dtype_step(p->dtype);
+ *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. Most rows have many keys, and much less of that: a
+ *             sampled row takes its own, from its P, and the sums as large as they are. */
+GradientScale gradient_scale(const Problem *p, const HostTensors *inputs, const float *lse) {
+    double max_q = largest_magnitude(p->dtype, inputs->q, query_elements(p)),
+           max_k = largest_magnitude(p->dtype, inputs->k, key_elements(p)),
+           max_v = largest_magnitude(p->dtype, inputs->v, key_elements(p)),
+           max_d_o = largest_magnitude(p->dtype, inputs->d_o, query_elements(p));
+    double ds = 0x1p-20 * sqrt(p->head_dim) * max_d_o * max_v, step = dtype_step(p->dtype);
     double rows = (double)p->seqlen_q * (p->heads / p->kv_heads); /* that a key's gradients are summed over */
-    double row_step = step * sqrt(p->seqlen_k), column_step = step * sqrt(rows);
-    double relative = 6 * dtype_epsilon(p->dtype) + 0x1p-20 + score_error(p->head_dim, score_size(p, q, k));
+    double p_step = fmax(step, 0x1p-126), ds_step = fmax(step, 0x1p-126 * p->head_dim * max_d_o * max_v);
+    double relative = 6 * dtype_epsilon(p->dtype) + 0x1p-21, scores = pow(score_size(p, inputs->q, inputs->k), 2), score = 0;
+    for (size_t row = 0; row < row_count(p); row++)
+        score = worse(lse[row] == -INFINITY ? 0 : least_score(lse[row], p->seqlen_k), score);
+    scores += p->head_dim * score * score;
     GradientScale scale = {.condition = {1, 1, 1}};
-    scale.relative[GRADIENT_Q] = relative + sum_error(p->seqlen_k);
-    scale.relative[GRADIENT_K] = scale.relative[GRADIENT_V] = relative + sum_error(rows);
-    scale.floor[GRADIENT_Q] = p->scale * max_k * (ds + row_step) + step;
-    scale.floor[GRADIENT_K] = p->scale * max_q * (ds + column_step) + step;
-    scale.floor[GRADIENT_V] = max_d_o * column_step + step;
+    scale.relative[GRADIENT_Q] = relative + sum_error(p->seqlen_k + scores);
+    scale.relative[GRADIENT_K] = scale.relative[GRADIENT_V] = relative + sum_error(rows + scores);
+    scale.steps[GRADIENT_Q] = p->scale * max_k * sqrt(p->seqlen_k) * ds_step + step;
+    scale.steps[GRADIENT_K] = p->scale * max_q * sqrt(rows) * ds_step + step;
+    scale.steps[GRADIENT_V] = max_d_o * sqrt(rows) * p_step + step;
+    scale.floor[GRADIENT_Q] = p->scale * max_k * ds + scale.steps[GRADIENT_Q];
+    scale.floor[GRADIENT_K] = p->scale * max_q * ds + scale.steps[GRADIENT_K];
+    scale.floor[GRADIENT_V] = scale.steps[GRADIENT_V];
     return scale;
 }
 
@@ -111,12 +119,9 @@ typedef struct {
     const float *lse;
 } GradientWork;
 
-/* sum += factor a, and the squares of those terms likewise. */
-static void add_scaled(double *sum, double *squares, double factor, const double *a, int n) {
-    for (int i = 0; i < n; i++) {
-        sum[i] += factor * a[i];
+static void add_squares(double *squares, double factor, const double *a, int n) {
+    for (int i = 0; i < n; i++)
         squares[i] += factor * a[i] * factor * a[i];
-    }
 }
 
 /* What query row `row` and key `key` (counted through all of them) give each other: sample number `query` of dQ gets
@@ -124,7 +129,6 @@ static void add_scaled(double *sum, double *squares, double factor, const double
  * equations are in oracle.c. */
 static void add_pair(const GradientWork *w, size_t row, size_t key, int query, int sampled_key) {
     const Problem *p = w->samples->p;
-    double *const *gradients = w->samples->gradients, *const *squares = w->samples->squares;
     double q[MAX_HEAD_DIM], k[MAX_HEAD_DIM], v[MAX_HEAD_DIM], o[MAX_HEAD_DIM], d_o[MAX_HEAD_DIM];
     int d = p->head_dim;
     read_row(p, w->inputs->q, row, q);
@@ -132,13 +136,19 @@ static void add_pair(const GradientWork *w, size_t row, size_t key, int query, i
     read_row(p, w->inputs->v, key, v);
     read_row(p, w->inputs->d_o, row, d_o);
     read_row(p, w->o, row, o);
-    double p_ij = exp(p->scale * dot(q, k, d) - w->lse[row]);
-    double ds_ij = p_ij * (dot(d_o, v, d) - dot(d_o, o, d));
-    if (query >= 0)
-        add_scaled(gradients[GRADIENT_Q] + query * d, squares[GRADIENT_Q] + query * d, p->scale * ds_ij, k, d);
-    if (sampled_key >= 0) {
-        add_scaled(gradients[GRADIENT_K] + sampled_key * d, squares[GRADIENT_K] + sampled_key * d, p->scale * ds_ij, q, d);
-        add_scaled(gradients[GRADIENT_V] + sampled_key * d, squares[GRADIENT_V] + sampled_key * d, p_ij, d_o, d);
+    double p_ij = exp(p->scale * dot(q, k, d) - w->lse[row]), dp = dot(d_o, v, d), delta = dot(d_o, o, d);
+    double random_signs = dot(d_o, d_o, d) * (dot(v, v, d) + dot(o, o, d));
+    double ds_ij = p->scale * p_ij * (dp - delta),
+           ds_error = p->scale * p_ij * sum_error(random_signs + d * (dp * dp + delta * delta));
+    const double factors[] = {ds_ij, ds_ij, p_ij}, errors[] = {ds_error, ds_error, 0}, *operands[] = {k, q, d_o};
+    for (int which = 0; which < GRADIENT_COUNT; which++) {
+        int sample = which == GRADIENT_Q ? query : sampled_key;
+        if (sample < 0)
+            continue;
+        for (int i = 0; i < d; i++)
+            w->samples->gradients[which][sample * d + i] += factors[which] * operands[which][i];
+        add_squares(w->samples->squares[which] + sample * d, factors[which], operands[which], d);
+        add_squares(w->samples->noise[which] + sample * d, errors[which], operands[which], d);
     }
 }
 
@@ -175,9 +185,9 @@ static void compute_samples(size_t begin, size_t end, void *context) {
 
 static int count_of(const GradientSamples *s, Gradient which) { return which == GRADIENT_Q ? s->query_count : s->key_count; }
 
-/* sqrt(sum of squares of the terms) of a sampled row: about what the sum would be if nothing cancelled. */
-static double term_size(const GradientSamples *s, Gradient which, int sample) {
-    return sqrt(largest_of(s->squares[which] + (size_t)sample * s->p->head_dim, s->p->head_dim));
+/* The root of what a sampled row has in `squares`. Of its terms: about what the sum would be if nothing cancelled. */
+static double root_of(const GradientSamples *s, double *const *squares, Gradient which, int sample) {
+    return sqrt(largest_of(squares[which] + (size_t)sample * s->p->head_dim, s->p->head_dim));
 }
 
 static int sample_count(size_t rows) { return rows < MAX_SAMPLES ? (int)rows : MAX_SAMPLES; }
@@ -194,6 +204,7 @@ GradientSamples gradient_samples_compute(const Problem *p, const int *key_length
         size_t count = (size_t)count_of(&s, (Gradient)which) * p->head_dim;
         s.gradients[which] = host_alloc(count, sizeof(double));
         s.squares[which] = host_alloc(count, sizeof(double));
+        s.noise[which] = host_alloc(count, sizeof(double));
     }
     parallel_for((size_t)s.query_count + s.key_count, compute_samples, &(GradientWork){&s, key_lengths, inputs, o, lse});
 
@@ -201,23 +212,29 @@ GradientSamples gradient_samples_compute(const Problem *p, const int *key_length
         for (int i = 0; i < count_of(&s, (Gradient)which); i++) {
             double largest = largest_of(s.gradients[which] + (size_t)i * p->head_dim, p->head_dim);
             if (largest > scale->floor[which]) /* what is left is not itself rounding */
-                scale->condition[which] = worse(term_size(&s, (Gradient)which, i) / largest, scale->condition[which]);
+                scale->condition[which] =
+                    worse(root_of(&s, s.squares, (Gradient)which, i) / largest, scale->condition[which]);
         }
     return s;
 }
 
-Comparison gradient_samples_compare(const GradientSamples *s, Gradient which, const void *got, const GradientScale *scale) {
+Comparison gradient_samples_compare(const GradientSamples *s, Gradient which, const void *got, const void *want,
+                                    const GradientScale *scale) {
     const Problem *p = s->p;
     Comparison c = comparison_start(gradient_name(which));
     for (int i = 0; i < count_of(s, which); i++) {
         RowIndex at = which == GRADIENT_Q ? s->queries[i] : s->keys[i];
         size_t offset =
             which == GRADIENT_Q ? query_head_offset(p, at.batch, at.head) : key_head_offset(p, at.batch, at.head);
-        const double *want = s->gradients[which] + (size_t)i * p->head_dim;
-        double row[MAX_HEAD_DIM], size = worse(term_size(s, which, i), largest_of(want, p->head_dim));
-        read_row(p, got, offset / p->head_dim + at.row, row);
-        compare_row(&c, at.batch, at.head, at.row, row, want, p->head_dim,
-                    scale->relative[which] * size + scale->floor[which]);
+        size_t row = offset / p->head_dim + at.row;
+        double got_row[MAX_HEAD_DIM], want_row[MAX_HEAD_DIM];
+        read_row(p, got, row, got_row);
+        memcpy(want_row, s->gradients[which] + (size_t)i * p->head_dim, sizeof(double) * p->head_dim);
+        double size = worse(root_of(s, s->squares, which, i), largest_of(want_row, p->head_dim));
+        if (want)
+            read_row(p, want, row, want_row);
+        compare_row(&c, at.batch, at.head, at.row, got_row, want_row, p->head_dim,
+                    scale->relative[which] * size + root_of(s, s->noise, which, i) + scale->steps[which]);
     }
     c.empty = comparison_is_empty(&c, scale->floor[which]);
     return c;
@@ -227,5 +244,6 @@ void free_gradient_samples(GradientSamples *s) {
     for (int which = 0; which < GRADIENT_COUNT; which++) {
         free(s->gradients[which]);
         free(s->squares[which]);
+        free(s->noise[which]);
     }
 }
