@@ -45,6 +45,7 @@ my %more_shapes = (
         (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
+    '08_fa3' => ['--heads 45 --seqlen 200 --seqlen-k 150 --causal --roofline t4'], # blocks with several query tiles
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
 

@@ -71,10 +71,10 @@ sub try_barrier {
     # Decoding takes few queries. Here a piece has several tiles, and one piece the end of one head and the beginning of the
     # next; then a piece has whole heads. Between whole heads no ticket is drawn: whether a barrier there is missed must not
     # hang on which block comes last.
-    # A ring must go round, and a block have several query tiles, also short ones.
+    # A ring must go round, and a block have several query tiles, also short ones: there are more than multiprocessors.
     my %shapes = ('08_fa3' => ['--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700',
                                '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
-                               '--heads 12 --seqlen 300 --seqlen-k 100'],
+                               '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
         '06_fp8' => ['--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --head-dim 128'],
         '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
                                 '--heads 16 --seqlen 1 --seqlen-k 40', '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3'],
