@@ -1,6 +1,5 @@
 /* fa3.cuh - what the three kernels of 08_fa3 share: the order of the query tiles, the softmax of a tile of S in
- * registers, P as an operand, and the output. This is 04_fa2's arithmetic on the registers of a warpgroup. Nothing here
- * is asynchronous.
+ * registers, and P as an operand. This is 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
