@@ -282,7 +282,7 @@ enum { TILE_ROWS = 64, TILE_THREADS = 64 };
 template <int D> using TestTile = Tile<__half, TILE_ROWS, D>;
 
 /* Loads rows first_row .. of a matrix that ends at row_end; writes out the tile in plain order, and each chunk's place; and copies
- * the rows back, 32 a warp. */
+ * the rows back, 32 columns of one a quad. */
 template <int D>
 __global__ void run_tile(const __half *matrix, int first_row, int row_end, __half *plain, int *place, __half *copy) {
     SHARED_MEMORY(TestTile<D>, tile);
@@ -294,7 +294,13 @@ __global__ void run_tile(const __half *matrix, int first_row, int row_end, __hal
         store_16(plain + 8 * i, load_16(tile.chunk(row, chunk)));
         place[i] = swizzle<D>(row, chunk);
     }
-    store_rows<32>(copy, first_row, row_end, tile, threadIdx.x / 32 * 32);
+    for (int i = threadIdx.x / 4; i < TILE_ROWS * D / 32; i += TILE_THREADS / 4) {
+        const int row = i / (D / 32), column = i % (D / 32) * 32;
+        uint32_t x[4]; /* the lane's two columns of each of four pieces */
+        for (int piece = 0; piece < 4; piece++)
+            x[piece] = *reinterpret_cast<uint32_t *>(tile.chunk(row, column / 8 + piece) + 2 * (threadIdx.x % 4));
+        store_quad(copy + (size_t)(first_row + row) * D + column, x, first_row + row < row_end);
+    }
 }
 
 template <int D> static void test_tile() {
@@ -316,7 +322,7 @@ template <int D> static void test_tile() {
     auto back = copy.read();
     for (size_t i = 0; i < matrix.size(); i++)
         wrong += back[i] != (i / D < (size_t)first_row ? 0 : matrix[i]);
-    ok(wrong == 0, "store_rows, D = %d: every row that exists, and nothing else", D);
+    ok(wrong == 0, "store_quad, D = %d: every row that exists, and nothing else", D);
 
     auto places = place.read();
     std::vector<int> taken(TILE_ROWS * chunks);
