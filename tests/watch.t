@@ -86,9 +86,9 @@ my @pages = map {
     $rows . read_file($file);
 } 1, 2, 8;
 ok($pages[0] =~ /"steps":\[\n/ && $pages[0] eq $pages[1] && $pages[0] eq $pages[2], 'overlapped: rows and page are equal on 1, 2 and 8 cores');
-my @drawn = sort { $a->[1] <=> $b->[1] } map { my $step = $_; map { [$_, $step->[10]] } (@{$step->[7]})[2] } grep { @{$_->[7]} }
+my @drawn = grep { /^4[0-3] / } uniq map { my $step = $_; map { int($_ / 64) . " by block $step->[0]" } (@{$step->[7]})[2] } grep { @{$_->[7]} }
     map { @{$_->{steps}} } @{decode_json(read_file($file))->{variants}[0]{launches}};
-is(join(' ', uniq(map { int $_->[0] / 64 } @drawn)), join(' ', 0 .. 43), '... where whose block is free first takes the next tile');
+is(join(', ', sort @drawn), '40 by block 0, 41 by block 1, 42 by block 2, 43 by block 3', '... where blocks that are free at the same time draw in turn');
 
 my ($wgmma, $overlapped) = map {
     system("$build/08_fa3/08_fa3 --watch $file --json --heads 8 --seqlen 1024 --head-dim 128 --variant $_ >/dev/null");

@@ -1,4 +1,4 @@
-/* simt_launch.c - how the machine of simt.h spreads the blocks of a grid over the cores. */
+/* simt_launch.c - how the machine of simt.h spreads the blocks of a grid over the cores, or simulates multiprocessors. */
 #include "simt_internal.h"
 
 #include "../host/allocation.h"
@@ -185,15 +185,15 @@ static void simulate(void) {
             all_wait();
             continue;
         }
-        Worker *w = multiprocessors[first].worker, *fresh = w ? NULL : free_worker();
-        simt_self = w = multiprocessors[first].worker = fresh ? fresh : w;
+        const int begins = !multiprocessors[first].worker;
+        if (begins)
+            multiprocessors[first].worker = free_worker();
+        Worker *w = simt_self = multiprocessors[first].worker;
+        w->multiprocessor = first;
         w->clock = multiprocessors[first].clock;
         w->until = until;
-        if (fresh) {
-            w->multiprocessor = first;
-            prepare(w);
-            begin_block(w, block++);
-        }
+        if (begins)
+            prepare(w), begin_block(w, block++);
         blockIdx = w->block;
         if (run_block(w)) {
             multiprocessors[first].worker = NULL;
