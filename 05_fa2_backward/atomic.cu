@@ -20,74 +20,63 @@
  * Costs, for each tile of Br queries and Bc keys: 10 Br Bc D FLOPs, Br Bc exponentials, 4 Br D bytes of atomics, 4 Br D
  * bytes of Q and dO, mostly from L2. Chips with less shared memory get smaller tiles.
  *
+ * The words for tiles (add_step, store_rows) are in common/gpu/warp.cuh.
+ *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --variant atomic --head-dim 128 --causal
  */
 #include "key_half.cuh"
 
-/* Columns of the 32 rows of dQ that a warp computes. */
-template <int D, typename S> constexpr int dq_columns = D / (S::WARPS / (S::Br / 32));
+/* The warps of a block divide a tile of dQ into pieces of 32 rows and so many columns, below each other first. */
+template <typename S> constexpr int dq_columns = S::D * (S::Br / 32) / S::WARPS;
 
-template <typename T, int D, typename S>
+/* Where the accumulator has the lane's four floats of fragment (i, d) of the warp's piece of the tile from padded_row on. */
+template <typename S> __device__ inline size_t dq_place(size_t padded_row, int i, int d) {
+    const int fragment = (threadIdx.x / 32 * 2 + i) * (dq_columns<S> / 8) + d;
+    return padded_row * S::D + (fragment * 32 + threadIdx.x % 32) * 4;
+}
+
+template <typename S>
 __global__ void __launch_bounds__(S::THREADS, S::blocks)
     backward_atomic(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {
-    using Shared = KeyShared<T, D, S, true>;
+    using Shared = typename S::Shared;
     SHARED_MEMORY(Shared, shared);
-    key_half<T, D, S>(p, t, statistics, shared, [&](int batch_head, int first_row) {
+    key_half<S>(p, t, statistics, shared, [&](int batch_head, int first_row) {
         if (!S::paired)
             __syncthreads(); /* the dS of all warps is there */
 
-        /* dQ += dS K: each warp a piece of 32 rows of the tile of dQ, added in the order in which its lanes hold it */
-        constexpr int down = S::Br / 32, columns = dq_columns<D, S>;
-        const int warp = threadIdx.x / 32, address = address_lane<D>();
-        const int dq_row = warp % down * 32, dq_column = warp / down * columns;
+        /* dQ += dS K */
+        constexpr int down = S::Br / 32, columns = dq_columns<S>;
+        const int warp = threadIdx.x / 32;
         float dq[2][columns / 8][4] = {};
-#pragma unroll
-        for (int k = 0; k < S::Bc / 16; k++) {
+        UNROLL for (int k = 0; k < S::Bc / 16; k++) {
             uint32_t a[2][4];
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                load_a_fragment_trans(a[i], shared.ds, k, dq_row + 16 * i, address);
-            multiply_step(dq, a, shared.k, k, dq_column, address);
+            UNROLL for (int i = 0; i < 2; i++)
+                load_a_fragment_trans(a[i], shared.ds, k, warp % down * 32 + 16 * i);
+            add_step(dq, a, shared.k, k, warp / down * columns);
         }
         const size_t padded_row = (size_t)batch_head * padded_rows(&p) + first_row;
-        float *to = dq_accumulator + padded_row * D + warp * 32 * columns;
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int d = 0; d < columns / 8; d++)
-                atomic_add_4(to + ((i * (columns / 8) + d) * 32 + address) * 4,
+        UNROLL for (int i = 0; i < 2; i++)
+            UNROLL for (int d = 0; d < columns / 8; d++)
+                atomic_add_4(dq_accumulator + dq_place<S>(padded_row, i, d),
                              make_float4(dq[i][d][0], dq[i][d][1], dq[i][d][2], dq[i][d][3]));
     });
 }
 
-constexpr int CONVERT_THREADS = 256;
-
-/* dQ = scale x accumulator, in the problem's dtype and order. A thread takes what the four lanes of a quad held of a
- * fragment, 64 bytes: 8 columns of row r and of row r + 8. It writes 2 x 16 bytes. */
-template <typename T, int D, int Br, int columns>
-__global__ void __launch_bounds__(CONVERT_THREADS)
-    convert_dq(Problem p, Tensors t, const float *dq_accumulator, size_t count) {
-    size_t thread = (size_t)blockIdx.x * CONVERT_THREADS + threadIdx.x;
-    if (thread >= count)
-        return;
-    const float *from = dq_accumulator + 16 * thread;
-    constexpr int fragments = columns / 8, down = Br / 32;
-    int inside = thread % (Br * D / 16); /* in the tile: [warp][i][d][row of eight] */
-    size_t padded_row = thread / (Br * D / 16) * Br;
-    int warp = inside / (16 * fragments), i = inside / (8 * fragments) % 2, d = inside / 8 % fragments;
-    size_t matrix = padded_row / padded_rows(&p);
-    int row = padded_row % padded_rows(&p) + 32 * (warp % down) + 16 * i + inside % 8;
-    T *to = (T *)t.dq + matrix * p.seqlen_q * D + columns * (warp / down) + 8 * d;
-    uint32_t upper[4], lower[4];
-    for (int j = 0; j < 4; j++) {
-        uint4 bits = load_16(from + 4 * j);
-        upper[j] = pack_pair<T>(p.scale * __uint_as_float(bits.x), p.scale * __uint_as_float(bits.y));
-        lower[j] = pack_pair<T>(p.scale * __uint_as_float(bits.z), p.scale * __uint_as_float(bits.w));
-    }
-    if (row < p.seqlen_q)
-        store_16(to + (size_t)row * D, make_uint4(upper[0], upper[1], upper[2], upper[3]));
-    if (row + 8 < p.seqlen_q)
-        store_16(to + (size_t)(row + 8) * D, make_uint4(lower[0], lower[1], lower[2], lower[3]));
+/* dQ = scale x accumulator, in the problem's dtype and order. A block takes a tile, and its warps the pieces as above. */
+template <typename S>
+__global__ void __launch_bounds__(S::THREADS) convert_dq(Problem p, Tensors t, const float *dq_accumulator) {
+    constexpr int down = S::Br / 32, columns = dq_columns<S>;
+    const int warp = threadIdx.x / 32;
+    const size_t padded_row = (size_t)blockIdx.x * S::Br, matrix = padded_row / padded_rows(&p);
+    float dq[2][columns / 8][4];
+    UNROLL for (int i = 0; i < 2; i++)
+        UNROLL for (int d = 0; d < columns / 8; d++) {
+            const float4 x = load_4(dq_accumulator + dq_place<S>(padded_row, i, d));
+            dq[i][d][0] = x.x, dq[i][d][1] = x.y, dq[i][d][2] = x.z, dq[i][d][3] = x.w;
+        }
+    const int row = padded_row % padded_rows(&p) + warp % down * 32;
+    auto *to = (typename S::T *)t.dq + matrix * p.seqlen_q * S::D + warp / down * columns;
+    store_rows<S::D>(to, row, p.seqlen_q, dq, p.scale);
 }
 
 PLANNER(backward_atomic_plan) {
@@ -96,21 +85,16 @@ PLANNER(backward_atomic_plan) {
     return count;
 }
 
-template <typename T, int D, typename S>
-static void launch_atomic(const Problem &p, const Tensors &t, const Buffer *workspace) {
-    using Shared = KeyShared<T, D, S, true>;
-    float *dq_accumulator = (float *)workspace[2].pointer;
-    const size_t count = all_padded_rows(&p) * D / 16; /* convert_dq's threads */
-    launch_prepare_rows<T, D>(p, t, workspace, dq_accumulator);
-    LAUNCH((backward_atomic<T, D, S>), key_blocks<S>(p), S::THREADS, sizeof(Shared), p, t, statistics_in(workspace),
-           dq_accumulator);
-    LAUNCH((convert_dq<T, D, S::Br, dq_columns<D, S>>), blocks_for(count, CONVERT_THREADS), CONVERT_THREADS, 0, p, t,
-           dq_accumulator, count);
-}
-
 LAUNCHER(backward_atomic) {
+    float *dq_accumulator = (float *)workspace[2].pointer;
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        with_key_tiles<D, true>([&](auto tiles) { launch_atomic<T, D, decltype(tiles)>(*p, *t, workspace); });
+        launch_prepare_rows<T, D>(*p, *t, workspace, dq_accumulator);
+        with_key_shape<T, D, true>([&](auto shape) {
+            using S = decltype(shape);
+            LAUNCH(backward_atomic<S>, key_blocks<S>(*p), S::THREADS, sizeof(typename S::Shared), *p, *t,
+                   statistics_in(workspace), dq_accumulator);
+            LAUNCH(convert_dq<S>, all_padded_rows(p) / S::Br, S::THREADS, 0, *p, *t, dq_accumulator);
+        });
     }));
 }
 

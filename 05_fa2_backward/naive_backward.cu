@@ -24,24 +24,18 @@ template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, 
     if (element >= score_elements(&p))
         return;
     size_t flat_row = element / p.seqlen_k;
-    RowIndex i = row_index(&p, flat_row);
-    int column = element % p.seqlen_k;
-    if (column >= visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row)) {
-        P[element] = from_float<T>(0); /* not e^(S - LSE): a row without keys has LSE = -inf */
-        dP[element] = 0;
-        return;
-    }
+    int row = flat_row % p.seqlen_q, column = element % p.seqlen_k;
+    const HeadTensors<T> head = head_tensors<T>(p, t, flat_row / p.seqlen_q);
+    bool visible = column < visible_keys(&p, head.keys, row);
 
-    size_t query = flat_row * p.head_dim;
-    size_t key = key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + (size_t)column * p.head_dim;
-    const T *q = (const T *)t.q + query, *d_o = (const T *)t.d_o + query;
-    const T *k = (const T *)t.k + key, *v = (const T *)t.v + key;
+    const T *q = (const T *)t.q + flat_row * p.head_dim, *d_o = (const T *)t.d_o + flat_row * p.head_dim;
+    const T *k = head.k + (size_t)column * p.head_dim, *v = head.v + (size_t)column * p.head_dim;
     float score = 0, dot = 0;
-    for (int d = 0; d < p.head_dim; d++) {
+    for (int d = 0; d < p.head_dim && visible; d++) {
         score += to_float(q[d]) * to_float(k[d]);
         dot += to_float(d_o[d]) * to_float(v[d]);
     }
-    P[element] = from_float<T>(expf(p.scale * score - t.lse[flat_row]));
+    P[element] = from_float<T>(visible ? expf(p.scale * score - t.lse[flat_row]) : 0); /* a row without keys: LSE = -inf */
     dP[element] = dot;
 }
 
@@ -65,13 +59,11 @@ template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS
     if (element >= query_elements(&p))
         return;
     size_t flat_row = element / p.head_dim;
-    RowIndex i = row_index(&p, flat_row);
-    int d = element % p.head_dim;
-    const T *k = (const T *)t.k + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
-    int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
+    int row = flat_row % p.seqlen_q, d = element % p.head_dim;
+    const HeadTensors<T> head = head_tensors<T>(p, t, flat_row / p.seqlen_q);
     float sum = 0;
-    for (int column = 0; column < visible; column++)
-        sum += to_float(dS[flat_row * p.seqlen_k + column]) * to_float(k[(size_t)column * p.head_dim]);
+    for (int column = 0; column < visible_keys(&p, head.keys, row); column++)
+        sum += to_float(dS[flat_row * p.seqlen_k + column]) * to_float(head.k[(size_t)column * p.head_dim + d]);
     ((T *)t.dq)[element] = from_float<T>(p.scale * sum);
 }
 

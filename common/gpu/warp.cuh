@@ -4,6 +4,7 @@
  *
  *     add_abt       C += A B^T     two tiles in shared memory             S = Q K^T
  *     add_ab        C += A B       A from registers, B a tile             O += P V
+ *     add_step      the same for 16 columns of A, as operands
  *     each          every element of an accumulator                       scaling, rescaling
  *     each_row      every element of one row
  *     row_max       the largest element of a row
@@ -25,11 +26,12 @@
 /* Where the lane's row number r is among the warp's rows. */
 __device__ inline int row_of(int r) { return 8 * r + threadIdx.x % 32 / 4; }
 
-/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies. */
-template <typename T, typename Stored, int M, int N, int ARows, int BRows, int D>
+/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies. `Steps` of 16
+ * columns are unrolled, or all: the more, the earlier the compiler loads operands, and the more registers it needs for them. */
+template <typename T, int Steps = 16, typename Stored, int M, int N, int ARows, int BRows, int D>
 __device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_tile, int row, Tile<Stored, BRows, D> &b_tile,
                                int column) {
-    UNROLL for (int d = 0; d < D / 16; d++) {
+    _Pragma("unroll Steps") for (int d = 0; d < D / 16; d++) {
         uint32_t a[M][4], b[4];
         UNROLL for (int i = 0; i < M; i++)
             load_a_fragment(a[i], a_tile, row + 16 * i, d);
@@ -140,6 +142,15 @@ __device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[
             }
             store_quad(to + (size_t)(row + row_of(r)) * D + 8 * n, x, row + row_of(r) < row_end);
         }
+}
+
+/* The same, with one factor for all. */
+template <int D, typename T, int M, int N>
+__device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], float factor) {
+    float factors[2 * M];
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        factors[r] = factor;
+    store_rows<D>(to, row, row_end, c, factors);
 }
 
 /* The end: O / l, and LSE = m + ln l, of queries `row` .. of a head. l is the lane's own part of the sum, m is in units of `unit`:
