@@ -19,8 +19,6 @@ inline uint16_t low_half(uint32_t pair) { return (uint16_t)pair; }
 inline uint16_t high_half(uint32_t pair) { return (uint16_t)(pair >> 16); }
 inline uint32_t two_halves(uint16_t low, uint16_t high) { return low | (uint32_t)high << 16; }
 
-inline int fresh_lane() { return simt_lane(); }
-
 /* ---- 16-byte accesses ---- */
 inline uint4 load_16(const void *from, CALLER) {
     simt_need_aligned("load_16", from, 16, file, line);

@@ -44,15 +44,6 @@ __device__ inline uint32_t shared_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/* This thread's lane, as a value that the compiler cannot trace to threadIdx. So it computes addresses made from it where they
- * are used, one XOR each. From threadIdx it would compute them once and keep them in registers throughout a loop. For kernels
- * that have no registers to spare. */
-__device__ inline int fresh_lane() {
-    int lane = threadIdx.x % 32;
-    asm volatile("" : "+r"(lane));
-    return lane;
-}
-
 /* ---- 16-byte accesses ------------------------------------------------------------------------------------------------
  * The widest load and store a lane has; a warp moves 512 bytes, four full 128-byte lines. Pointers aligned to 16 bytes. */
 __device__ inline uint4 load_16(const void *from) { return *static_cast<const uint4 *>(from); }

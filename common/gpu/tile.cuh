@@ -67,31 +67,31 @@ __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, 
  * A, 16 x 16: rows row .. row + 15, columns 16 inner .. 16 inner + 15. Lanes 0-7 and 8-15 address the upper and lower eight
  * rows of the left half (a[0], a[1]), lanes 16-31 those of the right half (a[2], a[3]). */
 template <typename T, int Rows, int D>
-__device__ inline void load_a_fragment(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int row, int inner,
-                                       int lane = threadIdx.x % 32) {
+__device__ inline void load_a_fragment(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int row, int inner) {
+    const int lane = threadIdx.x % 32;
     ldmatrix_x4(a, tile.chunk(row, lane % 16, lane / 16, 2 * inner));
 }
 
 /* The same A of a tile stored the other way round, [k][m]: transposed on the way. Lanes 8-15 address the columns of the lower
  * eight rows of A, lanes 16-31 the rows of the tile that are A's right half. */
 template <typename T, int Rows, int D>
-__device__ inline void load_a_fragment_trans(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int inner, int row,
-                                       int lane = threadIdx.x % 32) {
+__device__ inline void load_a_fragment_trans(uint32_t (&a)[4], Tile<T, Rows, D> &tile, int inner, int row) {
+    const int lane = threadIdx.x % 32;
     ldmatrix_x4_trans(a, tile.chunk(16 * inner, lane % 8 + 8 * (lane / 16), lane / 8 % 2, row / 8));
 }
 
 /* B, two fragments of 16 x 8, of a tile stored [n][k] (K of Q K^T): b[0], b[1] for n .. n + 7, b[2], b[3] for n + 8 .. n + 15,
  * k from 16 inner on. */
 template <typename T, int Rows, int D>
-__device__ inline void load_b_fragments(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int n, int inner,
-                                       int lane = threadIdx.x % 32) {
+__device__ inline void load_b_fragments(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int n, int inner) {
+    const int lane = threadIdx.x % 32;
     ldmatrix_x4(b, tile.chunk(n, lane % 8 + 8 * (lane / 16), lane / 8 % 2, 2 * inner));
 }
 
 /* The same of a tile stored [k][n] (V of P V): transposed on the way, so that a lane's two elements are neighbours in k. */
 template <typename T, int Rows, int D>
-__device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int inner, int n,
-                                       int lane = threadIdx.x % 32) {
+__device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int inner, int n) {
+    const int lane = threadIdx.x % 32;
     ldmatrix_x4_trans(b, tile.chunk(16 * inner, lane % 16, lane / 16, n / 8));
 }
 
