@@ -43,6 +43,7 @@ sub from_copies {
             next;
         }
         my $directory = tempdir(CLEANUP => 1);
+        chmod 0755, $directory; # tests that run a program as a user who is not root enter it
         # Headers and objects travel with their times, so that make compiles only what a change touched.
         system("cp -a \$(ls | grep -vx build) '$directory' && mkdir -p '$directory/build' && cp -a '$build' '$directory/build/'")
             == 0 or die "cannot copy the tree to $directory";

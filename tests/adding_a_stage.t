@@ -68,7 +68,7 @@ write_text('>', 'rows', join '', @rows, `build/cpu-trace/$stage/$stage --trace -
 my $table = `awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk rows`;
 like($table, qr/^$stage\/\w+\n {30} +\d+ /m, 'make trace has it');
 for (['make compare', $printed{compare}], ['make trace', $table], ['make help', scalar `make --no-print-directory help`],
-     ['make exercise', scalar `build/cpu/classroom/exercise`]) {
+     ['make exercise', scalar `make --no-print-directory DEVICE=cpu exercise`]) {
     is_deeply([grep { length > 120 } split /\n/, $_->[1]], [], "$_->[0]: lines of at most 120 characters");
 }
 
