@@ -128,7 +128,7 @@ typedef struct {
     ByteCount *bytes;
 
     /* A backward stage has more; in a forward stage they are NULL. */
-    const Variant *forward;           /* writes the O and LSE the variants start from; takes no workspace */
+    const Variant *forward;           /* writes the O and LSE the variants start from */
     const Variant *forward_otherwise; /* or this one, where `forward` cannot run: in fp32, say. NULL: none */
     const Variant *reference;         /* the gradients they are validated against, known to the user as 00_naive */
 } Stage;

@@ -372,23 +372,6 @@ static void write_doubles(Dtype dtype, void *device, const double *values, size_
     free(host);
 }
 
-/* 00_naive with a workspace of its own: a forward pass is given none. */
-static void forward_pass(const Problem *p, const Tensors *t, const Buffer *none) {
-    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
-    int buffers = naive_variant.plan(p, workspace);
-    (void)none;
-    for (int i = 0; i < buffers; i++)
-        workspace[i].pointer = device_alloc(workspace[i].bytes, workspace[i].purpose);
-    right(p, t, workspace);
-    device_synchronize();
-    for (int i = 0; i < buffers; i++)
-        device_free(workspace[i].pointer);
-}
-static void wrong_forward_pass(const Problem *p, const Tensors *t, const Buffer *none) {
-    forward_pass(p, t, none);
-    mistake.make(p, t, none);
-}
-
 /* The gradients from O and LSE as they are, all keys visible: the equations of oracle.c, in its double precision. */
 static void gradients(const Problem *p, const Tensors *t, const Buffer *none) {
     (void)none;
@@ -440,8 +423,8 @@ MISTAKE(dv_differs, add(t->dv, p->dtype, mistake.at, launches ? 1e-3 * read_elem
 
 #define BACKWARD_VARIANT(n, l)                                                                                              \
     { .name = n, .idea = "", .launch = l, .dtypes = ALL }
-static const Variant forward_variant = BACKWARD_VARIANT("forward", forward_pass),
-                     wrong_forward_variant = BACKWARD_VARIANT("forward", wrong_forward_pass),
+static const Variant forward_variant = FORWARD_VARIANT("forward", right), /* with its workspace */
+                     wrong_forward_variant = FORWARD_VARIANT("forward", wrong),
                      right_gradients = BACKWARD_VARIANT("00_naive", gradients),
                      wrong_reference_gradients = BACKWARD_VARIANT("00_naive", wrong_gradients);
 #define BACKWARD_STAGE(wrong_variant, f, r)                                                                                 \
@@ -491,6 +474,9 @@ static void test_backward(void) {
     expect(run.code == 0 && says_ok("v/wrong", "backward", "true") && says_ok("00_naive", "backward", "true") &&
                says_ok("forward", "forward", "true") && !*run.err,
            "backward, no mistake: nothing fails", "");
+    /* S and P of 20 rows and 7 keys are 840 bytes; the gradients have no workspace */
+    expect(occurrences(run.out, "\"workspace_bytes\": 840, ") == 3 && occurrences(run.out, "\"tensor_bytes\": 19664, ") == 5,
+           "the forward pass's workspace counts in its row, and in both", "");
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
         if (MAY_WRITE_PAST || strncmp(mistakes[i].says, "wrote", 5)) {
             mistake = mistakes[i];

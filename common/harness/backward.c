@@ -44,9 +44,10 @@ static void start(Run *run) {
 
 static void start_untimed(Run *run) {
     set_outputs(run, &forward_task);
+    plan_workspace(run, run->forward, &run->rows[0]);
     if (!alloc_outputs(run, &run->rows[0]))
         cannot_run("out of memory");
-    run->forward->launch(run->p, &run->device, NULL);
+    run->forward->launch(run->p, &run->device, run->rows[0].workspace);
     gradients_are_outputs(run);
 }
 

@@ -72,6 +72,8 @@ static void free_run(Run *run) {
         free(run->outputs[i].host);
         free(run->outputs[i].reference);
     }
+    if (run->forward)
+        free_workspace(&run->rows[0]);
     free_gradient_samples(&run->gradient_samples);
 }
 

@@ -27,7 +27,7 @@ typedef struct Run {
     int output_count;
     Samples samples; /* computed when first needed */
     Report report;
-    Row rows[3 * MAX_VARIANTS + 2]; /* a backward stage has the forward pass, and up to three rows a variant */
+    Row rows[3 * MAX_VARIANTS + 2]; /* up to three a variant; the first is a backward stage's forward pass, with its workspace */
     int row_total;
     double reference_ms;
 
@@ -59,9 +59,12 @@ void name_row(const Run *run, const Variant *variant, Row *row);
 void *upload(const void *host, size_t bytes, const char *purpose);
 /* The task's outputs take the place of those there are. */
 void set_outputs(Run *run, const Task *task);
+/* Fills in the row's workspace, not yet allocated. */
+void plan_workspace(const Run *run, const Variant *variant, Row *row);
 /* Allocates outputs and workspace, filled with NaN. Returns 0 if they do not fit; free_outputs frees what did. */
 int alloc_outputs(Run *run, Row *row);
 void free_outputs(Run *run, Row *row);
+void free_workspace(Row *row);
 /* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
 int alloc_buffer(Buffer *buffer);
 

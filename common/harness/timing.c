@@ -10,7 +10,7 @@ void launch_once(void *context) {
     const Problem *p = l->run->p;
     const DirectionKind *d = &directions[l->direction];
     if (d->runs_forward)
-        l->run->forward->launch(p, l->tensors, NULL);
+        l->run->forward->launch(p, l->tensors, l->run->rows[0].workspace);
     if (d->prepares)
         l->variant->prepare(p, l->tensors, l->workspace);
     if (d->launches)

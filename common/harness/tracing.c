@@ -10,7 +10,7 @@
 /* Records one launch of the variant and prints what it did to memory. Returns how many races and wrong formulas there are;
  * -1: it cannot run. */
 static int trace_variant(Run *run, const Variant *v) {
-    Row *row = &run->rows[0];
+    Row *row = &run->rows[1]; /* the first is the forward pass's */
     const Options *o = &run->options;
     const char *reason = variant_refuses(v, run->p);
     Traffic predicted[MAX_TRAFFIC];
@@ -19,7 +19,7 @@ static int trace_variant(Run *run, const Variant *v) {
         fprintf(stderr, "%s: not traced: %s\n", row->name, reason);
         return -1;
     }
-    row->workspace_count = v->plan ? v->plan(run->p, row->workspace) : 0;
+    plan_workspace(run, v, row);
     if (!alloc_outputs(run, row))
         cannot_run("%s: out of memory", row->name);
     trace_begin(o->roofline);

@@ -45,6 +45,15 @@ void set_outputs(Run *run, const Task *task) {
     }
 }
 
+void plan_workspace(const Run *run, const Variant *variant, Row *row) {
+    row->workspace_count = variant->plan ? variant->plan(run->p, row->workspace) : 0;
+    row->workspace_bytes = 0;
+    for (int i = 0; i < row->workspace_count; i++) {
+        row->workspace[i].pointer = NULL;
+        row->workspace_bytes += row->workspace[i].bytes;
+    }
+}
+
 int alloc_outputs(Run *run, Row *row) {
     int fits = 1;
     for (int i = 0; i < run->output_count; i++) {
@@ -59,8 +68,12 @@ int alloc_outputs(Run *run, Row *row) {
 void free_outputs(Run *run, Row *row) {
     for (int i = 0; i < run->output_count; i++)
         device_free(*run->outputs[i].device), *run->outputs[i].device = NULL;
+    free_workspace(row);
+}
+
+void free_workspace(Row *row) {
     for (int i = 0; i < row->workspace_count; i++)
-        device_free(row->workspace[i].pointer);
+        device_free(row->workspace[i].pointer), row->workspace[i].pointer = NULL;
 }
 
 /* ---- one row ---- */
@@ -140,7 +153,7 @@ void run_variant(Run *run, const Variant *variant, Role role) {
     row->role = role;
     row->direction = run->task->direction;
     row->peak_tflops = peak_tflops(run->report.device, p->dtype, variant->eight_bits);
-    row->tensor_bytes = device_allocated();
+    row->tensor_bytes = device_allocated() - (run->forward ? run->rows[0].workspace_bytes : 0);
     for (int i = 0; i < run->output_count; i++)
         row->tensor_bytes += run->outputs[i].bytes;
     const char *reason = variant_refuses(variant, p);
@@ -150,11 +163,7 @@ void run_variant(Run *run, const Variant *variant, Role role) {
         return;
     }
 
-    row->workspace_count = variant->plan ? variant->plan(p, row->workspace) : 0;
-    for (int i = 0; i < row->workspace_count; i++) {
-        row->workspace[i].pointer = NULL;
-        row->workspace_bytes += row->workspace[i].bytes;
-    }
+    plan_workspace(run, variant, row);
     Launch launch = {run, variant, &run->device, row->workspace, row->direction};
     if (alloc_outputs(run, row))
         run_and_time(run, &launch, row);
@@ -179,6 +188,8 @@ void run_part(Run *run, const Launch *launch, const Row *row, Direction directio
     part->comparison_count = part->validated = part->errors_known = part->spread_runs =
         0; /* the variant's own row says that */
     part->speed_ratio = 0;
+    if (directions[direction].runs_forward)
+        part->workspace_bytes += run->rows[0].workspace_bytes;
     snprintf(part->name, sizeof part->name, "%s/%s", run->stage->name, name);
     time_launch(&timed, part);
     part->gpu_bytes = bytes_moved(&timed);
