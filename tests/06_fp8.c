@@ -7,7 +7,7 @@
 #include "../common/harness/refuse.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/judge/prepared.h"
+#include "../common/harness/prepare.h"
 #include "../common/host/allocation.h"
 #include "../common/host/random.h"
 #include "tap.h"
@@ -356,8 +356,8 @@ static void test_tiny(const Variant *v) {
         device_synchronize();
         device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
         device_read(lse, e.t.lse, row_count(&e.p) * sizeof *lse);
-        compare_prepared(&e.p, v, e.lengths, e.t.key_lengths, &(HostTensors){in[0], in[1], in[2], NULL}, e.workspace, o, lse,
-                         REFERENCE_ORACLE, comparisons);
+        compare_preparation(&e.p, v, e.lengths, &(HostTensors){in[0], in[1], in[2], NULL}, e.workspace, o, lse,
+                            oracle_attention, comparisons);
         for (int i = 0; i < PREPARED_COMPARISONS; i++) {
             good = good && comparisons[i].ok;
             if (!comparisons[i].ok)

@@ -4,11 +4,11 @@
  * 00_naive's in the same dtype, and if LSE agrees on its own. A variant that prepares its inputs is held against the oracle of
  * those (prepared.h).
  */
+#include "../common/harness/prepare.h"
 #include "../common/judge/check.h"
 #include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"
 #include "../common/host/allocation.h"
-#include "../common/judge/prepared.h"
 #include "grid.h"
 
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     int prepares = variant_prepares(variant, &c->p), count = prepares ? PREPARED_COMPARISONS : 2, good = 1;
     double allowed = INFINITY;
     if (prepares)
-        compare_prepared(&c->p, variant, c->key_lengths, c->t.key_lengths, &c->host, workspace, c->got[0], c->got[1],
-                         REFERENCE_ORACLE, comparisons);
+        compare_preparation(&c->p, variant, c->key_lengths, &c->host, workspace, c->got[0], c->got[1], oracle_attention,
+                            comparisons);
     else
         compare(c, comparisons);
     if (variant == reference())

@@ -1,8 +1,9 @@
 /* prepared.c - tests of common/judge/prepared.h: the bounds on prepared inputs and on what is computed of them, from both sides,
- * against each kind of reference. The "variant" here is arrays on the host: what it prepared, and what it computed.
+ * against each kind of reference. Here they are arrays: what a variant prepared, and what it computed.
  */
 #include "../common/judge/prepared.h"
 #include "../common/device/device.h"
+#include "../common/harness/prepare.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
 #include "../common/host/allocation.h"
@@ -24,31 +25,12 @@ static const Problem problem = {.batch = BATCH,
                                 .causal = 1,
                                 .scale = 0.4f};
 static const int lengths[BATCH] = {3, 20}; /* rows of entry 0 see none, none, 1, 2 and 3 keys, of entry 1 16 to 20 */
-static int *device_lengths;
 
 /* fp32, so that what is stored is what was meant. */
 static float inputs[3][KV], prepared[3][KV]; /* Q, K, V; Q is shorter */
 static float o[QUERIES], lse[LSE_ROWS];
 static PreparedRounding rounding;
 static double want_o[QUERIES], want_lse[LSE_ROWS];
-
-static PreparedRounding prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
-    (void)workspace;
-    memcpy(q, prepared[0], query_elements(p) * sizeof *q);
-    memcpy(k, prepared[1], key_elements(p) * sizeof *k);
-    memcpy(v, prepared[2], key_elements(p) * sizeof *v);
-    return rounding;
-}
-static PreparedRounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
-    float *as_given = host_alloc(query_elements(p), sizeof *as_given);
-    memcpy(as_given, q, query_elements(p) * sizeof *q);
-    prepared_values(p, workspace, q, k, v);
-    memcpy(q, as_given, query_elements(p) * sizeof *q);
-    free(as_given);
-    return rounding;
-}
-static const Variant variant = {.name = "test", .prepared_values = prepared_values},
-                     variant_of_kv = {.name = "test", .prepared_values = leaves_q};
 
 /* Inputs that are exact, and what is right for them. */
 static void reset(void) {
@@ -70,11 +52,12 @@ static void reset(void) {
 }
 
 static Comparison comparisons[PREPARED_COMPARISONS];
-static int compare_variant(const Variant *v, ReferenceKind kind) {
+static int compare(Attention *attention) {
     HostTensors given = {inputs[0], inputs[1], inputs[2], NULL};
-    return compare_prepared(&problem, v, lengths, device_lengths, &given, NULL, o, lse, kind, comparisons);
+    static float q[KV], k[KV], v[KV]; /* V is squared */
+    memcpy(q, prepared[0], sizeof q), memcpy(k, prepared[1], sizeof k), memcpy(v, prepared[2], sizeof v);
+    return compare_prepared(&problem, lengths, &given, &(HostTensors){q, k, v, NULL}, rounding, o, lse, attention, comparisons);
 }
-static int compare(ReferenceKind kind) { return compare_variant(&variant, kind); }
 
 /* Which comparisons are not ok, as bits. */
 static int bad(void) {
@@ -151,6 +134,13 @@ static double allowed_input(int tensor, int row, int d) {
     return scale * fmax(rounding.input_half_step, rounding.input_roundoff * power) + noise;
 }
 
+static PreparedRounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    (void)p, (void)workspace, (void)q;
+    memcpy(k, prepared[1], sizeof prepared[1]);
+    memcpy(v, prepared[2], sizeof prepared[2]);
+    return rounding;
+}
+
 static void test_prepared(void) {
     static const char *names[] = {"prepared Q", "prepared K", "prepared V"};
     const int first[3][4] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, last[3][4] = {{1, 1, 4}, {1, 0, 19}, {1, 0, 19}};
@@ -190,7 +180,7 @@ static void test_prepared(void) {
                                                                                 : allowed_input(tensor, row, d));
                             prepared[tensor][row * D + d] = (float)(inputs[tensor][row * D + d] + error);
                         }
-                        compare(REFERENCE_SAMPLES);
+                        compare(NULL);
                         const Comparison *c = &comparisons[which];
                         good = good && c->ok == !outside && (!outside || c->row == at[2]) &&
                                (whole || c->bad == (size_t)outside) && !strcmp(c->tensor, names[tensor]) &&
@@ -203,18 +193,18 @@ static void test_prepared(void) {
             }
             reset();
             prepared[tensor][row * D + column] = NAN;
-            compare(REFERENCE_SAMPLES);
+            compare(NULL);
             ok(!comparisons[which].ok && is_at(&comparisons[which], at[0], at[1], at[2], column) &&
                    isnan(comparisons[which].got),
                "%s: NaN", names[tensor]);
         }
     reset();
     prepared[1][3 * D] = prepared[2][3 * D] = prepared[1][19 * D] = prepared[2][19 * D + 7] = NAN;
-    compare(REFERENCE_SAMPLES);
+    compare(NULL);
     ok(comparisons[PREPARED_K].ok && comparisons[PREPARED_V].ok, "keys that do not exist are not looked at");
     reset();
-    prepared[0][0] = NAN;
-    compare_variant(&variant_of_kv, REFERENCE_SAMPLES);
+    compare_preparation(&problem, &(Variant){.prepared_values = leaves_q}, lengths,
+                        &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, NULL, o, lse, NULL, comparisons);
     ok(!bad(), "a variant may leave Q as it is");
 }
 
@@ -244,7 +234,7 @@ static void test_mistakes(void) {
         rounding = e4m3;
         round_rows(1, mistake == 2 ? 2 : 1, mistake == 3);
         round_rows(2, mistake == 1 ? 1 : 2, 0);
-        compare(REFERENCE_SAMPLES);
+        compare(NULL);
         ok(comparisons[PREPARED_V].ok == (mistake != 1) && comparisons[PREPARED_K].ok == (mistake < 2), "%s",
            (const char *[]){"K and V in e4m3", "V with K's scale", "K with V's", "K without its mean"}[mistake]);
     }
@@ -252,15 +242,15 @@ static void test_mistakes(void) {
     rounding = e4m3;
     round_rows(1, 1, 1);
     rounding.has_mean = 1;
-    compare(REFERENCE_SAMPLES);
+    compare(NULL);
     ok(comparisons[PREPARED_K].ok, "as it should be");
     reset();
     rounding = e4m3;
     memset(inputs[2], 0, sizeof inputs[2]), memset(prepared[2], 0, sizeof prepared[2]);
-    compare(REFERENCE_SAMPLES);
+    compare(NULL);
     int zeros_are_right = comparisons[PREPARED_V].ok;
     prepared[2][0] = 1e-30f;
-    compare(REFERENCE_SAMPLES);
+    compare(NULL);
     ok(zeros_are_right && !comparisons[PREPARED_V].ok, "zeros, which have no scale, stay zeros");
 }
 
@@ -295,7 +285,7 @@ static double allowed_in(int row) {
            8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS) * largest_v;
 }
 
-static void test_result(ReferenceKind kind, const char *name) {
+static void test_result(Attention *kind, const char *name) {
     reset();
     rounding = (PreparedRounding){.sum_roundoff = 0x1p-24};
     ok(compare(kind) && !bad() && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
@@ -388,25 +378,15 @@ static void test_result(ReferenceKind kind, const char *name) {
 }
 
 /* Scores of 00_naive that no memory holds: 1 TiB. */
-static PreparedRounding zeros(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
-    (void)workspace, (void)q, (void)k, (void)v, (void)p;
-    return (PreparedRounding){0};
-}
 static void test_too_large(void) {
-    const Problem p = {.batch = 1,
-                       .heads = 1,
-                       .kv_heads = 1,
-                       .seqlen_q = 1 << 19,
-                       .seqlen_k = 1 << 19,
-                       .head_dim = 1,
-                       .dtype = DTYPE_FP16,
-                       .scale = 1};
-    const Variant large = {.name = "test", .prepared_values = zeros};
+    const Problem p = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1 << 19, .seqlen_k = 1 << 19, .head_dim = 1,
+                       .dtype = DTYPE_FP32, .scale = 1};
     size_t before = device_allocated();
-    void *zero = host_alloc(query_elements(&p), sizeof(float));
+    float *zero = host_alloc(query_elements(&p), sizeof(float));
     HostTensors given = {zero, zero, zero, NULL};
-    ok(!compare_prepared(&p, &large, NULL, NULL, &given, NULL, zero, zero, REFERENCE_NAIVE, comparisons),
-       "00_naive may need too much memory");
+    ok(!naive_attention(&p, NULL, &given, zero, zero), "00_naive may need too much memory");
+    ok(!compare_prepared(&p, NULL, &given, &given, (PreparedRounding){0}, zero, zero, naive_attention, comparisons),
+       "and then nothing is compared with it");
     ok(device_allocated() == before, "and gives back what there was");
     free(zero);
 }
@@ -415,35 +395,29 @@ static void test_too_large(void) {
 static void test_unsampled(void) {
     const Problem p = {
         .batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 200, .seqlen_k = 1, .head_dim = 1, .dtype = DTYPE_FP32};
-    const Variant large = {.name = "test", .prepared_values = zeros};
+    static Attention *const attentions[] = {NULL, oracle_attention, naive_attention};
     float *all = host_alloc(200, sizeof *all); /* Q = K = V = 0 */
     HostTensors given = {all, all, all, NULL};
     float *result = host_alloc(200, sizeof *result);
     result[2] = 1;
-    ok(compare_prepared(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_SAMPLES, comparisons) && !bad(),
-       "samples look at some rows");
-    ok(compare_prepared(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_ORACLE, comparisons) &&
-           bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == 2,
-       "the oracle at all");
-    ok(compare_prepared(&p, &large, NULL, NULL, &given, NULL, result, all, REFERENCE_NAIVE, comparisons) &&
-           bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == 2,
-       "and 00_naive");
+    for (int i = 0; i < 3; i++) {
+        compare_prepared(&p, NULL, &given, &given, (PreparedRounding){0}, result, all, attentions[i], comparisons);
+        ok(i ? bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == 2 : !bad(), "%s",
+           (const char *[]){"samples look at some rows", "the oracle at all", "and 00_naive"}[i]);
+    }
     free(all), free(result);
 }
 
 int main(void) {
-    device_lengths = device_alloc(sizeof lengths, "key lengths");
-    device_write(device_lengths, lengths, sizeof lengths);
     test_prepares();
     test_prepared();
     test_mistakes();
-    test_result(REFERENCE_ORACLE, "oracle");
-    test_result(REFERENCE_SAMPLES, "samples");
-    test_result(REFERENCE_NAIVE, "00_naive");
+    test_result(oracle_attention, "oracle");
+    test_result(NULL, "samples");
+    test_result(naive_attention, "00_naive");
     ok(met[0] && met[1], "rows of few keys, which one number rules, and others are among them");
     test_too_large();
     test_unsampled();
-    ok(device_allocated() == sizeof lengths, "nothing is left on the device");
-    device_free(device_lengths);
+    ok(device_allocated() == 0, "nothing is left on the device");
     return tap_done();
 }

@@ -5,8 +5,8 @@
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/parallel.h"
-#include "../judge/prepared.h"
 #include "../judge/samples.h"
+#include "prepare.h"
 #include "refuse.h"
 #include "task.h"
 
@@ -24,7 +24,7 @@ static double sample_bytes(const Options *o) {
            8;
 }
 
-/* prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one
+/* judge/prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one
  * buffer of the variant's workspace at a time. */
 static double prepared_bytes(const Options *o) {
     const Problem *p = &o->problem;

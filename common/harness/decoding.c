@@ -5,7 +5,7 @@
  * recorded as a CUDA graph, and the graph is replayed. --warm: always the same copy.
  */
 #include "../host/allocation.h"
-#include "../judge/prepared.h"
+#include "prepare.h"
 #include "run.h"
 
 #include <stdlib.h>

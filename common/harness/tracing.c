@@ -1,8 +1,8 @@
 /* tracing.c - the program with --trace: one launch of each variant, and what it did to memory. See ../trace/trace.h. */
 #ifdef TRACE
 #include "../host/errors.h"
-#include "../judge/prepared.h"
 #include "../trace/trace.h"
+#include "prepare.h"
 #include "run.h"
 
 #include <stdio.h>

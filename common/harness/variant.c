@@ -3,8 +3,8 @@
  */
 #include "../host/allocation.h"
 #include "../host/errors.h"
-#include "../judge/prepared.h"
 #include "peak.h"
+#include "prepare.h"
 #include "run.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* prepared.c - see prepared.h. */
 #include "prepared.h"
 
-#include "../device/device.h"
 #include "../host/allocation.h"
 #include "oracle.h"
 #include "rows.h"
@@ -10,16 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-int variant_prepares(const Variant *v, const Problem *p) { return v->prepare && (!v->prepares || v->prepares(p)); }
-
 /* ---- the prepared inputs ---- */
 
-/* The prepared inputs, and the problem they are the inputs of: fp32, since a scaled 8-bit number fits no 16-bit format. */
+/* They, and the problem they are the inputs of: fp32, since a scaled 8-bit number fits no 16-bit format. */
 typedef struct {
     Problem p;
     PreparedRounding rounding;
     float *q, *k, *v;
-    double score_size; /* of the prepared inputs, see check.h */
+    double score_size, largest_v; /* of the prepared inputs; see check.h */
 } Prepared;
 
 /* The largest element's part of the length of got - want; 1 if there is no such length. */
@@ -108,25 +105,6 @@ static Comparison compare_inputs(const char *tensor, const Preparation *x) {
     return compare_rows(tensor, INFINITY, (size_t)x->p->batch * x->heads, compare_matrices, x);
 }
 
-static Prepared read_prepared(const Problem *p, const Variant *variant, const HostTensors *inputs, const Buffer *workspace) {
-    Prepared x = {.p = *p};
-    x.p.dtype = DTYPE_FP32;
-    x.q = host_alloc(query_elements(p), sizeof *x.q);
-    x.k = host_alloc(key_elements(p), sizeof *x.k);
-    x.v = host_alloc(key_elements(p), sizeof *x.v);
-    for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
-        x.q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
-    x.rounding = variant->prepared_values(p, workspace, x.q, x.k, x.v);
-    x.score_size = score_size(&x.p, x.q, x.k);
-    return x;
-}
-
-static void free_prepared(Prepared *x) {
-    free(x->q);
-    free(x->k);
-    free(x->v);
-}
-
 /* ---- the reference ---- */
 
 /* Attention of the prepared inputs, and how strongly the errors of single P_j can add up: with random signs the standard
@@ -165,41 +143,17 @@ static void square(float *values, size_t count) {
         values[i] *= values[i];
 }
 
-/* 00_naive in fp32. Returns 0 if it does not fit. */
-static int naive_reference(Prepared *x, const int *device_lengths, Reference *r) {
+/* Returns 0 if it does not fit. */
+static int whole_reference(Prepared *x, const int *key_lengths, Attention *attention, Reference *r) {
     const Problem *p = &x->p;
-    size_t query_bytes = 4 * query_elements(p), key_bytes = 4 * key_elements(p), row_bytes = 4 * row_count(p);
-    size_t bytes[5] = {query_bytes, key_bytes, key_bytes, query_bytes, row_bytes};
-    void *device[5];
-    Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
-    int buffers = naive_variant.plan(p, workspace), fits = 1;
-    for (int i = 0; i < 5; i++)
-        fits &= (device[i] = device_alloc(bytes[i], "the reference's tensors")) != NULL;
-    for (int i = 0; i < buffers; i++)
-        fits &= (workspace[i].pointer = device_alloc(workspace[i].bytes, workspace[i].purpose)) != NULL;
-    if (fits) {
-        Tensors t = {
-            .q = device[0], .k = device[1], .v = device[2], .o = device[3], .lse = device[4], .key_lengths = device_lengths};
-        Problem twice = *p;
-        twice.scale *= 2;
-        *r = new_reference(row_count(p), p->head_dim);
-        device_write(device[0], x->q, query_bytes);
-        device_write(device[1], x->k, key_bytes);
-        for (int squares = 0; squares < 2; squares++) {
-            if (squares)
-                square(x->v, key_elements(p));
-            device_write(device[2], x->v, key_bytes);
-            naive_variant.launch(squares ? &twice : p, &t, workspace);
-            device_synchronize();
-            device_read(squares ? r->squares : r->o, device[3], query_bytes);
-            device_read(squares ? r->squares_lse : r->lse, device[4], row_bytes);
-        }
-    }
-    for (int i = 0; i < 5; i++)
-        device_free(device[i]);
-    for (int i = 0; i < buffers; i++)
-        device_free(workspace[i].pointer);
-    return fits;
+    HostTensors inputs = {x->q, x->k, x->v, NULL};
+    Problem twice = *p;
+    twice.scale *= 2;
+    *r = new_reference(row_count(p), p->head_dim);
+    if (!attention(p, key_lengths, &inputs, r->o, r->lse))
+        return 0;
+    square(x->v, key_elements(p));
+    return attention(&twice, key_lengths, &inputs, r->squares, r->squares_lse);
 }
 
 /* The oracle in sampled rows. */
@@ -227,30 +181,18 @@ static void sampled_reference(Prepared *x, const int *key_lengths, Reference *r)
     }
 }
 
-/* The oracle everywhere. */
-static void oracle_reference(Prepared *x, const int *key_lengths, Reference *r) {
-    const Problem *p = &x->p;
+int oracle_attention(const Problem *p, const int *key_lengths, const HostTensors *inputs, float *o, float *lse) {
     size_t queries = query_elements(p), keys = key_elements(p), rows = row_count(p);
-    Problem twice = *p;
-    twice.scale *= 2;
-    *r = new_reference(rows, p->head_dim);
-    double *q = to_doubles(DTYPE_FP32, x->q, 0, queries), *k = to_doubles(DTYPE_FP32, x->k, 0, keys),
-           *o = host_alloc(queries, sizeof *o), *lse = host_alloc(rows, sizeof *lse);
-    for (int squares = 0; squares < 2; squares++) {
-        if (squares)
-            square(x->v, keys);
-        double *v = to_doubles(DTYPE_FP32, x->v, 0, keys);
-        oracle_forward(squares ? &twice : p, key_lengths, q, k, v, o, lse);
-        free(v);
-        for (size_t i = 0; i < queries; i++)
-            (squares ? r->squares : r->o)[i] = (float)o[i];
-        for (size_t i = 0; i < rows; i++)
-            (squares ? r->squares_lse : r->lse)[i] = (float)lse[i];
-    }
-    free(q);
-    free(k);
-    free(o);
-    free(lse);
+    double *q = to_doubles(DTYPE_FP32, inputs->q, 0, queries), *k = to_doubles(DTYPE_FP32, inputs->k, 0, keys),
+           *v = to_doubles(DTYPE_FP32, inputs->v, 0, keys), *o64 = host_alloc(queries, sizeof *o64),
+           *lse64 = host_alloc(rows, sizeof *lse64);
+    oracle_forward(p, key_lengths, q, k, v, o64, lse64);
+    for (size_t i = 0; i < queries; i++)
+        o[i] = (float)o64[i];
+    for (size_t i = 0; i < rows; i++)
+        lse[i] = (float)lse64[i];
+    free(q), free(k), free(v), free(o64), free(lse64);
+    return 1;
 }
 
 /* ---- the result ---- */
@@ -274,21 +216,20 @@ static double score_allowance(const Prepared *x) {
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
  * p_step sqrt(keys) largest |v|
  *              P_j too small for the format's normal numbers is off by up to half its smallest step. */
-static double result_allowance(const Prepared *x, Dtype dtype, const double *want, double lse, double spread,
-                               double largest_v) {
+static double result_allowance(const Prepared *x, Dtype dtype, const double *want, double lse, double spread) {
     const PreparedRounding *r = &x->rounding;
     double largest = largest_of(want, x->p.head_dim);
     double base = output_allowance(dtype, want, x->p.head_dim, x->p.seqlen_k, lse, x->score_size);
     if (lse == -INFINITY)
         return base;
     double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score_allowance(x));
-    double most = (r->p_roundoff + 2 * score_allowance(x)) * largest_v;
+    double most = (r->p_roundoff + 2 * score_allowance(x)) * x->largest_v;
     return base + (likely < most ? likely : most) + 8 * r->sum_roundoff * (largest + 7 * spread) +
-           r->p_step * sqrt(x->p.seqlen_k) * largest_v;
+           r->p_step * sqrt(x->p.seqlen_k) * x->largest_v;
 }
 
-static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, double largest_v, const void *o,
-                           const float *lse, Comparison *c_o, Comparison *c_lse) {
+static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, const void *o, const float *lse,
+                           Comparison *c_o, Comparison *c_lse) {
     const Problem *p = &x->p;
     int columns = p->head_dim;
     double *want = host_alloc((size_t)columns, sizeof *want), *got = host_alloc((size_t)columns, sizeof *got);
@@ -307,7 +248,7 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
             double square = r->squares[element] * from_squares;
             largest_square = worse(square, largest_square);
         }
-        double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square), largest_v);
+        double allowed = result_allowance(x, dtype, want, want_lse, sqrt(largest_square));
         compare_row(c_o, index.batch, index.head, index.row, got, want, columns, allowed);
         Comparison alone = comparison_start("O");
         compare_row(&alone, index.batch, index.head, index.row, want, want, columns, allowed);
@@ -323,15 +264,16 @@ static void compare_result(const Prepared *x, const Reference *r, Dtype dtype, d
     free(got);
 }
 
-int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
-                     const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
+int compare_prepared(const Problem *p, const int *key_lengths, const HostTensors *inputs, const HostTensors *prepared,
+                     PreparedRounding rounding, const void *o, const float *lse, Attention *attention,
                      Comparison comparisons[PREPARED_COMPARISONS]) {
-    Prepared x = read_prepared(p, variant, inputs, workspace);
-    Reference reference = {0};
-    double largest_v = 0;
-    for (size_t i = 0; i < key_elements(p); i++)
-        largest_v = fabs(x.v[i]) > largest_v ? fabs(x.v[i]) : largest_v;
+    Prepared x = {.p = *p, .rounding = rounding, .q = prepared->q, .k = prepared->k, .v = prepared->v};
     const PreparedRounding *r = &x.rounding;
+    Reference reference = {0};
+    x.p.dtype = DTYPE_FP32;
+    x.score_size = score_size(&x.p, x.q, x.k);
+    for (size_t i = 0; i < key_elements(p); i++)
+        x.largest_v = fabs(x.v[i]) > x.largest_v ? fabs(x.v[i]) : x.largest_v;
     comparisons[PREPARED_Q] = compare_inputs(
         "prepared Q", &(Preparation){p, r, inputs->q, x.q, NULL, p->heads, p->seqlen_q, r->q_block, r->is_rotated, 0});
     comparisons[PREPARED_K] =
@@ -339,17 +281,13 @@ int compare_prepared(const Problem *p, const Variant *variant, const int *key_le
                                                     r->is_rotated, r->has_mean});
     comparisons[PREPARED_V] = compare_inputs(
         "prepared V", &(Preparation){p, r, inputs->v, x.v, key_lengths, p->kv_heads, p->seqlen_k, r->k_block, 0, 0});
-    int fits = 1; /* the references square x.v as they go: it is not needed after them */
-    if (kind == REFERENCE_NAIVE)
-        fits = naive_reference(&x, device_lengths, &reference);
-    else if (kind == REFERENCE_ORACLE)
-        oracle_reference(&x, key_lengths, &reference);
+    int fits = 1; /* the reference squares x.v as it goes: it is not needed after it */
+    if (attention)
+        fits = whole_reference(&x, key_lengths, attention, &reference);
     else
         sampled_reference(&x, key_lengths, &reference);
-    if (fits) {
-        compare_result(&x, &reference, p->dtype, largest_v, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
-        free_reference(&reference);
-    }
-    free_prepared(&x);
+    if (fits)
+        compare_result(&x, &reference, p->dtype, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
+    free_reference(&reference);
     return fits;
 }

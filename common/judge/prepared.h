@@ -18,18 +18,16 @@ extern "C" {
 
 enum { PREPARED_O, PREPARED_LSE, PREPARED_Q, PREPARED_K, PREPARED_V, PREPARED_COMPARISONS };
 
-/* Where the reference comes from: 00_naive on the device, in fp32; the oracle, everywhere or in sampled rows. */
-typedef enum { REFERENCE_NAIVE, REFERENCE_ORACLE, REFERENCE_SAMPLES } ReferenceKind;
+/* Fills in O and LSE, fp32 on the host, of attention of fp32 inputs. Returns 0 if it does not fit into memory. */
+typedef int Attention(const Problem *p, const int *key_lengths, const HostTensors *inputs, float *o, float *lse);
+Attention oracle_attention; /* in fp64 */
 
-/* Compares what `variant` left in o and lse (host) after it had prepared `inputs` into `workspace` (device). key_lengths: on
- * the host, device_lengths on the device, or both NULL. Fills in all of `comparisons`. Returns 0 if `kind` does not fit into
- * memory; O and LSE are not filled in then. */
-int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const int *device_lengths,
-                     const HostTensors *inputs, const Buffer *workspace, const void *o, const float *lse, ReferenceKind kind,
+/* Compares what a variant left in o and lse after it had prepared `inputs` as `rounding` says. `prepared`: Q, K and V of
+ * prepared_values, in fp32; V is squared on the way. `attention` makes the reference; NULL: the oracle in sampled rows. All on the host.
+ * Fills in all of `comparisons`. Returns 0 if `attention` did; O and LSE are not filled in then. */
+int compare_prepared(const Problem *p, const int *key_lengths, const HostTensors *inputs, const HostTensors *prepared,
+                     PreparedRounding rounding, const void *o, const float *lse, Attention *attention,
                      Comparison comparisons[PREPARED_COMPARISONS]);
-
-/* Whether the variant prepares its inputs for this problem. */
-int variant_prepares(const Variant *variant, const Problem *p);
 
 #ifdef __cplusplus
 }
