@@ -13,7 +13,6 @@ use File::Temp qw(tempdir);
 use Test::More;
 our @EXPORT = qw(run of_the_host stages new_stages kind_of in_read_only);
 
-$ENV{LC_ALL} = 'C.UTF-8'; # what programs print holds · and × then
 my $scratch = tempdir(CLEANUP => 1);
 
 sub run {

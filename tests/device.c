@@ -125,7 +125,7 @@ static void test_properties(void) {
     if (file)
         fclose(file);
     ok(strcmp(p->name, *name ? name : "CPU") == 0, "its name is the processor's: %s", p->name);
-    snprintf(platform, sizeof platform, "CPU device · %d core%s", p->sm_count, p->sm_count > 1 ? "s" : "");
+    snprintf(platform, sizeof platform, "CPU device, %d core%s", p->sm_count, p->sm_count > 1 ? "s" : "");
     ok(strcmp(p->platform, platform) == 0 && p->capability == 80 && p->has_hopper && p->clock_mhz == 0, "%s", p->platform);
 }
 

@@ -19,8 +19,8 @@ my $run = run('01_tiled', @small, '--causal', '--lengths', '56,17');
 is($run->{code}, 0, 'all variants agree: exit code 0') or diag($run->{out}, $run->{err});
 is($run->{err}, '', 'no progress where stderr is not a terminal');
 my @lines = split /\n/, $run->{out};
-like($lines[0], qr/^device   \S.* · \S/, 'the device');
-is($lines[1], 'problem  forward · batch 2 · heads 2/2 · seqlen 40×56 · head_dim 64 · fp16 · causal · key lengths 56,17', 'the problem');
+like($lines[0], qr/^device   \S.*, \S/, 'the device');
+is($lines[1], 'problem  forward, batch 2, heads 2/2, seqlen 40x56, head_dim 64, fp16, causal, key lengths 56,17', 'the problem');
 my $on_gpu = ($ENV{TEST_DEVICE} // 'cpu') eq 'cuda';
 is(splice(@lines, 2, 1), "times    are the simulator's: they say nothing about a GPU, not even which variant is faster", 'whose times these are') if !$on_gpu;
 like($lines[2], $on_gpu ? qr/^variant +latency +min +TFLOP\/s +of peak +tensors \+ workspace +vs naive +error \/ allowed$/
@@ -28,9 +28,9 @@ like($lines[2], $on_gpu ? qr/^variant +latency +min +TFLOP\/s +of peak +tensors 
 for my $i (0 .. 2) {
     my $number = qr/\d+(\.\d+)?/;
     my $bytes = qr/$number [KMG]iB/;
-    like($lines[3 + $i], $on_gpu ? qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +(?:-|$number%) +$bytes \+ $bytes +$number× +\S+ \/ \S+$/
+    like($lines[3 + $i], $on_gpu ? qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +(?:-|$number%) +$bytes \+ $bytes +${number}x +\S+ \/ \S+$/
         : qr/^\Q$variants[$i]\E +$number [um]s +$bytes +$number +$bytes \+ $bytes +\S+ \/ \S+$/, "the row of $variants[$i]");
-    is(length $lines[3 + $i], length $lines[2], 'ends where the titles end, though × is two bytes');
+    is(length $lines[3 + $i], length $lines[2], 'ends where the titles end');
     like($lines[6 + $i + !$on_gpu], qr/^workspace  \Q$variants[$i]\E: S $bytes, P $bytes$/, 'its workspace by purpose');
 }
 is($lines[-1], 'PASS  2 variants agree with 00_naive', 'the verdict');
@@ -131,14 +131,14 @@ for (@csv) {
 my ($one) = map { decode_json($_) } run('02_online_softmax', qw(--batch 1 --heads 2 --seqlen 300 --head-dim 64 --lengths 1 --variant online --json --iters 1 --no-validate))->{out};
 ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-6, '--lengths 1: FLOPs of one key a query');
 
-# ---- a folder whose name is no text
+# ---- a folder with an odd name
 SKIP: {
-    my $folder = tempdir(CLEANUP => 1) . "/\t\xff";
+    my $folder = tempdir(CLEANUP => 1) . "/\t\xc3\xa9\"";
     mkdir $folder or skip 'a file system that takes no such name', 2;
     save_npy("$folder/$_.npy", 8) for 'q', 'k', 'v';
     my $line = run('01_tiled', '--load', $folder, '--json', '--iters', 1, '--variant', 'fma', '--no-validate')->{out};
     my $row = eval { JSON::PP->new->decode($line) };
-    like($row->{inputs} // $@, qr{/\t\x{fffd}\z}, 'JSON: a tab and a byte that is no UTF-8');
+    like($row->{inputs} // $@, qr{/\t\x{e9}"\z}, 'JSON: a tab, an accent and a quote');
     is($row->{seed}, undef, 'JSON: what is loaded has no seed');
 }
 
@@ -150,7 +150,7 @@ is($run->{code}, 0, 'several problems: exit code 0') or diag($run->{out}, $run->
 my @tables = split /\n\n/, $run->{out};
 is(pop @tables, "4 problems: 4 good, 0 bad, 0 not run or not checked\n", 'and a line about all of them');
 is(scalar @tables, 4, 'a table for each');
-like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2 .* $words[$_][1]\n(\w.*\n){7,9}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
+like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2, .* $words[$_][1]\n(\w.*\n){7,9}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
 my @same = grep { !/latency|_ms|tflops|gbps|percent/ } @fields;
 my @together = json_rows(@axes);
 for my $i (0 .. 3) {

@@ -71,7 +71,7 @@ static void add(Names to, const char *name) {
 }
 
 static void problem_of(const Line *row, char problem[256]) {
-    snprintf(problem, 256, "batch %s · heads %s/%s · seqlen %s×%s · head_dim %s · %s · %s", text(row, "batch"),
+    snprintf(problem, 256, "batch %s, heads %s/%s, seqlen %sx%s, head_dim %s, %s, %s", text(row, "batch"),
              text(row, "heads"), text(row, "kv_heads"), text(row, "seqlen_q"), text(row, "seqlen_k"), text(row, "head_dim"),
              text(row, "dtype"), is(row, "causal", "true") ? "causal" : "full");
 }
@@ -109,11 +109,11 @@ static const int CPU_WIDTHS[TITLES] = {-30, -9, 9, 11, 10, 19, 17};
 static int is_simulated(const Line *row) { return !is_known(row, "cuda"); }
 
 static void print_cells(const int widths[TITLES], const char *const cells[TITLES]) {
-    int is_long = display_width(*cells) > abs(*widths); /* then it has a line to itself */
+    int is_long = (int)strlen(*cells) > abs(*widths); /* then it has a line to itself */
     if (is_long)
         print_text("%s\n%*s", *cells, abs(*widths), "");
     for (int i = is_long; i < TITLES && cells[i]; i++) {
-        int padding = abs(widths[i]) - display_width(cells[i]);
+        int padding = abs(widths[i]) - (int)strlen(cells[i]);
         padding = padding < 0 ? 0 : padding;
         print_text("%s%*s%s%*s", i ? " " : "", widths[i] < 0 ? 0 : padding, "", cells[i], widths[i] < 0 ? padding : 0, "");
     }
@@ -123,7 +123,7 @@ static void print_cells(const int widths[TITLES], const char *const cells[TITLES
 static void print_heading(const char *problem, const Line *row) {
     int simulated = is_simulated(row);
     if (!device_known) {
-        print_text("device   %s%s%s · commit %s\n", text(row, "device"), simulated ? "" : " · CUDA ", text(row, "cuda"),
+        print_text("device   %s%s%s, commit %s\n", text(row, "device"), simulated ? "" : ", CUDA ", text(row, "cuda"),
                    text(row, "commit"));
         if (simulated)
             print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n");
@@ -170,7 +170,7 @@ static void print_row(const Line *row, const char *problem) {
         print_known(of_peak, row, "percent_of_peak", "%");
         print_known(gbps, row, "gbps", "");
         if (naive && naive->latency_ms > 0)
-            print_number(ratio, naive->latency_ms / number(row, "latency_ms"), "×");
+            print_number(ratio, naive->latency_ms / number(row, "latency_ms"), "x");
         print_cells(GPU_WIDTHS, (const char *[]){variant, direction, latency, tflops, of_peak, gbps, memory, ratio, error});
     }
 }
@@ -197,7 +197,7 @@ static void print_stage(const char *stage, Command run) {
         const char *passes = backward ? "forward and backward" : "forward", *variant = text(row, "variant");
         char problem[256], this[sizeof section];
         problem_of(row, problem);
-        snprintf(this, sizeof this, "%s · %s", passes, problem);
+        snprintf(this, sizeof this, "%s, %s", passes, problem);
         if (strcmp(this, section) != 0)
             print_heading(this, row);
         strcpy(section, this);

@@ -16,7 +16,7 @@ extern "C" {
 
 typedef struct {
     char name[128];      /* "NVIDIA H200", or the CPU's own name */
-    char platform[64];   /* "sm_90 · 132 SMs · CUDA 13.0", or "CPU device · 2 cores" */
+    char platform[64];   /* "sm_90, 132 SMs, CUDA 13.0", or "CPU device, 2 cores" */
     int is_cpu;          /* the harness asks: default shape, timing, budget; and 06_fp8: how exactly tensor cores add up */
     int capability;      /* compute capability x 10 the kernels may count on: the lower of chip and compiled code */
     int chip;            /* compute capability x 10 of the chip itself; 0: no GPU */

@@ -64,7 +64,7 @@ const DeviceProperties *device_properties(void) {
         properties.shared_bytes = simt_shared_bytes();
         properties.memory_bytes = memory_for_device();
         properties.has_hopper = properties.shared_bytes == SIMT_SHARED_LIMIT; /* of wgmma and TMA, too: hopper_cpu.h */
-        snprintf(properties.platform, sizeof properties.platform, "CPU device · %d core%s", properties.sm_count,
+        snprintf(properties.platform, sizeof properties.platform, "CPU device, %d core%s", properties.sm_count,
                  properties.sm_count == 1 ? "" : "s");
     }
     return &properties;

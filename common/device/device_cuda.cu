@@ -92,7 +92,7 @@ static void open_device(void) {
     char compiled[32] = "";
     if (p.capability < capability)
         snprintf(compiled, sizeof compiled, " (code for sm_%d)", p.capability);
-    snprintf(p.platform, sizeof p.platform, "sm_%d%s · %d SMs · CUDA %s", capability, compiled, chip.multiProcessorCount,
+    snprintf(p.platform, sizeof p.platform, "sm_%d%s, %d SMs, CUDA %s", capability, compiled, chip.multiProcessorCount,
              p.cuda_version);
     p.chip = capability;
     p.sm_count = chip.multiProcessorCount;

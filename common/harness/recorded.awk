@@ -15,7 +15,7 @@ END {
             heads = heads "/" cell[i, "kv_heads"]
         keys = cell[i, "seqlen_k"]
         if (keys != cell[i, "seqlen_q"])
-            keys = cell[i, "seqlen_q"] "×" keys
+            keys = cell[i, "seqlen_q"] "x" keys
         if (index(variant, stage) == 1 && cell[i, "direction"] ~ /^(forward|backward)$/)
             printf "    {\"%s\", \"%s\", \"%s\", \"batch %s, %s heads, %s\", %s},\n", stage, variant, name, cell[i, "batch"], heads, keys, cell[i, "latency_ms"]
     }

@@ -1,8 +1,6 @@
 /* records.c - CSV and JSON rows: the same fields in both. See records.h. */
 #include "records.h"
 
-#include "../host/text.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,23 +36,16 @@ static void put_number(Line *line, const char *name, double value, int known) {
     put_word(line, name, word);
 }
 
-/* In JSON a control character becomes \u00xx, and a byte that is no UTF-8 \ufffd, the sign for just that. In CSV a quote inside a
- * string comes twice. */
+/* In CSV a quote inside a string comes twice; in JSON a control character becomes \u00xx. */
 static void put_string(const char *text, Format format) {
     putchar('"');
-    for (int length; *text; text += length) {
-        length = format == FORMAT_JSON ? utf8_length(text) : 1;
-        if (*text == '"')
-            putchar(format == FORMAT_CSV ? '"' : '\\');
-        if (*text == '\\' && format == FORMAT_JSON)
-            putchar('\\');
-        if (!length)
-            printf("\\ufffd"), length = 1;
-        else if (format == FORMAT_JSON && (unsigned char)*text < ' ')
+    for (; *text; text++)
+        if (format == FORMAT_CSV)
+            printf(*text == '"' ? "\"\"" : "%c", *text);
+        else if ((unsigned char)*text < ' ')
             printf("\\u%04x", *text);
         else
-            printf("%.*s", length, text);
-    }
+            printf(*text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
     putchar('"');
 }
 

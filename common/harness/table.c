@@ -83,10 +83,10 @@ static int name_width(const Report *r) {
 
 /* Names to the left, numbers to the right. What a long name takes too much comes from the gaps behind it. */
 static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
-    int room = name_width(r) - display_width(cells[VARIANT]), too_much = room < 0 ? -room : 0;
+    int room = name_width(r) - (int)strlen(cells[VARIANT]), too_much = room < 0 ? -room : 0;
     print_text("%s%*s", cells[VARIANT], room < 0 ? 0 : room, "");
     for (int i = VARIANT + 1; i < COLUMN_COUNT; i++) {
-        int padding = COLUMNS[i].width - display_width(cells[i]);
+        int padding = COLUMNS[i].width - (int)strlen(cells[i]);
         if (!is_shown(r, i))
             continue;
         int taken = padding - 1 < too_much ? padding - 1 : too_much; /* less than none where this cell is too long itself */
@@ -98,14 +98,14 @@ static void print_line(const Report *r, const Cell cells[COLUMN_COUNT]) {
 
 void table_start(const Report *r) {
     const Problem *p = r->problem;
-    print_text("%sdevice   %s · %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
-    print_text("problem  %s · batch %d · heads %d/%d · seqlen %d×%d · head_dim %d · %s · %s", r->task->title, p->batch,
+    print_text("%sdevice   %s, %s\n", r->options->selected ? "\n" : "", r->device->name, r->device->platform);
+    print_text("problem  %s, batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s", r->task->title, p->batch,
                p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype),
                p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
-        print_text(" · scale %g", p->scale);
+        print_text(", scale %g", p->scale);
     if (r->options->key_lengths) {
-        print_text(" · key lengths");
+        print_text(", key lengths");
         for (int b = 0; b < p->batch && b < 8; b++)
             print_text("%s%d", b ? "," : " ", r->options->key_lengths[b]);
         print_text("%s", p->batch > 8 ? ",..." : "");
@@ -113,14 +113,14 @@ void table_start(const Report *r) {
     for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
         char value[32];
         setting_text(&r->stage->settings[i], p->settings[i], value, sizeof value);
-        print_text(" · %s %s", r->stage->settings[i].name, value);
+        print_text(", %s %s", r->stage->settings[i].name, value);
     }
     if (r->options->load)
-        print_text(" · from %s", r->options->load);
+        print_text(", from %s", r->options->load);
     else if (r->options->outliers)
-        print_text(" · inputs with outliers");
+        print_text(", inputs with outliers");
     if (r->options->warm)
-        print_text(" · warm L2");
+        print_text(", warm L2");
     print_text("\n");
     if (r->bandwidth.read_gbps > 0)
         print_text("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
@@ -157,7 +157,7 @@ void table_row(const Report *r, const Row *row) {
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
     if (row->speed_ratio > 0)
-        print_number(cells[VS_NAIVE], row->speed_ratio, "×");
+        print_number(cells[VS_NAIVE], row->speed_ratio, "x");
     else
         strcpy(cells[VS_NAIVE], "-");
     if (row_ok(row) && row_unchecked(row))

@@ -36,7 +36,7 @@ for part in $PARTS; do
     case $part in
     ceilings) make -s ceilings DEVICE=cuda | grep -v '^  ' >"$into/ceilings.tsv" ;;
     ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl"
-        LC_ALL=C.UTF-8 ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
+        ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
     backward) rounds $ladder --no-validate -- 05_fa2_backward >"$into/backward.jsonl" ;;
     fp8) rounds $ladder -- 06_fp8 >"$into/fp8.jsonl" ;;
     decode)
