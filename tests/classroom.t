@@ -70,7 +70,7 @@ like($run->{out}, qr/\nPASS  2 variants agree with 00_naive\n\z/, 'compare: the 
 is($run->{err}, '', 'compare: no progress where stderr is not a terminal');
 {
     $run = run(@make, 'compare', 'COMPARE_OPTIONS=--seqlen 16 --iters 1', 'DECODE_OPTIONS=--seqlen-k 64 --iters 1');
-    like($run->{out}, qr/^device .*, commit .*^problem  forward, batch 1, .* seqlen 16x16 .*^06_fp8\/quantise\+wgmma .*^PASS  /ms, 'make compare');
+    like($run->{out}, qr/^device .*, commit .*^problem  forward, batch 1, .* seqlen 16x16, .*^06_fp8\/quantise\+wgmma .*^PASS  /ms, 'make compare');
     unlike($run->{out}, qr/[^\n\x20-\x7e]/, 'compare: plain ASCII');
     is_deeply([grep { length > 120 } split /\n/, $run->{out} . run($checker)->{out}], [], 'compare and exercise: lines of at most 120 characters');
 }
