@@ -4,7 +4,7 @@
  */
 #include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "fp8.h"
 
 #include <stdlib.h>

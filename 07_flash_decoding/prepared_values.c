@@ -2,7 +2,7 @@
 #include "decode.h"
 #include "../common/device/device.h"
 #include "../common/numeric.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 
 #include <stdlib.h>
 

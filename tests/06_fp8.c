@@ -8,7 +8,7 @@
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
 #include "../common/harness/prepare.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "tap.h"
 

@@ -5,7 +5,7 @@
 #ifndef FA_CAPTURE_H
 #define FA_CAPTURE_H
 
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,6 @@
 #include "../common/device/device.h"
 #include "../common/harness/refuse.h"
 #include "../common/harness/options.h"
-#include "../common/host/allocation.h"
 #include "../common/host/memory.h"
 #include "capture.h"
 #include "tap.h"

@@ -9,7 +9,7 @@
 #include "../common/numeric.h"
 #include "../common/harness/refuse.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/harness/run.h"
 #include "capture.h"
 #include "figures.h"

@@ -20,7 +20,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "grid.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/parallel.h"
 
 #include <getopt.h>

@@ -9,7 +9,7 @@
 #include "../common/judge/gradient.h"
 #include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "grid.h"
 
 #include <stdlib.h>

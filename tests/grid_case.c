@@ -1,6 +1,6 @@
 /* grid_case.c - one case: its inputs, on host and device; running a variant on it; and saying which case it was. */
 #include "../common/numeric.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "grid.h"
 

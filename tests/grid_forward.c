@@ -8,7 +8,7 @@
 #include "../common/judge/check.h"
 #include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "grid.h"
 
 #include <stdlib.h>

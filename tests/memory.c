@@ -55,7 +55,6 @@ static void test_groups(void) {
         {"version 1, with other controllers", "2:cpu,memory,io:/m\n", {V1 "m/memory.limit_in_bytes", "4000\n"}, 4000},
         {"version 1, no limit", "2:memory:/\n", {V1 "memory.limit_in_bytes", "9223372036854771712\n"}, 0},
         {"version 1, seen from inside", "2:memory:/docker/12ab\n", {V1 "memory.limit_in_bytes", "4800\n"}, 4800},
-        {"version 1, of another controller", "2:memory_too:/m\n3:cpu:/m\n", {V1 "m/memory.limit_in_bytes", "4000\n"}, 0},
         {"both versions", "2:memory:/m\n0::/n\n", {V1 "m/memory.limit_in_bytes", "4000\n", V2 "n/memory.max", "2400"}, 2400},
         {"lines that are none", "\n2\n2:memory\n0::/\n", {V2 "memory.max", "8000\n"}, 8000},
         {"files that hold no number", "0::/a\n", {V2 "a/memory.max", "", V2 "memory.max", "8000"}, 8000},

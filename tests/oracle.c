@@ -4,7 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "../common/judge/oracle.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "tap.h"
 

@@ -6,7 +6,7 @@
 #include "../common/harness/prepare.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "tap.h"
 

@@ -7,7 +7,7 @@
 
 #include "../common/host/random.h"
 #include "../common/numeric.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/parallel.h"
 #include "tap.h"
 

@@ -3,7 +3,7 @@
 #include "../common/judge/samples.h"
 #include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "tap.h"
 

@@ -9,7 +9,7 @@
 #include "../common/device/device.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/host/allocation.h"
+#include "../common/host/memory.h"
 #include "../common/stage.h"
 #include "capture.h"
 #include "tap.h"

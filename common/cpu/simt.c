@@ -7,7 +7,7 @@
  */
 #include "simt_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "trace_hooks.h"
 

@@ -1,7 +1,7 @@
 /* simt_launch.c - how the machine of simt.h spreads the blocks of a grid over the cores, or simulates multiprocessors. */
 #include "simt_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "trace_hooks.h"
 

@@ -1,7 +1,7 @@
 /* simt_report.c - what the machine of simt.h says when a kernel is wrong. */
 #include "simt_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "trace_hooks.h"
 

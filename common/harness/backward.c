@@ -1,6 +1,6 @@
 /* backward.c - a backward stage: the forward pass comes first, and gradients are judged in place of outputs. See task.h. */
 #include "../device/device.h"
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "run.h"
 

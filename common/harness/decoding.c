@@ -4,7 +4,7 @@
  * layer has keys of its own. So K and V are there many times over, more bytes than L2 holds; one launch for each copy is
  * recorded as a CUDA graph, and the graph is replayed. --warm: always the same copy.
  */
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "prepare.h"
 #include "run.h"
 

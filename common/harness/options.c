@@ -1,7 +1,7 @@
 /* options.c - see options.h. */
 #include "options.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "../trace/roofline.h"
 

@@ -2,7 +2,7 @@
  * reference, and two more rows. See run.h.
  */
 #include "prepare.h"
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../numeric.h"
 #include "run.h"
 

@@ -4,7 +4,7 @@
 
 #include "../host/npy.h"
 #include "../numeric.h"
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "../host/parallel.h"
 #include "../host/random.h"

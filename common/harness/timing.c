@@ -1,5 +1,5 @@
 /* timing.c - how long a launch takes: the median of several runs, with a cold L2, and how far they are apart. See run.h. */
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "run.h"
 

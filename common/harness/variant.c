@@ -1,7 +1,7 @@
 /* variant.c - one variant from its allocation to its row: outputs and workspace that hold NaN, one launch, the judge, the
  * clock. See run.h.
  */
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "peak.h"
 #include "prepare.h"

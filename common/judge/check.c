@@ -1,7 +1,7 @@
 /* check.c - see check.h. */
 #include "check.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/parallel.h"
 #include "rows.h"
 

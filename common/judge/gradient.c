@@ -1,7 +1,7 @@
 /* gradient.c - see gradient.h. */
 #include "gradient.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/parallel.h"
 #include "rows.h"
 

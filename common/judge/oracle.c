@@ -15,7 +15,7 @@
  */
 #include "oracle.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/parallel.h"
 #include "rows.h"
 

@@ -1,7 +1,7 @@
 /* prepared.c - see prepared.h. */
 #include "prepared.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "oracle.h"
 #include "rows.h"
 #include "samples.h"

@@ -2,7 +2,7 @@
 #ifndef FA_ROWS_H
 #define FA_ROWS_H
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../numeric.h"
 
 /* Elements [offset, offset + count) of a tensor. */

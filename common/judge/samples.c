@@ -1,7 +1,7 @@
 /* samples.c - see samples.h. */
 #include "samples.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/parallel.h"
 #include "oracle.h"
 #include "rows.h"

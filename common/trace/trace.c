@@ -16,7 +16,7 @@
  */
 #include "trace_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 #include "roofline.h"
 

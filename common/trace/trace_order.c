@@ -1,7 +1,7 @@
 /* trace_order.c - the vector clocks of trace_order.h. */
 #include "trace_order.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 
 #include <stdlib.h>

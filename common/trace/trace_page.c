@@ -15,7 +15,7 @@
  */
 #include "trace_watch.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 
 #include <stdlib.h>

@@ -20,7 +20,7 @@
  */
 #include "trace_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 
 #include <stdlib.h>

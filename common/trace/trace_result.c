@@ -1,7 +1,7 @@
 /* trace_result.c - adds up what was recorded: sites to rows, bytes that raced to pairs of lines. */
 #include "trace_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 #include "../host/errors.h"
 
 #include <stdlib.h>

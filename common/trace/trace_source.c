@@ -6,7 +6,7 @@
  */
 #include "trace_internal.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

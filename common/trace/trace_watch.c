@@ -17,7 +17,7 @@
  */
 #include "trace_watch.h"
 
-#include "../host/allocation.h"
+#include "../host/memory.h"
 
 #include <math.h>
 #include <stdlib.h>
