@@ -13,7 +13,7 @@
 HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o);
 
 /* Reads the headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in largest_file, and gives the
- * options the shape. fp16 files stay fp16; fp32 and fp64 ones can be rounded to any dtype. */
+ * options the shape. */
 void tensors_read_headers(Options *options, int with_d_o);
 
 /* The tensors of these files, rounded to the problem's dtype; 0 behind a key length, whatever the files have there. */

@@ -5,213 +5,101 @@
  *
  *     {'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 256, 64), }
  *
- * padded with spaces and ended by a newline so that the data starts at a multiple of 64 bytes. Its three keys may come in
- * any order and with any spacing. (NumPy Enhancement Proposal 1.)
+ * padded with spaces and ended by a newline so that the data starts at a multiple of 64 bytes. (NumPy Enhancement Proposal 1.)
  */
 #define _POSIX_C_SOURCE 200809L
 
 #include "npy.h"
 
 #include "../numeric.h"
+#include "errors.h"
+#include "memory.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_HEADER = 1 << 16 }; /* three keys need about a hundred bytes; more than this is not a header */
+/* More than a path can have: the system refuses what does not fit. */
+enum { PATH_SIZE = 5000 };
 
-static char message[512];
+/* ---- reading: `at`, "--load: folder/q.npy", is what a message begins with ---- */
 
-/* The sentence the caller gets: the path, then what is wrong. */
-__attribute__((format(printf, 2, 3))) static const char *failure(const char *path, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    int used = snprintf(message, sizeof message, "%.300s: ", path);
-    vsnprintf(message + used, sizeof message - used, format, arguments);
-    va_end(arguments);
-    return message;
+/* What stands behind a key of the header. */
+static const char *value_of(const char *at, const char *header, const char *key) {
+    const char *value = strstr(header, key);
+    if (!value)
+        cannot_run("%s: its header lacks %s", at, key);
+    value += strlen(key);
+    return value + strspn(value, " :");
 }
 
-/* ---- reading ---- */
+static Npy parse_header(const char *at, const char *header) {
+    Npy npy = {0};
+    char type[16] = "";
+    sscanf(value_of(at, header, "'descr'"), "%15[^,} ]", type);
+    if (strcmp(type, "'<V2'") == 0 || strcmp(type, "'|V2'") == 0)
+        cannot_run("%s: holds %s, as NumPy writes bf16: save it widened to float32, and choose --dtype bf16", at, type);
+    npy.element_bytes = !strcmp(type, "'<f2'") ? 2 : !strcmp(type, "'<f4'") ? 4 : !strcmp(type, "'<f8'") ? 8 : 0;
+    if (!npy.element_bytes)
+        cannot_run("%s: holds elements of type %s; needed are little-endian floats, '<f2', '<f4' or '<f8'", at, type);
+    if (strncmp(value_of(at, header, "'fortran_order'"), "False", 5) != 0)
+        cannot_run("%s: is in Fortran order; needed is C order (numpy.ascontiguousarray)", at);
 
-static const char *skip_spaces(const char *text) { return text + strspn(text, " \t\n"); }
-
-/* If `*text`, after spaces, goes on with `token`, moves past it and returns 1. */
-static int accept(const char **text, const char *token) {
-    const char *at = skip_spaces(*text);
-    if (strncmp(at, token, strlen(token)) != 0)
-        return 0;
-    *text = at + strlen(token);
-    return 1;
-}
-
-/* 'name' or "name", at most size - 1 characters. */
-static int accept_string(const char **text, char *name, size_t size) {
-    const char *at = skip_spaces(*text);
-    char quote = *at;
-    if (quote != '\'' && quote != '"')
-        return 0;
-    const char *end = strchr(at + 1, quote);
-    if (!end || (size_t)(end - at - 1) >= size)
-        return 0;
-    memcpy(name, at + 1, end - at - 1);
-    name[end - at - 1] = 0;
-    *text = end + 1;
-    return 1;
-}
-
-/* A tuple of non-negative whole numbers, (2, 3) or (2,) or (). 0: not one; -1: a number beyond 64 bits. Counts on past
- * NPY_MAX_DIMS without storing, so that the caller can say how many there are. */
-static int accept_shape(const char **text, Npy *out) {
-    if (!accept(text, "("))
-        return 0;
-    for (out->dims = 0; !accept(text, ")"); out->dims++) {
-        const char *at = skip_spaces(*text);
-        if (*at < '0' || *at > '9')
-            return 0;
-        char *end;
-        errno = 0;
-        unsigned long long extent = strtoull(at, &end, 10);
-        if (errno || extent > SIZE_MAX)
-            return -1;
-        if (out->dims < NPY_MAX_DIMS)
-            out->shape[out->dims] = (size_t)extent;
-        *text = end + (*end == 'L'); /* Python 2 wrote 256L */
-        if (!accept(text, ",") && *skip_spaces(*text) != ')')
-            return 0;
+    const char *shape = value_of(at, header, "'shape'") + 1; /* behind the parenthesis */
+    int dims = 0;
+    for (char *end; isdigit((unsigned char)*shape); shape = end + strspn(end, ", ")) {
+        size_t extent = strtoull(shape, &end, 10);
+        if (dims < 4)
+            npy.shape[dims] = extent;
+        dims++;
     }
-    return 1;
+    if (*shape != ')')
+        cannot_run("%s: its header's shape cannot be read", at);
+    if (dims != 4)
+        cannot_run("%s: has %d dimensions, 4 are needed: [batch, heads, seqlen, head_dim]", at, dims);
+    return npy;
 }
 
-/* Fills in everything but the data from the header's text. */
-static const char *parse_header(const char *path, const char *text, Npy *out) {
-    char key[32], descr[32] = "";
-    int fortran_order = -1, have_shape = 0;
-
-    if (!accept(&text, "{"))
-        return failure(path, "the header is not a Python dictionary");
-    while (!accept(&text, "}")) {
-        if (!accept_string(&text, key, sizeof key) || !accept(&text, ":"))
-            return failure(path, "the header is not a Python dictionary with names as keys");
-        int understood = 0;
-        if (strcmp(key, "descr") == 0) {
-            if (*skip_spaces(text) == '[')
-                return failure(path, "holds records of several fields; needed are plain floats, '<f2', '<f4' or '<f8'");
-            understood = accept_string(&text, descr, sizeof descr);
-        } else if (strcmp(key, "fortran_order") == 0) {
-            fortran_order = accept(&text, "True");
-            understood = fortran_order || accept(&text, "False");
-        } else if (strcmp(key, "shape") == 0) {
-            have_shape = accept_shape(&text, out);
-            if (have_shape < 0)
-                return failure(path, "a dimension does not fit 64 bits");
-            understood = have_shape;
-        }
-        if (!understood || (!accept(&text, ",") && *skip_spaces(text) != '}'))
-            return failure(path, "cannot read the header's '%s'", key);
-    }
-    if (*skip_spaces(text))
-        return failure(path, "the header goes on after its closing brace");
-    if (!descr[0] || fortran_order < 0 || !have_shape)
-        return failure(path, "the header lacks one of 'descr', 'fortran_order' and 'shape'");
-
-    if (descr[0] == '>')
-        return failure(path, "is big-endian ('%s'); needed is little-endian, '<f2', '<f4' or '<f8'", descr);
-    out->element_bytes = strcmp(descr, "<f2") == 0 ? 2 : strcmp(descr, "<f4") == 0 ? 4 : strcmp(descr, "<f8") == 0 ? 8 : 0;
-    if (strcmp(descr + 1, "V2") == 0)
-        return failure(path, "holds '%s', as NumPy writes bf16: save it widened to float32, and choose --dtype bf16", descr);
-    if (!out->element_bytes)
-        return failure(path, "holds elements of type '%s'; needed are floats, '<f2', '<f4' or '<f8'", descr);
-    if (fortran_order)
-        return failure(path, "is in Fortran order; needed is C order (numpy.ascontiguousarray)");
-    if (out->dims < 1 || out->dims > NPY_MAX_DIMS)
-        return failure(path, "has %d dimensions; 1 to %d are possible", out->dims, NPY_MAX_DIMS);
-
-    size_t limit = (SIZE_MAX >> 1) / out->element_bytes;
-    out->count = 1;
-    for (int i = 0; i < out->dims; i++) {
-        if (out->shape[i] == 0)
-            return failure(path, "is empty: dimension %d has extent 0", i);
-        if (out->count > limit / out->shape[i])
-            return failure(path, "its shape stands for more bytes than an address can count");
-        out->count *= out->shape[i];
-    }
-    return NULL;
-}
-
-static const char *read_header(const char *path, FILE *file, Npy *out) {
-    unsigned char start[12];
-    if (fread(start, 1, 8, file) != 8 || memcmp(start, "\x93NUMPY", 6) != 0)
-        return failure(path, ferror(file) ? "cannot be read" : "is not a .npy file");
-    int major = start[6], length_bytes = major == 1 ? 2 : 4;
-    if (major < 1 || major > 3)
-        return failure(path, "is of .npy version %d; known are 1, 2 and 3", major);
-    if (fread(start + 8, 1, length_bytes, file) != (size_t)length_bytes)
-        return failure(path, "ends within its header");
-    size_t length = 0;
-    for (int i = 0; i < length_bytes; i++)
-        length |= (size_t)start[8 + i] << (8 * i);
-    if (length > MAX_HEADER)
-        return failure(path, "claims a header of %zu bytes, which cannot be", length);
-
-    char *text = calloc(length + 1, 1);
-    if (!text)
-        return failure(path, "out of memory");
-    const char *error;
-    if (fread(text, 1, length, file) != length)
-        error = failure(path, "ends within its header");
-    else if (strlen(text) != length)
-        error = failure(path, "has a zero byte in its header");
-    else
-        error = parse_header(path, text, out);
-    free(text);
-    return error;
-}
-
-/* A header can claim anything: the file must be as long as it says. */
-static const char *check_size(const char *path, FILE *file, size_t file_bytes, const Npy *npy) {
-    size_t bytes = npy->count * npy->element_bytes, present = file_bytes - (size_t)ftello(file);
-    return present == bytes ? NULL : failure(path, "holds %zu bytes of data where its shape asks for %zu", present, bytes);
-}
-
-static const char *read_data(const char *path, FILE *file, Npy *out) {
-    size_t bytes = out->count * out->element_bytes;
-    if (!(out->data = malloc(bytes)))
-        return failure(path, "out of memory: %zu bytes are needed", bytes);
-    if (fread(out->data, 1, bytes, file) != bytes)
-        return failure(path, "cannot be read");
-    return NULL;
-}
-
-static const char *read_file(const char *path, Npy *out, int with_data) {
-    *out = (Npy){0};
+Npy npy_read(const char *option, const char *folder, const char *name, int with_data) {
+    char path[PATH_SIZE], at[PATH_SIZE + 20], start[1 << 16]; /* three keys need about a hundred bytes */
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(at, sizeof at, "--%s: %s", option, path);
     struct stat about; /* before it is opened: to open a pipe is to wait for who writes it */
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
-        return failure(path, "must be a regular file");
+        cannot_run("%s: must be a regular file", at);
     FILE *file = fopen(path, "rb");
-    if (!file || fstat(fileno(file), &about) != 0)
-        return failure(path, "%s", strerror(errno));
-    const char *error = read_header(path, file, out);
-    if (!error)
-        error = check_size(path, file, (size_t)about.st_size, out);
-    if (!error && with_data)
-        error = read_data(path, file, out);
+    if (!file)
+        cannot_run("%s: %s", at, strerror(errno));
+    size_t present = fread(start, 1, sizeof start - 1, file);
+    if (present < 12 || memcmp(start, "\x93NUMPY", 6) != 0 || start[6] < 1 || start[6] > 3)
+        cannot_run("%s: is not a .npy file of version 1, 2 or 3", at);
+    size_t begin = start[6] == 1 ? 10 : 12, length = 0;
+    for (size_t i = begin; i-- > 8;)
+        length = length << 8 | (unsigned char)start[i];
+    if (length > present - begin)
+        cannot_run("%s: ends within its header", at);
+    start[begin + length] = '\0';
+    Npy npy = parse_header(at, start + begin);
+
+    /* A header can claim anything: the file must be as long as it says. As doubles no product is too large. */
+    double bytes = npy.element_bytes, there = (double)about.st_size - (double)(begin + length);
+    for (int i = 0; i < 4; i++)
+        bytes *= (double)npy.shape[i];
+    if (there != bytes)
+        cannot_run("%s: holds %.0f bytes of data where its shape asks for %.0f", at, there, bytes);
+    npy.count = (size_t)bytes / (size_t)npy.element_bytes;
+    if (with_data) {
+        npy.data = host_alloc(npy.count, (size_t)npy.element_bytes);
+        fseek(file, (long)(begin + length), SEEK_SET);
+        if (fread(npy.data, (size_t)npy.element_bytes, npy.count, file) != npy.count)
+            cannot_run("%s: cannot be read", at);
+    }
     fclose(file);
-    if (error)
-        npy_free(out);
-    return error;
-}
-
-const char *npy_read(const char *path, Npy *out) { return read_file(path, out, 1); }
-const char *npy_read_header(const char *path, Npy *out) { return read_file(path, out, 0); }
-
-void npy_free(Npy *npy) {
-    free(npy->data);
-    *npy = (Npy){0};
+    return npy;
 }
 
 double npy_get(const Npy *npy, size_t i) {
@@ -222,11 +110,11 @@ double npy_get(const Npy *npy, size_t i) {
 
 /* ---- writing ---- */
 
-static int write_header(FILE *file, Dtype dtype, int dims, const size_t *shape) {
+static int write_header(FILE *file, const NpyFile *f) {
     char text[256];
-    int used = sprintf(text, "{'descr': '<f%d', 'fortran_order': False, 'shape': (", dtype == DTYPE_FP16 ? 2 : 4);
-    for (int i = 0; i < dims; i++)
-        used += sprintf(text + used, "%zu%s", shape[i], i + 1 < dims ? ", " : dims == 1 ? "," : "");
+    int used = sprintf(text, "{'descr': '<f%d', 'fortran_order': False, 'shape': (", f->dtype == DTYPE_FP16 ? 2 : 4);
+    for (int i = 0; i < f->dims; i++)
+        used += sprintf(text + used, "%zu%s", f->shape[i], i + 1 < f->dims ? ", " : f->dims == 1 ? "," : "");
     used += sprintf(text + used, "), }");
 
     /* 10 bytes stand before the text; spaces and a newline fill up to a multiple of 64. */
@@ -235,93 +123,81 @@ static int write_header(FILE *file, Dtype dtype, int dims, const size_t *shape) 
     return fwrite(start, 1, 10, file) == 10 && fprintf(file, "%-*s\n", length - 1, text) == length;
 }
 
-static int write_data(FILE *file, Dtype dtype, size_t count, const void *data) {
-    if (dtype != DTYPE_BF16)
-        return fwrite(data, dtype_bytes(dtype), count, file) == count;
-    float widened[4096];
-    for (size_t done = 0; done < count;) {
-        size_t n = count - done < 4096 ? count - done : 4096;
-        for (size_t i = 0; i < n; i++)
-            widened[i] = bf16_to_float(((const uint16_t *)data)[done + i]);
-        if (fwrite(widened, sizeof(float), n, file) != n)
+static int write_data(FILE *file, const NpyFile *f) {
+    size_t count = 1;
+    for (int i = 0; i < f->dims; i++)
+        count *= f->shape[i];
+    if (f->dtype != DTYPE_BF16)
+        return fwrite(f->data, dtype_bytes(f->dtype), count, file) == count;
+    for (size_t i = 0; i < count; i++) {
+        float widened = bf16_to_float(((const uint16_t *)f->data)[i]);
+        if (fwrite(&widened, sizeof widened, 1, file) != 1)
             return 0;
-        done += n;
     }
     return 1;
 }
 
-/* What npy_write is about. `fresh` and `old` are the names of a file before it has its own, and of the one that it replaces. */
-static struct {
-    const char *path;
-    char fresh[4200], old[4200]; /* longer than a path can be: fopen refuses what does not fit */
-    enum { UNTOUCHED, ADDED, REPLACED } change;
-} saves[NPY_MAX_FILES];
-static int save_count, all_are_there;
+/* The names of a file: its own, one before it has that, and one for what it replaces. */
+typedef struct {
+    char own[PATH_SIZE], fresh[PATH_SIZE + 40], old[PATH_SIZE + 40];
+} Names;
 
-/* Leaves the new files, if all are there, or else those of before, and nothing beside them. A handler of signals may call it. */
-static void clean_up(void) {
-    for (int i = 0; i < save_count; i++) {
-        unlink(saves[i].fresh);
-        if (all_are_there)
-            unlink(saves[i].old);
-        else if (saves[i].change == REPLACED)
-            rename(saves[i].old, saves[i].path);
-        else if (saves[i].change == ADDED)
-            unlink(saves[i].path);
-    }
+static Names names_of(const char *folder, const NpyFile *f) {
+    Names n;
+    snprintf(n.own, sizeof n.own, "%s/%s", folder, f->file);
+    snprintf(n.fresh, sizeof n.fresh, "%s.%ld.new", n.own, (long)getpid());
+    snprintf(n.old, sizeof n.old, "%s.%ld.old", n.own, (long)getpid());
+    return n;
 }
 
-static void end_by(int number) {
-    clean_up();
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-static int write_fresh(const NpyFile *f) {
-    int i = save_count;
-    saves[i].path = f->path;
-    saves[i].change = UNTOUCHED;
-    snprintf(saves[i].fresh, sizeof saves[i].fresh, "%s.%ld.new", f->path, (long)getpid());
-    snprintf(saves[i].old, sizeof saves[i].old, "%s.%ld.old", f->path, (long)getpid());
-    save_count++;
-    FILE *file = fopen(saves[i].fresh, "wbx"); /* x: never write into a file that is there already */
-    if (!file)
-        return 0;
-    size_t count = 1;
-    for (int d = 0; d < f->dims; d++)
-        count *= f->shape[d];
+static int write_fresh(Names n, const NpyFile *f) {
+    FILE *file = fopen(n.fresh, "wbx"); /* x: never write into a file that is there already */
     /* A full disk may show as late as in fflush, fsync or fclose, so their answers count too. */
-    int written = write_header(file, f->dtype, f->dims, f->shape) && write_data(file, f->dtype, count, f->data) &&
-                  fflush(file) == 0 && fsync(fileno(file)) == 0;
-    return fclose(file) == 0 && written;
+    int written = file && write_header(file, f) && write_data(file, f) && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    return file && fclose(file) == 0 && written;
 }
 
-static int put_in_place(int i) {
+static int put_in_place(Names n) {
     struct stat about;
-    int is_there = lstat(saves[i].path, &about) == 0;
-    if (is_there && S_ISDIR(about.st_mode)) {
+    if (lstat(n.own, &about) == 0 && S_ISDIR(about.st_mode)) {
         errno = EISDIR;
         return 0;
     }
-    saves[i].change = is_there ? REPLACED : ADDED;
-    return (!is_there || rename(saves[i].path, saves[i].old) == 0) && rename(saves[i].fresh, saves[i].path) == 0;
+    return (rename(n.own, n.old) == 0 || errno == ENOENT) && rename(n.fresh, n.own) == 0;
 }
 
-const char *npy_write(const NpyFile *files, int count) {
+static volatile sig_atomic_t arrived; /* the last signal, or 0 */
+static void note_signal(int number) { arrived = number; }
+
+void npy_write(const char *option, const char *folder, const NpyFile *files, int count) {
     static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     enum { SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS };
-    void (*before[SIGNAL_COUNT])(int);
-    const char *error = NULL;
-    save_count = all_are_there = 0;
+    struct sigaction waits = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before[SIGNAL_COUNT];
+    for (int i = 0; i < SIGNAL_COUNT; i++) {
+        sigaction(SIGNALS[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            sigaction(SIGNALS[i], &waits, NULL);
+    }
+
+    int written = 0, placed = 0, good = 1;
+    for (; written < count && good; written++)
+        good = write_fresh(names_of(folder, &files[written]), &files[written]);
+    for (; placed < count && good; placed++)
+        good = put_in_place(names_of(folder, &files[placed]));
+    int error = errno, last = (placed ? placed : written) - 1;
+    for (int i = 0; i < count; i++) {
+        Names n = names_of(folder, &files[i]);
+        unlink(n.fresh);
+        if (good)
+            unlink(n.old);
+        else if (i < placed && rename(n.old, n.own) != 0 && i < last)
+            unlink(n.own); /* nothing was there before */
+    }
+
     for (int i = 0; i < SIGNAL_COUNT; i++)
-        if ((before[i] = signal(SIGNALS[i], end_by)) == SIG_IGN)
-            signal(SIGNALS[i], SIG_IGN);
-    for (int i = 0; i < 2 * count && !error; i++) /* all are written before the first gets its name */
-        if (!(i < count ? write_fresh(&files[i]) : put_in_place(i - count)))
-            error = failure(files[i % count].path, "cannot be written: %s", strerror(errno));
-    all_are_there = !error;
-    clean_up();
-    for (int i = 0; i < SIGNAL_COUNT; i++)
-        signal(SIGNALS[i], before[i]);
-    return error;
+        sigaction(SIGNALS[i], &before[i], NULL);
+    if (arrived)
+        raise(arrived);
+    if (!good)
+        cannot_run("--%s: %s/%s: cannot be written: %s", option, folder, files[last].file, strerror(error));
 }
