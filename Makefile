@@ -20,19 +20,19 @@ MAKEFLAGS += --no-print-directory
         trace trace-defects intensity compare sweep ceilings fp8-errors plots pictures diff exercise bug compile_commands.json
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
-# A line of common/ladder.txt is one word here: name|builds on|kind|links.
+# A line of common/ladder.txt is one word here: name|builds on|links. What a stage computes is said in its main.c.
 LADDER := $(shell sed '/^[^0-9a-z]/d; s/  *$$//; s/  */|/g' common/ladder.txt)
 STAGES := $(foreach line,$(LADDER),$(firstword $(subst |, ,$(line))))
 column  = $(word $2,$(subst |, ,$(filter $1|%,$(LADDER))))
-kind    = $(call column,$1,3)
+KINDS  := $(foreach s,$(STAGES),$s|$(shell sed -n 's/^ *\.kind = \([A-Z]*\),.*/\1/p' $s/main.c 2>/dev/null))
+kind    = $(patsubst $1|%,%,$(filter $1|%,$(KINDS)))
 comma  := ,
-links   = $(filter-out -,$(subst $(comma), ,$(call column,$1,4)))
+links   = $(filter-out -,$(subst $(comma), ,$(call column,$1,3)))
 NAIVE  := $(firstword $(STAGES))# every program has it, to be validated against
 
 # What a new stage gets wrong first. Without its rule a folder that no line names would be up to date.
-KINDS  := forward backward decoding
-$(foreach s,$(STAGES),$(if $(filter $(KINDS),$(call kind,$s)),,$(error common/ladder.txt: $s is of kind "$(call kind,$s)": choose one of $(KINDS))))
 $(foreach s,$(STAGES),$(if $(findstring .name = "$s",$(file <$s/main.c)),,$(error $s/main.c has no .name = "$s": a stage has its folder's name)))
+$(foreach s,$(STAGES),$(if $(filter FORWARD BACKWARD DECODING,$(call kind,$s)),,$(error $s/main.c has no .kind = FORWARD, BACKWARD or DECODING)))
 UNLISTED := $(filter-out $(STAGES),$(patsubst %/.,%,$(wildcard [0-9]*/.)))
 .PHONY: $(UNLISTED)
 $(UNLISTED):
@@ -135,7 +135,7 @@ $(OUT)/%.a:
 	@rm -f $@ && $(AR) rcs $@ $^
 
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
-DECODING := $(foreach s,$(STAGES),$(if $(filter decoding,$(call kind,$s)),$(OUT)/$s/$s))
+DECODING := $(foreach s,$(STAGES),$(if $(filter DECODING,$(call kind,$s)),$(OUT)/$s/$s))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
 $(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
@@ -158,7 +158,7 @@ $(OUT)/tests/$1: $(OUT)/$1/table.o $(call kernels,$1)
 $(OUT)/tests/figures_$1: $(OUT)/$1/table.o $(call kernels,$1) $(OUT)/tests/figures.c.o $(LIBRARIES)
 $(OUT)/tests/grid_$1: $(OUT)/$1/table.o $(call kernels,$1) $(call grid,$1) $(LIBRARIES)
 endef
-grid = $(call objects,tests/grid.c tests/grid_case.c tests/grid_$(if $(filter backward,$(call kind,$1)),backward,forward).c)
+grid = $(call objects,tests/grid.c tests/grid_case.c tests/grid_$(if $(filter BACKWARD,$(call kind,$1)),backward,forward).c)
 $(foreach s,$(STAGES),$(eval $(call stage_rules,$s)))
 $(STAGES):
 	$(if $(filter /%,$(OUT)),,@ln -sfn ../$< $@/$@)
@@ -210,7 +210,7 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 # ---- what the memory sees ----------------------------------------------------------------------------------------------
 # Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100". Decoding has few queries and so a shape of
 # its own; in `make trace` DECODE_OPTIONS says another. Both have four of the largest key tiles, and several blocks.
-traced = $(if $(filter decoding,$(call kind,$1)),$(or $2,--heads 8 --kv-heads 2 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 2 --seqlen 256 --seqlen-k 1024))
+traced = $(if $(filter DECODING,$(call kind,$1)),$(or $2,--heads 8 --kv-heads 2 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 2 --seqlen 256 --seqlen-k 1024))
 ifndef TRACE
 trace intensity test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@

@@ -8,11 +8,12 @@ extern Predictor tiled_fma_traffic, tiled_mma_traffic;
 const Stage stage = {
     .name = "01_tiled",
     .idea = "tiles through shared memory: an input loaded once is used 64 times",
+    .kind = FORWARD,
     .variants = {
         {.name = "fma", .idea = "tile products on the CUDA cores", .launch = tiled_fma, .plan = tiled_fma_plan,
          .predict = tiled_fma_traffic, .dtypes = FP16 | BF16 | FP32},
         {.name = "mma", .idea = "tile products on the tensor cores", .launch = tiled_mma, .plan = tiled_mma_plan,
-         .predict = tiled_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .min_bf16_capability = 80},
+         .predict = tiled_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
     },
 };
 

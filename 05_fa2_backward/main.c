@@ -13,7 +13,7 @@ static const Variant forward = {
     .predict = fa2_tuned_traffic,
     .dtypes = FP16 | BF16,
     .head_dims = {64, 128},
-    .min_bf16_capability = 80,
+    .uses = TENSOR_CORES,
 };
 
 static const Variant plain_forward = {
@@ -37,6 +37,7 @@ static const Variant reference = {
 const Stage stage = {
     .name = "05_fa2_backward",
     .idea = "gradients: P computed again from the logsumexp, tile by tile",
+    .kind = BACKWARD,
     .forward = &forward,
     .forward_otherwise = &plain_forward,
     .reference = &reference,
@@ -56,10 +57,9 @@ const Stage stage = {
              .launch = backward_two_pass,
              .plan = backward_two_pass_plan,
              .predict = backward_two_pass_traffic,
-             .same_bits = 1,
              .dtypes = FP16 | BF16,
              .head_dims = {64, 128},
-             .min_bf16_capability = 80},
+             .uses = TENSOR_CORES},
             {.name = "atomic",
              .idea = "all three in one pass, dQ by atomic additions: 5 products; tuned",
              .launch = backward_atomic,
@@ -67,7 +67,7 @@ const Stage stage = {
              .predict = backward_atomic_traffic,
              .dtypes = FP16 | BF16,
              .head_dims = {64, 128},
-             .min_bf16_capability = 80,
+             .uses = TENSOR_CORES,
              .unordered = 1},
         },
 };

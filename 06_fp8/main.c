@@ -4,9 +4,15 @@
 extern Launcher fp8_mma, fp8_wgmma;
 extern Predictor fp8_quantise_traffic, fp8_mma_traffic, fp8_wgmma_traffic;
 
+static const Preparation for_mma = {.name = "quantise", .launch = fp8_quantise, .predict = fp8_quantise_traffic,
+                                    .values = fp8_mma_prepared_values},
+                         for_wgmma = {.name = "quantise", .launch = fp8_quantise, .predict = fp8_quantise_traffic,
+                                      .values = fp8_wgmma_prepared_values};
+
 const Stage stage = {
     .name = "06_fp8",
     .idea = "8-bit floating point: half the bytes, twice the products",
+    .kind = FORWARD,
     .settings = {
         [FORMAT] = {.name = "format", .choices = "e4m3|e5m2", .help = "of Q, K, V and P"},
         [SCALING] = {.name = "scaling", .choices = "tensor|block", .help = "a scale a head, or for 64 queries or 128 keys"},
@@ -16,12 +22,10 @@ const Stage stage = {
     .variants = {
         {.name = "mma", .idea = "04_fa2/tuned with 8-bit operands, on every chip", .launch = fp8_mma, .plan = fp8_plan,
          .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
-         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .predict_prepare = fp8_quantise_traffic,
-         .prepared_values = fp8_mma_prepared_values},
+         .uses = EIGHT_BITS, .preparation = &for_mma},
         {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
-         .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1,
-         .eight_bits = 1, .prepare_name = "quantise", .prepare = fp8_quantise, .predict_prepare = fp8_quantise_traffic,
-         .prepared_values = fp8_wgmma_prepared_values},
+         .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, 
+         .uses = EIGHT_BITS | WGMMA, .preparation = &for_wgmma},
     },
 };
 

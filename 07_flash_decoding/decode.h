@@ -87,7 +87,7 @@ enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS };
 static inline int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
 static inline int cache_buffers(const Problem *p) { return cache_wanted(p) ? CACHE_BUFFERS : 0; }
 
-/* Variant.plan, .prepare and .prepared_values of the cache: cache.cu, prepared_values.c. */
+/* Variant.plan, Preparation.launch and .values of the cache: cache.cu, prepared_values.c. */
 Planner cache_plan;
 Launcher cache_fill;
 PreparedValues cache_prepared_values;

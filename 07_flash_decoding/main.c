@@ -20,13 +20,15 @@ static const char *others_refuse(const Problem *p) {
 }
 
 /* Every variant reads either cache. */
-#define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .min_bf16_capability = 80, .max_seqlen_q = 16
-#define FILLS_CACHE .prepare_name = "fill cache", .prepares = cache_wanted, .prepare = cache_fill, \
-                    .predict_prepare = cache_fill_traffic, .prepared_values = cache_prepared_values
+#define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .uses = TENSOR_CORES, .max_seqlen_q = 16, \
+              .preparation = &fills_cache
+static const Preparation fills_cache = {.name = "fill cache", .wanted = cache_wanted, .launch = cache_fill,
+                                        .predict = cache_fill_traffic, .values = cache_prepared_values};
 
 const Stage stage = {
     .name = "07_flash_decoding",
     .idea = "split-K: one query, a long context, every SM busy",
+    .kind = DECODING,
     .settings = {
         [SPLITS] = {.name = "splits", .choices = "auto", .max = 1024,
                     .help = "split_k: pieces each head's keys are cut into; auto: so many that the blocks fill the chip once"},
@@ -38,12 +40,12 @@ const Stage stage = {
                  {.batch = 1, .heads = 8, .kv_heads = 2, .seqlen_q = 1, .seqlen_k = 2048, .head_dim = 64}},
     .bytes = decode_bytes,
     .variants = {
-        {.name = "one_block", .idea = "one block a head walks over its keys, as in FlashAttention-2", TAKES, FILLS_CACHE,
+        {.name = "one_block", .idea = "one block a head walks over its keys, as in FlashAttention-2", TAKES,
          .launch = decode_one_block, .plan = cache_plan, .predict = decode_one_block_traffic, .refuses = others_refuse},
-        {.name = "split_k", .idea = "a head's keys in pieces, a block each; a second kernel merges them by LSE", TAKES, FILLS_CACHE,
+        {.name = "split_k", .idea = "a head's keys in pieces, a block each; a second kernel merges them by LSE", TAKES,
          .launch = decode_split_k, .plan = decode_split_k_plan, .predict = decode_split_k_traffic, .refuses = split_k_refuses},
         {.name = "equal_shares", .idea = "all keys in equal shares for the blocks on the chip, merged in the same launch", TAKES,
-         FILLS_CACHE, .launch = decode_equal_shares, .plan = decode_equal_shares_plan,
+         .launch = decode_equal_shares, .plan = decode_equal_shares_plan,
          .predict = decode_equal_shares_traffic, .refuses = others_refuse},
     },
 };

@@ -8,16 +8,17 @@ extern Predictor fa3_wgmma_traffic, fa3_specialised_traffic, fa3_overlapped_traf
 const Stage stage = {
     .name = "08_fa3",
     .idea = "asynchrony: copies and products that run by themselves, warps with roles",
+    .kind = FORWARD,
     .variants = {
         {.name = "wgmma", .idea = "FlashAttention-2 with TMA and wgmma, nothing overlapped", .launch = fa3_wgmma,
          .predict = fa3_wgmma_traffic,
-         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1},
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA},
         {.name = "specialised", .idea = "a producer warp loads ahead into a ring, two warpgroups compute",
          .launch = fa3_specialised, .predict = fa3_specialised_traffic,
-         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1},
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA},
         {.name = "overlapped", .idea = "products run under the softmax, warpgroups take turns; tuned",
          .launch = fa3_overlapped, .plan = fa3_overlapped_plan, .predict = fa3_overlapped_traffic,
-         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .needs_hopper = 1},
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA},
     },
 };
 

@@ -5,7 +5,7 @@
  * 00_naive, timing, the table.
  *
  *     const Stage stage = {
- *         .name = "01_tiled", .idea = "tiles through shared memory",
+ *         .name = "01_tiled", .idea = "tiles through shared memory", .kind = FORWARD,
  *         .variants = {
  *             {.name = "fma", .idea = "...", .launch = tiled_fma, .plan = tiled_plan, .dtypes = FP16 | BF16, .head_dims = {64, 128}},
  *         },
@@ -42,7 +42,7 @@ typedef struct {
  * at most MAX_TRAFFIC. */
 typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic);
 
-/* ---- for stages that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
+/* ---- for variants that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
 
 /* How exactly such a variant computes: what the bounds on its inputs and its result are derived from (judge/prepared.c). u of a
  * format is its unit roundoff, half the distance from 1 to the next number. */
@@ -62,6 +62,14 @@ typedef struct {
  * rotations undone; q comes in as the input, for variants that leave it as it is. They are what the variant's result is
  * validated against; how far they are from the inputs is checked too. */
 typedef PreparedRounding PreparedValues(const Problem *p, const Buffer *workspace, float *q, float *k, float *v);
+
+typedef struct {
+    const char *name;                /* of the table's row with its time: "quantise" */
+    int (*wanted)(const Problem *p); /* whether these settings ask for it; NULL: always */
+    Launcher *launch;                /* Q, K, V to workspace; the variant's launch then reads them there only */
+    Predictor *predict;              /* the traffic of its kernels; the variant's `predict` has that of launch's */
+    PreparedValues *values;
+} Preparation;
 
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
  *     .choices = "tensor|block"                a name; the value is its number, from 0, which is the default
@@ -89,45 +97,45 @@ typedef double ByteCount(const Problem *p, const int *key_lengths);
 
 enum { FP16 = 1 << DTYPE_FP16, BF16 = 1 << DTYPE_BF16, FP32 = 1 << DTYPE_FP32 };
 
+/* What a variant uses of a chip. Tensor cores take bf16 from sm_80 on; for 8-bit factors a chip has another peak; wgmma and TMA
+ * are in code for sm_90a only. */
+enum { TENSOR_CORES = 1, EIGHT_BITS = 2, WGMMA = 4 };
+
 typedef struct {
     const char *name; /* as in --variant */
     const char *idea; /* one line, for --help */
     Launcher *launch;
-    Planner *plan;           /* NULL: no workspace */
-    Predictor *predict;      /* NULL: nobody has worked it out */
-    unsigned dtypes;         /* FP16 | BF16 | FP32 */
-    int head_dims[8];        /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
-    int min_capability;      /* lowest compute capability x 10 (80 = sm_80); 0: any */
-    int min_bf16_capability; /* the same, for bf16: tensor cores take it from sm_80 on */
-    int needs_hopper;        /* 1: wgmma and TMA, which only code for sm_90a has */
-    int max_seqlen_q;        /* 0: any */
-    int unordered;           /* 1: sums by atomic additions, in another order in every run, so that the last bits differ */
-    Refusal *refuses;        /* NULL: any settings go together */
-    int eight_bits;          /* 1: its products have 8-bit factors, for which the chip has another peak */
-    int same_bits;           /* 1: of a backward variant that claims the same bits in every run; one that differs fails */
-
-    /* A variant that changes its inputs first; NULL in all others. */
-    const char *prepare_name;          /* of the table row with the time of `prepare`: "quantise" */
-    int (*prepares)(const Problem *p); /* NULL: always; or whether it does, with these settings */
-    Launcher *prepare;                 /* Q, K, V to workspace; launch then reads them there only */
-    Predictor *predict_prepare;        /* the traffic of its kernels; `predict` has that of launch's */
-    PreparedValues *prepared_values;
+    Planner *plan;      /* NULL: no workspace */
+    Predictor *predict; /* NULL: nobody has worked it out */
+    unsigned dtypes;    /* FP16 | BF16 | FP32 */
+    int head_dims[8];   /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
+    unsigned uses;      /* TENSOR_CORES | EIGHT_BITS | WGMMA */
+    int max_seqlen_q;   /* 0: any */
+    int unordered;      /* 1: sums by atomic additions, in another order in every run. All others give the same bits in every run */
+    Refusal *refuses;   /* NULL: any settings go together */
+    const Preparation *preparation; /* NULL: it takes its inputs as they are */
 } Variant;
 
 #define MAX_VARIANTS 8
 
+/* What a stage computes. The grid, the trace and `make compare` find the word in main.c. */
+typedef enum {
+    FORWARD,  /* O and LSE */
+    BACKWARD, /* after a forward pass dQ, dK and dV */
+    DECODING, /* O and LSE by short kernels that memory limits: timed as CUDA graphs over rotating copies of K and V, in GB/s */
+} Kind;
+
 typedef struct {
     const char *name;               /* "01_tiled", also the program's name */
     const char *idea;               /* one line */
+    Kind kind;
     Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
     Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; a field of 0: as in all stages */
 
-    /* A stage of short kernels that memory limits: timed by replaying a CUDA graph over rotating copies of the inputs, and
-     * reported in GB/s, beside what the memory gives. NULL: TFLOP/s. */
-    ByteCount *bytes;
+    ByteCount *bytes; /* of a decoding stage */
 
-    /* A backward stage has more; in a forward stage they are NULL. */
+    /* A backward stage has more; in others they are NULL. */
     const Variant *forward;           /* writes the O and LSE the variants start from */
     const Variant *forward_otherwise; /* or this one, where `forward` cannot run: in fp32, say. NULL: none */
     const Variant *reference;         /* the gradients they are validated against, known to the user as 00_naive */

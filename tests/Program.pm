@@ -2,7 +2,7 @@
 #
 #     my $run = run('01_tiled', '--seqlen', 64);     $run->{code}, $run->{out}, $run->{err}
 #     of_the_host();                                  skips a script whose every question the host alone answers
-#     stages(), kind_of('05_fa2_backward')            what common/ladder.txt says: the stages in order; "backward"
+#     stages(), kind_of('05_fa2_backward')            the stages in the order of common/ladder.txt; BACKWARD
 #     in_read_only($folder, 'make x')                 what a line of shell says where nothing can be written, and its exit code
 #     new_stages()                                    those not in notes/ladder.tsv yet: they may still be without a picture, say
 package Program;
@@ -55,13 +55,17 @@ sub in_read_only {
 }
 
 open my $ladder, '<', 'common/ladder.txt' or die "common/ladder.txt: $!";
-my @ladder = map { [split] } grep { /^\w/ } <$ladder>; # [name, builds on, kind, links]
+my @ladder = map { [split] } grep { /^\w/ } <$ladder>; # [name, builds on, links]
 sub stages { return map { $_->[0] } @ladder }
 sub new_stages {
     open my $course, '<', 'notes/ladder.tsv' or die "notes/ladder.tsv: $!";
     my $known = join '', <$course>;
     return grep { $known !~ /\t$_[\t\/]/ } stages();
 }
-sub kind_of { my ($stage) = @_; return (map { $_->[2] } grep { $_->[0] eq $stage } @ladder)[0] }
+sub kind_of {
+    my ($stage) = @_;
+    open my $main, '<', "$stage/main.c" or die "$stage/main.c: $!";
+    return (map { /^ *\.kind = ([A-Z]+),/ } <$main>)[0];
+}
 
 1;

@@ -157,7 +157,7 @@ is("$run->{code} $run->{err}", "2 sweep.sh: $csv: has other columns than this sw
 mkdir "$scratch/diff";
 mkdir "$scratch/diff/$_" for 'common', '00_zero', '01_one', '02_two';
 symlink "$root/common/classroom", "$scratch/diff/common/classroom";
-write_text("$scratch/diff/common/ladder.txt", "# a comment\n00_zero - forward -\n01_one 00_zero forward -\n02_two 01_one/first,first:00_zero forward -\n");
+write_text("$scratch/diff/common/ladder.txt", "# a comment\n00_zero - -\n01_one 00_zero -\n02_two 01_one/first,first:00_zero -\n");
 write_text("$scratch/diff/00_zero/main.c", '.name = "00_zero",');
 write_text("$scratch/diff/00_zero/zero.cu", "/* a head\n * of two lines */\n#include \"a/*b\"\nint a;\nint b; // tail\n\nint c;\n");
 write_text("$scratch/diff/01_one/main.c", qq(.name = "01_one", .settings = {{.name = "first"}},\n.variants = {\n{.name = "first"},\n    {.name = "second", .idea = "x"},\n}));

@@ -135,15 +135,12 @@ static void test_refusals(void) {
                          some = {.name = "some",
                                  .dtypes = FP16 | BF16,
                                  .head_dims = {32, 64, 128, 136, 144, 152, 160, 168},
-                                 .min_capability = 75,
-                                 .min_bf16_capability = 80,
+                                 .uses = TENSOR_CORES,
                                  .max_seqlen_q = 16,
                                  .refuses = never},
                          hopper = {.name = "hopper",
                                    .dtypes = BF16 | FP32,
-                                   .needs_hopper = 1,
-                                   .min_capability = 90,
-                                   .min_bf16_capability = 80};
+                                   .uses = WGMMA};
     static const struct {
         const Variant *variant;
         Problem p;
@@ -158,14 +155,13 @@ static void test_refusals(void) {
         {&some, {.head_dim = 168, .seqlen_q = 1}, 75, 0, NULL},
         {&some, {.head_dim = 64, .dtype = DTYPE_FP32}, 80, 1, "takes fp16, bf16, not fp32"},
         {&some, {.head_dim = 72}, 80, 1, "takes head dim 32, 64, 128, 136, 144, 152, 160, 168, not 72"},
-        {&some, {.head_dim = 64}, 70, 0, "needs sm_75, and this program can count on sm_70"},
+        {&some, {.head_dim = 64}, 75, 0, NULL},
         {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 80, 0, NULL},
         {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 79, 0, "needs sm_80 for bf16, and this program can count on sm_79"},
         {&some, {.head_dim = 64, .seqlen_q = 17}, 75, 0, "takes --seqlen from 1 to 16, not 17"},
         {&some, {.head_dim = 64, .causal = 1}, 75, 0, "has other reasons"},
         {&hopper, {.head_dim = 64}, 90, 1, "takes bf16, fp32, not fp16"},
         {&hopper, {.head_dim = 64, .dtype = DTYPE_BF16}, 90, 1, NULL},
-        {&hopper, {.head_dim = 64, .dtype = DTYPE_BF16}, 89, 1, "needs sm_90 for bf16, and this program can count on sm_89"},
         {&hopper,
          {.head_dim = 64, .dtype = DTYPE_FP32},
          90,

@@ -30,11 +30,11 @@ static void wrong(const char *row, const char *key, const char *got, const char 
 
 /* ---- launchers that take a known time ---- */
 
-enum { REFERENCE = MAX_VARIANTS, FORWARD_PASS, PRE_PASS, LAUNCHER_COUNT };
+enum { REFERENCE = MAX_VARIANTS, FIRST_PASS, PRE_PASS, LAUNCHER_COUNT };
 
 /* In ms. No sum of two is a third, so that a latency tells what it is the latency of. */
 static const double COST[LAUNCHER_COUNT] = {
-    0.040, 0.052, 0.021, 0.0331, 0.045, 0.057, 0, 0, [REFERENCE] = 0.640, [FORWARD_PASS] = 0.0263, [PRE_PASS] = 0.036};
+    0.040, 0.052, 0.021, 0.0331, 0.045, 0.057, 0, 0, [REFERENCE] = 0.640, [FIRST_PASS] = 0.0263, [PRE_PASS] = 0.036};
 
 /* The run-th of a row takes its cost so many times. Neither first, last nor mean is the median, and one is far off. */
 static const double FACTORS[] = {3, 1, 1.5, 40, 2}, WARM_UP_FACTOR = 1000;
@@ -46,6 +46,7 @@ static const Sample FOUR = {4, 2.25, 12.25 - 1.375}, FIVE = {5, 2, 3 - 1.5};
 
 static Stage timed; /* the stage with these launchers */
 static Variant timed_forward, timed_reference;
+static Preparation preparations[MAX_VARIANTS];
 static const Variant *original[LAUNCHER_COUNT];
 static double now;
 static int is_timing; /* a launcher then takes its time and does nothing else */
@@ -89,10 +90,10 @@ static void launched(int who, const Problem *p, const Tensors *t, const Buffer *
         return;
     launches[who]++;
     if (who == PRE_PASS) {
-        original[who]->prepare(p, t, workspace);
+        original[who]->preparation->launch(p, t, workspace);
         return;
     }
-    int is_backward = stage.forward && who != FORWARD_PASS;
+    int is_backward = stage.forward && who != FIRST_PASS;
     if (!is_backward || !kept[who][0])
         original[who]->launch(p, t, workspace);
     device_synchronize();
@@ -112,7 +113,7 @@ LAUNCHER(launch_3, 3)
 LAUNCHER(launch_4, 4)
 LAUNCHER(launch_5, 5)
 LAUNCHER(launch_reference, REFERENCE)
-LAUNCHER(launch_forward, FORWARD_PASS)
+LAUNCHER(launch_forward, FIRST_PASS)
 LAUNCHER(launch_pre_pass, PRE_PASS)
 static Launcher *const LAUNCHERS[] = {launch_0, launch_1, launch_2, launch_3, launch_4, launch_5};
 
@@ -123,9 +124,11 @@ static void make_timed_stage(void) {
             abort(); /* a stage with more variants needs more launchers here */
         original[i] = &stage.variants[i];
         timed.variants[i].launch = LAUNCHERS[i];
-        if (stage.variants[i].prepare) {
+        if (stage.variants[i].preparation) {
             original[PRE_PASS] = &stage.variants[i];
-            timed.variants[i].prepare = launch_pre_pass;
+            preparations[i] = *stage.variants[i].preparation;
+            preparations[i].launch = launch_pre_pass;
+            timed.variants[i].preparation = &preparations[i];
         }
     }
     original[REFERENCE] = stage.reference ? stage.reference : &naive_variant;
@@ -134,7 +137,7 @@ static void make_timed_stage(void) {
     timed.reference = &timed_reference;
     if (!stage.forward)
         return;
-    original[FORWARD_PASS] = stage.forward;
+    original[FIRST_PASS] = stage.forward;
     timed_forward = *stage.forward;
     timed_forward.launch = launch_forward;
     timed.forward = &timed_forward;
@@ -275,16 +278,16 @@ typedef struct {
 
 static int prepares(int who, const Problem *p) {
     const Variant *v = who < MAX_VARIANTS ? &stage.variants[who] : NULL;
-    return v && v->prepare && (!v->prepares || v->prepares(p));
+    return v && v->preparation && (!v->preparation->wanted || v->preparation->wanted(p));
 }
 
 /* only: a variant's number, alone and without a reference; -1: all. */
 static int expected_rows(const Problem *p, int only, Expected *rows) {
     int n = 0, has_pre_pass = 0;
-    Direction direction = stage.forward ? BACKWARD : FORWARD;
+    Direction direction = stage.forward ? BACKWARD_PASS : FORWARD_PASS;
     memset(rows, 0, ROWS * sizeof *rows);
     if (stage.forward) {
-        rows[n] = (Expected){"", FORWARD_PASS, FORWARD, COST[FORWARD_PASS], ""};
+        rows[n] = (Expected){"", FIRST_PASS, FORWARD_PASS, COST[FIRST_PASS], ""};
         strcpy(rows[n++].name, stage.forward->name);
     }
     if (only < 0)
@@ -303,17 +306,17 @@ static int expected_rows(const Problem *p, int only, Expected *rows) {
             continue;
         if (stage.forward) {
             row.direction = BOTH;
-            row.cost = COST[FORWARD_PASS] + COST[i];
+            row.cost = COST[FIRST_PASS] + COST[i];
             rows[n++] = row;
         }
         if (!prepares(i, p))
             continue;
         if (!has_pre_pass++) {
             rows[n] = (Expected){"", i, PREPARE, COST[PRE_PASS], ""};
-            snprintf(rows[n++].name, sizeof row.name, "%s/%s", stage.name, v->prepare_name);
+            snprintf(rows[n++].name, sizeof row.name, "%s/%s", stage.name, v->preparation->name);
         }
         rows[n] = (Expected){"", i, WITH_PREPARE, COST[PRE_PASS] + COST[i], ""};
-        snprintf(rows[n++].name, sizeof row.name, "%s/%s+%s", stage.name, v->prepare_name, v->name);
+        snprintf(rows[n++].name, sizeof row.name, "%s/%s+%s", stage.name, v->preparation->name, v->name);
     }
     return n;
 }
@@ -325,16 +328,16 @@ static double moved_bytes(const Problem *p, const int *lengths, const Expected *
     double keys = 0, cached = row->who < MAX_VARIANTS && prepares(row->who, p);
     for (int b = 0; b < p->batch; b++)
         keys += p->kv_heads * (lengths ? lengths[b] : p->seqlen_k);
-    if (stage.bytes)
+    if (stage.kind == DECODING)
         return 2 * keys * p->head_dim * (cached ? 1 : p->dtype == DTYPE_FP32 ? 4 : 2) + tensor_sizes(p, 2, 0, 1);
     double both = 2 * keys * p->head_dim * (p->dtype == DTYPE_FP32 ? 4 : 2); /* K and V */
     double forward = both + tensor_sizes(p, 2, 0, 1),
            backward = both + tensor_sizes(p, 4, 2, 1); /* Q, O, dO, dQ; dK, dV; LSE */
-    return row->direction == BACKWARD ? backward : row->direction == BOTH ? forward + backward : forward;
+    return row->direction == BACKWARD_PASS ? backward : row->direction == BOTH ? forward + backward : forward;
 }
 
 static double allocated_bytes(const Problem *p, const int *lengths, const Expected *row) {
-    int is_gradient = row->direction == BACKWARD || row->direction == BOTH;
+    int is_gradient = row->direction == BACKWARD_PASS || row->direction == BOTH;
     double bytes = tensor_sizes(p, 2, 2, 1) + (lengths ? 4.0 * p->batch : 0);
     return bytes + (stage.forward ? tensor_sizes(p, 1, 0, 0) : 0) + (is_gradient ? tensor_sizes(p, 1, 2, 0) : 0);
 }
@@ -473,7 +476,7 @@ static double gpu_bytes_of(const Problem *p, const int *lengths, const Expected 
     if (row->direction == BOTH)
         count += stage.forward->predict(p, lengths, traffic + count);
     if (row->direction == PREPARE || row->direction == WITH_PREPARE)
-        count += v->predict_prepare(p, lengths, traffic + count);
+        count += v->preparation->predict(p, lengths, traffic + count);
     for (int i = count; i-- > 0;)
         bytes += traffic[i].read + traffic[i].written;
     return bytes;
@@ -487,7 +490,7 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     const DeviceProperties *device = device_properties();
     int ran = !*row->note, is_counted = row->direction != PREPARE && ran, no_memory = strncmp(row->note, "out of", 6) == 0;
     int is_validated =
-        ran && !strstr(out->options, "--no-validate") && (row->direction == FORWARD || row->direction == BACKWARD);
+        ran && !strstr(out->options, "--no-validate") && (row->direction == FORWARD_PASS || row->direction == BACKWARD_PASS);
     double ms = sample.median * row->cost, rms = NAN, worst = NAN;
     double tflops = flops_of(p, out->lengths, row->direction) / (ms * 1e9);
     is_text(row->name, f, "stage", stage.name);
@@ -524,9 +527,9 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     double gpu_bytes = ran ? gpu_bytes_of(p, out->lengths, row) : NAN;
     is_number(row->name, f, "gpu_bytes", gpu_bytes);
     is_number(row->name, f, "gpu_flops_per_byte", is_counted ? flops_of(p, out->lengths, row->direction) / gpu_bytes : NAN);
-    is_number(row->name, f, "read_gbps", stage.bytes ? BANDWIDTH.read_gbps : NAN);
-    is_number(row->name, f, "copy_gbps", stage.bytes ? BANDWIDTH.copy_gbps : NAN);
-    if (is_validated && row->direction == FORWARD)
+    is_number(row->name, f, "read_gbps", stage.kind == DECODING ? BANDWIDTH.read_gbps : NAN);
+    is_number(row->name, f, "copy_gbps", stage.kind == DECODING ? BANDWIDTH.copy_gbps : NAN);
+    if (is_validated && row->direction == FORWARD_PASS)
         fp64_errors(p, out->lengths, kept[row->who][0], &rms, &worst);
     is_number(row->name, f, "rmse", rms);
     is_number(row->name, f, "worst_fp64_error", worst);
@@ -559,9 +562,9 @@ static void check_sessions(const Expected *rows, int count, int runs, int warm) 
         if (*rows[i].note)
             continue;
         const Session *s = &sessions[n++];
-        replays += stage.bytes && rows[i].direction == FORWARD;
+        replays += stage.kind == DECODING && rows[i].direction == FORWARD_PASS;
         failures += device_properties()->is_cpu && s->contexts != 1;
-        if (s->direction != rows[i].direction || s->runs != runs || (!stage.bytes && s->warm != warm)) {
+        if (s->direction != rows[i].direction || s->runs != runs || (stage.kind != DECODING && s->warm != warm)) {
             diag("%s: %d runs, warm %d", rows[i].name, s->runs, s->warm);
             failures++;
         }
@@ -628,8 +631,8 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
         else
             figure(text, number_of(f, "gpu_flops_per_byte"), "");
     } else if (time_figure(text, number_of(f, "min_ms")), row->direction == PREPARE) {
-        append(text, stage.bytes ? " - - -" : " - -");
-    } else if (stage.bytes) {
+        append(text, stage.kind == DECODING ? " - - -" : " - -");
+    } else if (stage.kind == DECODING) {
         figure(text, gbps, "");
         figure(text, 100 * gbps / BANDWIDTH.read_gbps, "%");
         figure(text, 100 * gbps / BANDWIDTH.copy_gbps, "%");
@@ -645,7 +648,7 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
         append(text, " 0");
     if (device_properties()->is_cpu)
         ;
-    else if ((row->direction == FORWARD || row->direction == BACKWARD) && row->who != FORWARD_PASS)
+    else if ((row->direction == FORWARD_PASS || row->direction == BACKWARD_PASS) && row->who != FIRST_PASS)
         figure(text, COST[REFERENCE] / row->cost, "x");
     else
         append(text, " -");
@@ -666,7 +669,7 @@ static void check_details(const Printed *table, int line, const Expected *rows, 
         Piece pieces[MAX_WORKSPACE_BUFFERS];
         int n = pieces_of(rows[i].name, rows[i].who, &table->p, pieces);
         has_pre_pass |= rows[i].direction == PREPARE;
-        if (n <= 0 || *rows[i].note || (rows[i].direction != FORWARD && rows[i].direction != BACKWARD))
+        if (n <= 0 || *rows[i].note || (rows[i].direction != FORWARD_PASS && rows[i].direction != BACKWARD_PASS))
             continue;
         append(text, "workspace %s:", rows[i].name);
         for (int k = 0; k < n; k++) {
@@ -764,7 +767,7 @@ static void test_formats(const char *name, const char *settings, Problem p) {
     for (int s = 0; s < MAX_SETTINGS && stage.settings[s].name; s++)
         append(problem, ", %s %s", stage.settings[s].name, setting_word(s, p.settings[s]));
     is_line(&table, line++, problem);
-    if (stage.bytes)
+    if (stage.kind == DECODING)
         is_line(&table, line++, "memory gives 5 GB/s when it is read, 4 GB/s when it is copied (bytes read and written)");
     if (device_properties()->is_cpu) {
         is_line(&table, line++, "times are the simulator's: they say nothing about a GPU, not even which variant is faster");
@@ -772,7 +775,7 @@ static void test_formats(const char *name, const char *settings, Problem p) {
                stage.forward ? " direction" : "");
     } else
         append(titles, "variant%s latency min%s tensors + workspace vs naive error / allowed",
-               stage.forward ? " direction" : "", stage.bytes ? " GB/s of read of copy" : " TFLOP/s of peak");
+               stage.forward ? " direction" : "", stage.kind == DECODING ? " GB/s of read of copy" : " TFLOP/s of peak");
     is_line(&table, line++, titles);
     for (int i = 0; i < all; i++) {
         Line text;
@@ -817,11 +820,11 @@ static void test_other_options(void) {
         code = is_unchecked(&f) ? 2 : code;
     }
     check_sessions(rows, all, 1 + 5, 1);
-    for (int i = 0; stage.bytes && i < session_count; i++)
+    for (int i = 0; stage.kind == DECODING && i < session_count; i++)
         failures += sessions[i].contexts != 20 || sessions[i].copies != 1;
     ok(!failures && json.code == code, "other options: every field; a run to warm up and five more; --warm");
 
-    HostTensors want = tensors_random(&json.p, 5, 1, stage.forward != NULL);
+    HostTensors want = tensors_random(&json.p, 5, 1, stage.kind == BACKWARD);
     void *tensors[4] = {want.q, want.k, want.v, want.d_o};
     failures = 0;
     for (int i = 0; i < 4 && tensors[i]; i++) {
@@ -830,7 +833,7 @@ static void test_other_options(void) {
     }
     ok(!failures, "other options: the kernels were given the inputs of --seed 5 with outliers");
 
-    if (stage.bytes) { /* 12 KB of K and V: not so many copies that L2 would be full, but as many as there may be */
+    if (stage.kind == DECODING) { /* 12 KB of K and V: not so many copies that L2 would be full, but as many as there may be */
         json.options = "--batch 1 --heads 3 --seqlen 9 --seqlen-k 70 --head-dim 128 --dtype bf16 --iters 1 --no-validate";
         run_program(&json, " --json");
         failures = 0;
@@ -975,7 +978,7 @@ static void test_progress(Problem p) {
         const char *name = rows[i].name;
         if (*rows[i].note)
             continue;
-        if (rows[i].direction == FORWARD || rows[i].direction == BACKWARD)
+        if (rows[i].direction == FORWARD_PASS || rows[i].direction == BACKWARD_PASS)
             used += (size_t)snprintf(want + used, sizeof want - used, "%s: running ...%s: checking ...", name, name);
         for (int run = 1; run <= 4; run++)
             used += (size_t)snprintf(want + used, sizeof want - used, "%s: timing %d of 4 ...", name, run);

@@ -12,7 +12,7 @@
 /* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. With key
  * lengths those of the pairs that are left. */
 static inline double flops_of(const Problem *p, const int *lengths, Direction direction) {
-    static const int products[] = {[FORWARD] = 2, [BACKWARD] = 5, [BOTH] = 7, [WITH_PREPARE] = 2};
+    static const int products[] = {[FORWARD_PASS] = 2, [BACKWARD_PASS] = 5, [BOTH] = 7, [WITH_PREPARE] = 2};
     double sum = 0;
     for (int head = 0; head < p->batch * p->heads; head++)
         for (int row = 0; row < p->seqlen_q; row++)

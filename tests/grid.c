@@ -251,7 +251,7 @@ static int run_pairs(Point *point, Tally *sum) {
                      * quarter of the dtypes other than fp16, whose code differs in a conversion */
                     int every = grid.every * (d == 0 ? 1 : d == 1 ? 3 : 16);
                     if (is_cpu)
-                        every *= (large ? 4 : 1) * (dtype == DTYPE_FP16 ? 1 : 4) * (stage.forward ? 2 : 1);
+                        every *= (large ? 4 : 1) * (dtype == DTYPE_FP16 ? 1 : 4) * (stage.kind == BACKWARD ? 2 : 1);
                     if (seqlen_q > queries || (large && grid.every >= 24) || (index + causal + d) % every)
                         continue;
                     const int *h = heads[pick(number, HEADS, large ? 2 : small ? 5 : 3)]; /* few where they cost time */
@@ -298,7 +298,7 @@ static void run_wide(Point *point, Tally *sum) {
                      .causal = shapes[shape].causal,
                      .scale = (float)(1 / sqrt(shapes[shape].head_dim))};
         int is_long = p.seqlen_k >= 5000; /* dK and dV make them dear; a forward stage has its long row, too */
-        if (p.seqlen_q <= most_queries() && (!is_long || has_numbers() || (grid.every == 1 && !stage.forward)))
+        if (p.seqlen_q <= most_queries() && (!is_long || has_numbers() || (grid.every == 1 && stage.kind != BACKWARD)))
             add_case(point, case_of(p, (uint64_t)1e6 + i, p.batch > 1 || i % 2));
     }
     finish(point, sum, "long and wide");
@@ -365,7 +365,7 @@ static void test_large_grid(const Variant *v, int seqlen_q, int seqlen_k) {
     Case c = {.p = {.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .scale = 0.125f}};
     const int is_cpu = device_properties()->is_cpu;
     c.p.seqlen_q = seqlen_q, c.p.seqlen_k = seqlen_k;
-    if (refuses(v, &c.p) || (!is_cpu && (stage.forward || grid.every > 1)))
+    if (refuses(v, &c.p) || (!is_cpu && (stage.kind == BACKWARD || grid.every > 1)))
         return;
     device_check_only(1);
     if (is_cpu)
@@ -413,7 +413,7 @@ static void test_bits(const Variant *v) {
 /* A variant that nobody could test is an error, unless this device lacks what it is made for. */
 static void test_variant(const Variant *v, const Tally *sum) {
     const DeviceProperties *device = device_properties();
-    if (!sum->cases && (v->min_capability > device->capability || (v->needs_hopper && !device->has_hopper)))
+    if (!sum->cases && v->uses & WGMMA && !device->has_hopper)
         ok(1, "%s/%s # SKIP %s", stage.name, v->name, sum->reason);
     else
         ok(sum->cases > 0, "%s/%s takes some of the problems%s%s", stage.name, v->name, sum->cases ? "" : ": ",
@@ -425,11 +425,11 @@ static void run_grid(void) {
     static Point point;
     Tally sum[MAX_VARIANTS + 1] = {0};
     int go_on = run_pairs(&point, sum);
-    if (go_on && !stage.forward)
+    if (go_on && stage.kind != BACKWARD)
         run_edges(&point, sum);
     if (go_on && !grid.quick) {
         run_wide(&point, sum);
-        if (!stage.forward) /* dK and dV make long ones dear */
+        if (stage.kind != BACKWARD) /* dK and dV make long ones dear */
             test_long_row();
         for (int i = grid.first; i < grid.count; i++) {
             test_large_grid(grid.variants[i], 64 * 65535 + 1, 1);
@@ -493,7 +493,7 @@ static Case fuzz_case(uint64_t seed) {
     for (int other = 1; v->refuses && v->refuses(&c.p) && other < 20; other++)
         pick_settings(&c.p, seed + ((uint64_t)other << 48));
     for (int i = 0; i < variant_count(); i++)
-        prepares |= variant_at(i)->prepare != NULL;
+        prepares |= variant_at(i)->preparation != NULL;
     int most_shift = prepares || p.dtype == DTYPE_FP16 ? 4 : 53;
     if (pick(seed, SHIFT, 4) == 0) {
         c.qk_shift = (int)pick(seed, SHIFT + 600, 2 * most_shift + 1) - most_shift;
@@ -577,7 +577,7 @@ static void read_options(int argc, char **argv) {
         if (!only || strcmp(only, stage.variants[i].name) == 0)
             grid.variants[grid.count++] = &stage.variants[i];
     /* What others are measured by is examined in its own stage only: 00_naive, or the backward stage */
-    grid.first = stage.forward || !stage.variants[0].name ? 0 : 1;
+    grid.first = stage.kind == BACKWARD || !stage.variants[0].name ? 0 : 1;
     if (only && grid.count == 1 && strcmp(only, reference()->name) != 0) {
         fprintf(stderr, "grid: --variant %s: %s has no such variant\n", only, stage.name);
         exit(2);

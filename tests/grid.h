@@ -11,6 +11,7 @@
 #define FA_GRID_H
 
 #include "../common/device/device.h"
+#include "../common/harness/prepare.h"
 #include "../common/harness/refuse.h"
 #include "../common/stage.h"
 #include "../common/harness/tensors.h"

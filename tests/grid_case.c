@@ -44,7 +44,7 @@ static void *draw_tensor(const Case *c, int tensor) {
 void prepare_cases(size_t begin, size_t end, void *context) {
     for (Case *c = (Case *)context + begin; c < (Case *)context + end; c++) {
         c->host =
-            (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2), stage.forward ? draw_tensor(c, 3) : NULL};
+            (HostTensors){draw_tensor(c, 0), draw_tensor(c, 1), draw_tensor(c, 2), stage.kind == BACKWARD ? draw_tensor(c, 3) : NULL};
         grid_kind.solve(c);
     }
 }
@@ -92,7 +92,7 @@ void open_case(Case *c) {
     c->t.lse = c->o ? upload(c->lse, row_count(p) * sizeof(float), "LSE") : allocate(row_count(p) * sizeof(float), "LSE");
     if (c->key_lengths)
         c->t.key_lengths = upload(c->key_lengths, p->batch * sizeof(int), "key lengths");
-    if (stage.forward) {
+    if (stage.kind == BACKWARD) {
         c->t.d_o = upload(c->host.d_o, query_bytes, "dO");
         c->t.dq = allocate(query_bytes, "dQ");
         c->t.dk = allocate(key_elements(p) * dtype_bytes(p->dtype), "dK");
@@ -101,7 +101,7 @@ void open_case(Case *c) {
     void *pointers[] = {c->t.o, c->t.lse, c->t.dq, c->t.dk, c->t.dv};
     int count = grid_kind.outputs(c, c->outputs);
     for (int i = 0; i < count; i++) {
-        c->outputs[i].pointer = pointers[i + (stage.forward ? 2 : 0)];
+        c->outputs[i].pointer = pointers[i + (stage.kind == BACKWARD ? 2 : 0)];
         c->got[i] = host_alloc(c->outputs[i].bytes, 1);
     }
 }
@@ -184,8 +184,8 @@ int try_variant(const Variant *variant, Case *c) {
     }
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_poison(c->outputs[i].pointer, c->outputs[i].bytes);
-    if (variant->prepare && (!variant->prepares || variant->prepares(&c->p)))
-        variant->prepare(&c->p, &c->t, workspace);
+    if (variant_prepares(variant, &c->p))
+        variant->preparation->launch(&c->p, &c->t, workspace);
     variant->launch(&c->p, &c->t, workspace);
     device_synchronize();
     damaged = device_damaged();

@@ -78,16 +78,20 @@ sub told {
 }
 mkdir $new;
 told('no line in the ladder', "$new: common/ladder.txt has no line for it");
-write_to('>>', 'common/ladder.txt', "$new 00_naive forwards -\n");
-told('a kind that there is not', qq{common/ladder.txt: $new is of kind "forwards": choose one of forward backward decoding.});
-system("sed -i 's/forwards/forward/' common/ladder.txt");
+write_to('>>', 'common/ladder.txt', "$new 00_naive -\n");
 write_to('>', "$new/main.c", <<'END');
 #include "../common/stage.h"
-const Stage stage = {.name = "09_another", .idea = "", .variants = {{.name = "v", .idea = "", .dtypes = FP16}}};
+const Stage stage = {
+    .name = "09_another",
+    .idea = "",
+    .variants = {{.name = "v", .idea = "", .dtypes = FP16}},
+};
 int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }
 END
 told("another name than the folder's", qq{$new/main.c has no .name = "$new": a stage has its folder's name.});
 system("sed -i 's/09_another/$new/' $new/main.c");
+told('no kind', "$new/main.c has no .kind = FORWARD, BACKWARD or DECODING.");
+system("sed -i 's/    .idea/    .kind = FORWARD,\\n    .idea/' $new/main.c");
 like(make($new, @naive[1 .. 3]), qr/^\Q$out\E\/$new\/$new is built/m, 'then it is built');
 is(`$out/$new/$new --seqlen 8 2>&1`, "$new: the row of v in main.c needs .launch and .dtypes\n", 'a row without .launch');
 is($? >> 8, 2, 'exit code 2');

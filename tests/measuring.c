@@ -129,7 +129,7 @@ static void test_counts(void) {
         p.causal = i % 2;
         double forward = tensor_sizes(&p, 2, 2, 1), backward = tensor_sizes(&p, 4, 4, 1);
         int good = counted_flops(&p, NULL, PREPARE) == 0;
-        for (int d = FORWARD; d <= WITH_PREPARE; d++)
+        for (int d = FORWARD_PASS; d <= WITH_PREPARE; d++)
             good = good && (d == PREPARE || counted_flops(&p, NULL, (Direction)d) == flops_of(&p, NULL, (Direction)d));
         ok(good, "FLOPs: forward, backward, both, %d queries, %d keys, %s", p.seqlen_q, p.seqlen_k,
            p.causal ? "causal" : "full");
@@ -138,17 +138,17 @@ static void test_counts(void) {
             int mine[3]; /* no more than there are keys */
             for (int b = 0; b < 3; b++)
                 mine[b] = lengths[l][b] < p.seqlen_k ? lengths[l][b] : p.seqlen_k;
-            double got = counted_flops(&p, mine, BACKWARD), want = flops_of(&p, mine, BACKWARD);
+            double got = counted_flops(&p, mine, BACKWARD_PASS), want = flops_of(&p, mine, BACKWARD_PASS);
             ok(got == want, "FLOPs of the pairs that lengths %d,%d,%d leave of %d×%d, %s", mine[0], mine[1], mine[2],
                p.seqlen_q, p.seqlen_k, p.causal ? "causal" : "full");
         }
-        ok(compulsory_bytes(&p, NULL, FORWARD) == forward && compulsory_bytes(&p, NULL, BACKWARD) == backward &&
+        ok(compulsory_bytes(&p, NULL, FORWARD_PASS) == forward && compulsory_bytes(&p, NULL, BACKWARD_PASS) == backward &&
                compulsory_bytes(&p, NULL, BOTH) == forward + backward &&
                compulsory_bytes(&p, NULL, WITH_PREPARE) == forward,
            "bytes: forward, backward, both");
         static const int none[] = {0, 0, 0};
-        ok(compulsory_bytes(&p, none, FORWARD) == tensor_sizes(&p, 2, 0, 1) &&
-               compulsory_bytes(&p, none, BACKWARD) == tensor_sizes(&p, 4, 2, 1),
+        ok(compulsory_bytes(&p, none, FORWARD_PASS) == tensor_sizes(&p, 2, 0, 1) &&
+               compulsory_bytes(&p, none, BACKWARD_PASS) == tensor_sizes(&p, 4, 2, 1),
            "bytes: without keys no K and V are read, and zeros are written");
     }
 }

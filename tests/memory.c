@@ -95,18 +95,20 @@ static int with_setting(const Problem *p) { return p->settings[0]; }
 
 /* Q has 2 * 3 * 40 rows, K and V 2 * 3 * 50, of 64. */
 static void test_need(void) {
+    static const Preparation small = {.launch = launch, .wanted = with_setting, .values = nothing};
     static const Variant forward = {.name = "forward", .dtypes = FP16 | FP32};
     static const Stage plain = {.name = "09_plain", .variants = {{.name = "v", .dtypes = FP16 | FP32}}},
-                       backward = {.name = "09_back", .variants = {{.name = "v", .dtypes = FP16}}, .forward = &forward},
+                       backward = {.name = "09_back",
+                                   .kind = BACKWARD,
+                                   .variants = {{.name = "v", .dtypes = FP16}},
+                                   .forward = &forward},
                        prepares = {.name = "09_small",
                                    .variants = {{.name = "a", .dtypes = FP16},
                                                 {.name = "b",
                                                  .dtypes = FP16,
                                                  .launch = launch,
                                                  .plan = plan,
-                                                 .prepare = launch,
-                                                 .prepares = with_setting,
-                                                 .prepared_values = nothing}},
+                                                 .preparation = &small}},
                                    .settings = {{.name = "small"}}};
     enum { Q = 2 * 3 * 40 * 64, K = 2 * 3 * 50 * 64, ROWS = 2 * 3 * 40, SAMPLES = 3 * 50 * 129 * 8 }; /* three threads */
     enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 8 * (Q + ROWS) + 70000 };

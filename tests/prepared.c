@@ -75,11 +75,11 @@ static int is_at(const Comparison *c, int batch, int head, int row, int column) 
 
 static int always(const Problem *p) { return p != NULL; }
 static int never(const Problem *p) { return p == NULL; }
-static void prepares(const Problem *p, const Tensors *t, const Buffer *w) { (void)p, (void)t, (void)w; }
 
 static void test_prepares(void) {
-    const Variant usual = {.prepares = always}, plain = {.prepare = prepares},
-                  asked = {.prepare = prepares, .prepares = always}, not_now = {.prepare = prepares, .prepares = never};
+    const Preparation always_asked = {.wanted = always}, never_asked = {.wanted = never}, unasked = {.name = ""};
+    const Variant usual = {.name = ""}, plain = {.preparation = &unasked}, asked = {.preparation = &always_asked},
+                  not_now = {.preparation = &never_asked};
     ok(!variant_prepares(&usual, &problem) && variant_prepares(&plain, &problem) && variant_prepares(&asked, &problem) &&
            !variant_prepares(&not_now, &problem),
        "who prepares its inputs");
@@ -203,7 +203,7 @@ static void test_prepared(void) {
     compare(NULL);
     ok(comparisons[PREPARED_K].ok && comparisons[PREPARED_V].ok, "keys that do not exist are not looked at");
     reset();
-    compare_preparation(&problem, &(Variant){.prepared_values = leaves_q}, lengths,
+    compare_preparation(&problem, &(Variant){.preparation = &(Preparation){.values = leaves_q}}, lengths,
                         &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, NULL, o, lse, NULL, comparisons);
     ok(!bad(), "a variant may leave Q as it is");
 }

@@ -10,15 +10,16 @@
 
 static double two_bytes(const Problem *p, const int *lengths) { return 2.0 * (lengths ? lengths[0] : p->seqlen_k); }
 
+static const Preparation fill = {.name = "fill"}, fill_the_cache = {.name = "fill the cache"};
 static const Stage plain = {.name = "09_test", .variants = {{.name = "short"}, {.name = "a_long_name"}}};
 static const Stage decoding = {.name = "09_test",
-                               .variants = {{.name = "v", .prepare_name = "fill"}},
-                               .bytes = two_bytes,
+                               .variants = {{.name = "v", .preparation = &fill}},
+                               .kind = DECODING, .bytes = two_bytes,
                                .settings = {{.name = "pieces", .choices = "auto", .max = 9},
                                             {.name = "round"},
                                             {.name = "kind", .choices = "one|two|three"}}};
 static const Variant forward_pass = {.name = "08_test/v"};
-static const Stage backward = {.name = "09_test", .variants = {{.name = "v"}}, .forward = &forward_pass};
+static const Stage backward = {.name = "09_test", .variants = {{.name = "v"}}, .kind = BACKWARD, .forward = &forward_pass};
 
 static DeviceProperties device = {
     .name = "A \"chip\", \\ fast", .platform = "sm_42", .clock_mhz = 1980, .cuda_version = "13.0"};
@@ -135,8 +136,8 @@ static void test_table(void) {
 /* A name that takes more than the line has room for: the gaps behind it become smaller, and no line is too long. */
 static void test_narrow(void) {
     static const Stage of_long_names = {.name = "07_a_long_name_of_a_stage",
-                                        .variants = {{.name = "shares", .prepare_name = "fill the cache"}},
-                                        .bytes = two_bytes};
+                                        .variants = {{.name = "shares", .preparation = &fill_the_cache}},
+                                        .kind = DECODING, .bytes = two_bytes};
     Row rows[] = {
         {.name = "00_naive", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024},
         {.name = "07_a_long_name_of_a_stage/fill the cache+shares", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024}};
@@ -248,7 +249,7 @@ static void test_backward(void) {
          .validated = 1,
          .comparison_count = 2},
         {.name = "09_test/v",
-         .direction = BACKWARD,
+         .direction = BACKWARD_PASS,
          .latency_ms = 1,
          .min_ms = 5e-4,
          .tensor_bytes = 1024,
@@ -261,7 +262,7 @@ static void test_backward(void) {
          .workspace_count = 1},
         {.name = "09_test/v", .role = ROW_PART, .direction = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
         {.name = "09_test/w",
-         .direction = BACKWARD,
+         .direction = BACKWARD_PASS,
          .latency_ms = 1,
          .min_ms = 5e-4,
          .tensor_bytes = 1024,
@@ -292,7 +293,7 @@ static void test_backward(void) {
            "3.1e-02\n"
            "gradients  09_test/w: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs are bit-equal\n",
            "gradients one by one, and the spread");
-    rows[0].direction = rows[1].direction = FORWARD;
+    rows[0].direction = rows[1].direction = FORWARD_PASS;
     rows[2].direction = PREPARE;
     rows[1].errors_known = 1;
     rows[1].errors = (SampleErrors){.rms = 0.0123, .worst = 0.5};
@@ -303,7 +304,7 @@ static void test_backward(void) {
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
            "errors against fp64, where inputs are prepared");
     rows[0].direction = PREPARE;
-    rows[2].direction = FORWARD;
+    rows[2].direction = FORWARD_PASS;
     prints(job,
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
            "wherever that row is");

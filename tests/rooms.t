@@ -131,7 +131,7 @@ sub calls_in {
 # A room of headers alone hands its arrows on: its functions are part of whoever includes them. One stage starts from another's
 # kernel where the ladder says so.
 sub wrong_calls {
-    my %links = map { my ($stage, undef, undef, $files) = split; map { ("$stage $_" => 1) } split /,/, $files }
+    my %links = map { my ($stage, undef, $files) = split; map { ("$stage $_" => 1) } split /,/, $files }
         grep { /^\w/ } split /\n/, read_file('common/ladder.txt');
     return map { "$_->[0] takes $_->[2] from $_->[1]" } grep {
         my ($from, $to, $symbol) = @$_;

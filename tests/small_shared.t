@@ -40,7 +40,7 @@ for my $variant ('two_pass', 'atomic') {
 # stage that has nothing else ends with 2.
 for my $stage (grep { !$chooses{$_} } @stages) {
     my $table = source("$stage/main.c");
-    my ($variants, $for_hopper) = map { scalar(() = $table =~ /$_/g) } '\.launch = ', '\.needs_hopper = 1';
+    my ($variants, $for_hopper) = map { scalar(() = $table =~ /$_/g) } '\.launch = ', '\bWGMMA\b';
     for my $dim (64, 128) {
         my $output = `CPU_DEVICE_SHARED=101376 $build/$stage/$stage --seqlen 20 --head-dim $dim --no-validate --iters 1 2>&1`;
         is($? >> 8, $variants && $variants == $for_hopper ? 2 : 0, "$stage, head dim $dim, with 101376 bytes") or diag($output);

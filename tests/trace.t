@@ -51,7 +51,7 @@ my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to t
 
 my %predicted;    # by variant
 for my $stage (@stages) {
-    for my $shape (kind_of($stage) eq 'decoding' ? @decoding_shapes : @shapes, @{$more_shapes{$stage} // []}) {
+    for my $shape (kind_of($stage) eq 'DECODING' ? @decoding_shapes : @shapes, @{$more_shapes{$stage} // []}) {
         my ($code, @rows) = trace($stage, $shape);
         is($code, 0, "$stage $shape: exit code");
         my @races = grep { /"race"/ } @rows;
@@ -104,7 +104,7 @@ is($? >> 8, 2, 'make trace where a program fails: so does make');
 like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
 
 for my $stage (@stages) {
-    my @lines = `$build/$stage/$stage --trace @{[kind_of($stage) eq 'decoding' ? '' : '--seqlen 128']}`;
+    my @lines = `$build/$stage/$stage --trace @{[kind_of($stage) eq 'DECODING' ? '' : '--seqlen 128']}`;
     ok(@lines > 10 && !(grep { length > 121 || /[^\n\x20-\x7e]/ } @lines), "$stage --trace: plain lines of at most 120 characters") or diag(@lines);
 }
 

@@ -422,14 +422,14 @@ MISTAKE(dk_differs, add(t->dk, p->dtype, mistake.at, launches ? 1e-3 * read_elem
 MISTAKE(dv_differs, add(t->dv, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dv, p->dtype, mistake.at) : 0))
 
 #define BACKWARD_VARIANT(n, l)                                                                                              \
-    { .name = n, .idea = "", .launch = l, .dtypes = ALL }
+    { .name = n, .idea = "", .launch = l, .dtypes = ALL, .unordered = 1 }
 static const Variant forward_variant = FORWARD_VARIANT("forward", right), /* with its workspace */
                      wrong_forward_variant = FORWARD_VARIANT("forward", wrong),
                      right_gradients = BACKWARD_VARIANT("00_naive", gradients),
                      wrong_reference_gradients = BACKWARD_VARIANT("00_naive", wrong_gradients);
 #define BACKWARD_STAGE(wrong_variant, f, r)                                                                                 \
     {                                                                                                                       \
-        .name = "v", .idea = "", .forward = &f, .reference = &r, .variants = {                                              \
+        .name = "v", .idea = "", .kind = BACKWARD, .forward = &f, .reference = &r, .variants = {                                              \
             wrong_variant,                                                                                                  \
             BACKWARD_VARIANT("right", gradients)                                                                            \
         }                                                                                                                   \
@@ -438,10 +438,11 @@ static const Stage backward = BACKWARD_STAGE(BACKWARD_VARIANT("wrong", wrong_gra
                    backward_same_bits =
                        {.name = "v",
                         .idea = "",
+                        .kind = BACKWARD,
                         .forward = &forward_variant,
                         .reference = &right_gradients,
-                        .variants = {{.name = "wrong", .idea = "", .launch = wrong_gradients, .dtypes = ALL, .same_bits = 1},
-                                     {.name = "right", .idea = "", .launch = gradients, .dtypes = ALL, .same_bits = 1}}},
+                        .variants = {{.name = "wrong", .idea = "", .launch = wrong_gradients, .dtypes = ALL},
+                                     {.name = "right", .idea = "", .launch = gradients, .dtypes = ALL}}},
                    wrong_forward =
                        BACKWARD_STAGE(BACKWARD_VARIANT("also right", gradients), wrong_forward_variant, right_gradients),
                    wrong_backward_reference =
@@ -576,8 +577,10 @@ MISTAKE(v_nan, write_element(w[PREPARED_V].pointer, DTYPE_BF16, mistake.at, (dou
 
 #define PREPARING(n, l, pre)                                                                                                \
     {                                                                                                                       \
-        .name = n, .idea = "", .launch = l, .plan = prepare_plan, .dtypes = ALL, .prepare_name = "round", .prepare = pre,   \
-        .prepared_values = prepared_values                                                                                  \
+        .name = n, .idea = "", .launch = l, .plan = prepare_plan, .dtypes = ALL, .preparation =                  \
+            &(Preparation) {                                                                                                \
+            .name = "round", .launch = pre, .values = prepared_values                                                       \
+        }                                                                                                                   \
     }
 static const Stage badly_prepared = {.name = "v",
                                      .idea = "",

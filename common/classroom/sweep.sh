@@ -57,7 +57,7 @@ series() { # program variant head_dim mask kind
     for length in $(each "$LENGTHS"); do
         heads=$((HIDDEN > $3 ? HIDDEN / $3 : 1)) batch=$((TOKENS > length ? TOKENS / length : 1))
         shape="--batch $batch --heads $heads --kv-heads $heads --seqlen $length --seqlen-k $length"
-        [ "$5" = decoding ] && shape="--batch 1 $decode --seqlen 1 --seqlen-k $((length * keys))"
+        [ "$5" = DECODING ] && shape="--batch 1 $decode --seqlen 1 --seqlen-k $((length * keys))"
         shape="$shape --head-dim $3 --dtype ${DTYPE:-fp16} --mask $4"
         name=$stage/$2
         [ "$2" = "$stage" ] && name=$stage
@@ -82,12 +82,12 @@ series() { # program variant head_dim mask kind
 }
 
 for program in "$@"; do
-    kind=$(awk -v stage="${program##*/}" '$1 == stage {print $3}' common/ladder.txt)
+    kind=$(sed -n 's/^ *\.kind = \([A-Z]*\),.*/\1/p' "${program##*/}/main.c")
     variants=$("$program" --help | awk '/^variants/ {list = 1; next} list && NF {print $1}')
     [ "$(echo "$variants" | wc -l)" -gt 1 ] && variants=$(echo "$variants" | grep -vx 00_naive)
     for variant in $variants; do
         for head_dim in $(each "$HEAD_DIMS"); do
-            for mask in $(each "$([ "$kind" = decoding ] && echo full || echo "$MASKS")"); do
+            for mask in $(each "$([ "$kind" = DECODING ] && echo full || echo "$MASKS")"); do
                 series "$program" "$variant" "$head_dim" "$mask" "$kind"
             done
         done

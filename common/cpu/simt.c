@@ -73,7 +73,7 @@ static void switch_to(Fiber *next) {
 
 /* The lowest, the highest or some set bit of a mask that is not 0. */
 static int choose(Worker *w, unsigned mask) {
-    if (simt_order == FORWARD)
+    if (simt_order == IN_ORDER)
         return __builtin_ctz(mask);
     if (simt_order == REVERSE)
         return 31 - __builtin_clz(mask);

@@ -111,7 +111,7 @@ typedef struct {
 /* The launch at hand, the worker that runs on this POSIX thread, and CPU_DEVICE_ORDER. */
 extern const SimtLaunch *simt_job;
 extern __thread Worker *simt_self;
-typedef enum { FORWARD, REVERSE, SHUFFLE } Order;
+typedef enum { IN_ORDER, REVERSE, SHUFFLE } Order;
 extern Order simt_order;
 
 /* simt.c: gives the worker one more fiber; marks lanes of a warp as able to run; runs fibers until nobody can run. */

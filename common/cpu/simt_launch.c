@@ -234,7 +234,7 @@ static void *worker_main(void *argument) {
 static void start_workers(void) {
     const char *name = getenv("CPU_DEVICE_ORDER");
     if (!name || !strcmp(name, "forward"))
-        simt_order = FORWARD;
+        simt_order = IN_ORDER;
     else if (!strcmp(name, "reverse"))
         simt_order = REVERSE;
     else if (!strcmp(name, "shuffle"))

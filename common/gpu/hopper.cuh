@@ -8,7 +8,7 @@
  *     wgmma      warpgroup mma: four warps together multiply 64 rows by a matrix that lies in shared memory
  *
  * A kernel for these has its body inside #ifdef HOPPER. For other chips it compiles to nothing, and the harness does not
- * launch it there (stage.h: needs_hopper).
+ * launch it there (stage.h: WGMMA).
  */
 #ifndef FA_HOPPER_CUH
 #define FA_HOPPER_CUH

@@ -121,7 +121,7 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const uint32_t
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    __trap(); /* the harness never launches bf16 here: Variant.min_bf16_capability */
+    __trap(); /* the harness never launches bf16 here: stage.h, TENSOR_CORES */
 #endif
 }
 

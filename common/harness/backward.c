@@ -91,7 +91,7 @@ static void measure_spread(Run *run, Launch *launch, Row *row) {
             double difference =
                 largest_difference(run->p->dtype, output->host, again, gradient_elements(run->p, (Gradient)i));
             row->spread = difference > row->spread || difference != difference ? difference : row->spread;
-            if (launch->variant->same_bits) { /* nothing is allowed, then */
+            if (!launch->variant->unordered) { /* nothing is allowed, then */
                 Comparison c = compare_gradient(run->p, (Gradient)i, again, output->host, &(GradientScale){.relative = {0}});
                 comparison_merge(&row->comparisons[i], &c);
             }
@@ -112,7 +112,7 @@ static void run_both(Run *run, const Launch *launch, const Row *row) {
 
 const Task backward_task = {
     .title = "forward and backward",
-    .direction = BACKWARD,
+    .direction = BACKWARD_PASS,
     .columns = SHOW_DIRECTION | SHOW_TFLOPS,
     .with_d_o = 1,
     .outputs = {{"dQ", "dq.npy", LIKE_Q, offsetof(Tensors, dq)},

@@ -57,7 +57,7 @@ static int make_copy(const Run *run, const Launch *launch, int buffers, Copy *co
     copy->launch.tensors = &copy->tensors;
     copy->launch.workspace = copy->workspace;
     if (variant_prepares(launch->variant, run->p))
-        launch->variant->prepare(run->p, &copy->tensors, copy->workspace);
+        launch->variant->preparation->launch(run->p, &copy->tensors, copy->workspace);
     return 1;
 }
 
@@ -99,7 +99,7 @@ static void time_replay(Launch *launch, Row *row) {
 
 const Task decoding_task = {
     .title = "forward",
-    .direction = FORWARD,
+    .direction = FORWARD_PASS,
     .columns = SHOW_GBPS,
     .outputs = {FORWARD_OUTPUTS},
     .output_count = 2,

@@ -4,8 +4,8 @@
 /* clang-format off: a table */
 const DirectionKind directions[] = {
     /*                name                   passes  Q, O, dO, dQ  K, V  dK, dV  LSE    what a launch is made of */
-    [FORWARD] = {"forward", 1, 2, 2, 0, 1, .launches = 1},
-    [BACKWARD] = {"backward", 2.5, 4, 2, 2, 1, .launches = 1},
+    [FORWARD_PASS] = {"forward", 1, 2, 2, 0, 1, .launches = 1},
+    [BACKWARD_PASS] = {"backward", 2.5, 4, 2, 2, 1, .launches = 1},
     [BOTH] = {"both", 3.5, 6, 4, 2, 2, .launches = 1, .runs_forward = 1},
     [PREPARE] = {"prepare", 0, 2, 2, 0, 1, .prepares = 1},
     [WITH_PREPARE] = {"prepare and forward", 1, 2, 2, 0, 1, .launches = 1, .prepares = 1},

@@ -7,7 +7,7 @@
 
 /* PREPARE: what a variant does to its inputs first (stage.h); WITH_PREPARE: that and the forward pass. BOTH: forward and
  * backward. */
-typedef enum { FORWARD, BACKWARD, BOTH, PREPARE, WITH_PREPARE } Direction;
+typedef enum { FORWARD_PASS, BACKWARD_PASS, BOTH, PREPARE, WITH_PREPARE } Direction;
 
 typedef struct {
     const char *name;

@@ -29,7 +29,7 @@ void judge_outputs(Run *run, Launch *launch, Row *row) {
 
 const Task forward_task = {
     .title = "forward",
-    .direction = FORWARD,
+    .direction = FORWARD_PASS,
     .columns = SHOW_TFLOPS,
     .outputs = {FORWARD_OUTPUTS},
     .output_count = 2,

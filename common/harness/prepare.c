@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int variant_prepares(const Variant *v, const Problem *p) { return v->prepare && (!v->prepares || v->prepares(p)); }
+int variant_prepares(const Variant *v, const Problem *p) { 
+    return v->preparation && (!v->preparation->wanted || v->preparation->wanted(p));
+ }
 
 int compare_preparation(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
                         const Buffer *workspace, const void *o, const float *lse, Attention *attention,
@@ -18,7 +20,7 @@ int compare_preparation(const Problem *p, const Variant *variant, const int *key
           *v = host_alloc(key_elements(p), sizeof *v);
     for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
         q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
-    PreparedRounding rounding = variant->prepared_values(p, workspace, q, k, v);
+    PreparedRounding rounding = variant->preparation->values(p, workspace, q, k, v);
     HostTensors prepared = {q, k, v, NULL};
     int fits = compare_prepared(p, key_lengths, inputs, &prepared, rounding, o, lse, attention, comparisons);
     free(q), free(k), free(v);
@@ -70,7 +72,8 @@ void judge_prepared(Run *run, const Launch *launch, Row *row) {
 static int is_timed(const Run *run, const Variant *variant) {
     const Variant *first = run->only ? run->only : run->stage->variants;
     for (; first != variant; first++)
-        if (first->prepare == variant->prepare && variant_prepares(first, run->p) && !variant_refuses(first, run->p))
+        if (variant_prepares(first, run->p) && first->preparation->launch == variant->preparation->launch &&
+             !variant_refuses(first, run->p))
             return 1;
     return 0;
 }
@@ -81,7 +84,7 @@ void run_preparation(Run *run, const Launch *launch, const Row *row) {
     if (!variant_prepares(v, run->p))
         return;
     if (!is_timed(run, v))
-        run_part(run, launch, row, PREPARE, v->prepare_name);
-    snprintf(both, sizeof both, "%s+%s", v->prepare_name, v->name);
+        run_part(run, launch, row, PREPARE, v->preparation->name);
+    snprintf(both, sizeof both, "%s+%s", v->preparation->name, v->name);
     run_part(run, launch, row, WITH_PREPARE, both);
 }

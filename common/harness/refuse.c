@@ -8,8 +8,6 @@
 const char *variant_refuses(const Variant *v, const Problem *p) {
     static char reason[128];
     int capability = device_properties()->capability;
-    int needed =
-        p->dtype == DTYPE_BF16 && v->min_bf16_capability > v->min_capability ? v->min_bf16_capability : v->min_capability;
     char takes[64] = "";
     size_t used = 0;
 
@@ -30,12 +28,11 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
         snprintf(reason, sizeof reason, "takes head dim %s, not %d", used ? takes : "8, 16, ..., 256", p->head_dim);
         return reason;
     }
-    if (capability < needed) {
-        snprintf(reason, sizeof reason, "needs sm_%d%s, and this program can count on sm_%d", needed,
-                 p->dtype == DTYPE_BF16 ? " for bf16" : "", capability);
+    if (v->uses & TENSOR_CORES && p->dtype == DTYPE_BF16 && capability < 80) {
+        snprintf(reason, sizeof reason, "needs sm_80 for bf16, and this program can count on sm_%d", capability);
         return reason;
     }
-    if (v->needs_hopper && !device_properties()->has_hopper)
+    if (v->uses & WGMMA && !device_properties()->has_hopper)
         return "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): wgmma and TMA are not on other chips";
     if (v->max_seqlen_q && p->seqlen_q > v->max_seqlen_q) {
         snprintf(reason, sizeof reason, "takes --seqlen from 1 to %d, not %d", v->max_seqlen_q, p->seqlen_q);

@@ -32,7 +32,7 @@ const Comparison *row_worst(const Row *row) {
     const Comparison *worst = &row->comparisons[0];
     for (int i = 1; i < row->comparison_count; i++) {
         const Comparison *c = &row->comparisons[i];
-        if ((worst->ok && !c->ok) || (row->direction == BACKWARD && c->severity > worst->severity))
+        if ((worst->ok && !c->ok) || (row->direction == BACKWARD_PASS && c->severity > worst->severity))
             worst = c;
     }
     return worst;

@@ -75,7 +75,7 @@ static int name_width(const Report *r) {
         room -= is_shown(r, i) ? COLUMNS[i].width : 0;
     for (int i = 0; i < MAX_VARIANTS && r->stage->variants[i].name; i++) {
         const Variant *v = &r->stage->variants[i];
-        size_t length = strlen(r->stage->name) + 1 + strlen(v->name) + (v->prepare_name ? strlen(v->prepare_name) + 1 : 0);
+        size_t length = strlen(r->stage->name) + 1 + strlen(v->name) + (v->preparation ? strlen(v->preparation->name) + 1 : 0);
         longest = length > longest ? length : longest;
     }
     return (int)longest < room ? (int)longest : room;
@@ -236,7 +236,7 @@ void table_end(const Report *r, const Row *rows, int count) {
         if (prepared && rows[i].errors_known)
             print_accuracy(r, &rows[i]);
     for (int i = 0; i < count; i++)
-        if (rows[i].direction == BACKWARD && rows[i].validated)
+        if (rows[i].direction == BACKWARD_PASS && rows[i].validated)
             print_gradients(&rows[i]);
     for (int i = 0; i < count; i++)
         if (row_ran(&rows[i]) && !r->device->is_cpu && row_noise(&rows[i]) > NOISY)

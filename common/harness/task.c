@@ -2,5 +2,5 @@
 #include "task.h"
 
 const Task *task_of(const Stage *stage) {
-    return stage->forward ? &backward_task : stage->bytes ? &decoding_task : &forward_task;
+    return stage->kind == BACKWARD ? &backward_task : stage->kind == DECODING ? &decoding_task : &forward_task;
 }

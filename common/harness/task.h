@@ -55,7 +55,7 @@ typedef struct Task {
 
 extern const Task forward_task, backward_task, decoding_task;
 
-/* The stage's kind: backward if it has a forward pass to start from, decoding if it counts bytes, else forward. */
+/* By the stage's kind. */
 const Task *task_of(const Stage *stage);
 
 #endif

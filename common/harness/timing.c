@@ -12,7 +12,7 @@ void launch_once(void *context) {
     if (d->runs_forward)
         l->run->forward->launch(p, l->tensors, l->run->rows[0].workspace);
     if (d->prepares)
-        l->variant->prepare(p, l->tensors, l->workspace);
+        l->variant->preparation->launch(p, l->tensors, l->workspace);
     if (d->launches)
         l->variant->launch(p, l->tensors, l->workspace);
 }

@@ -24,12 +24,12 @@ static int trace_variant(Run *run, const Variant *v) {
         cannot_run("%s: out of memory", row->name);
     trace_begin(o->roofline);
     if (variant_prepares(v, run->p))
-        v->prepare(run->p, &run->device, row->workspace);
+        v->preparation->launch(run->p, &run->device, row->workspace);
     v->launch(run->p, &run->device, row->workspace);
     const Trace *trace = trace_end();
     int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
-    if (variant_prepares(v, run->p) && v->predict_prepare)
-        count += v->predict_prepare(run->p, o->key_lengths, predicted + count);
+    if (variant_prepares(v, run->p))
+        count += v->preparation->predict(run->p, o->key_lengths, predicted + count);
     double flops = counted_flops(run->p, o->key_lengths, run->task->direction);
     int wrong = trace_print(trace, row->name, run->p, flops, predicted, count, o->format == FORMAT_JSON);
     flush_output();

@@ -129,7 +129,7 @@ static double bytes_moved(const Launch *launch) {
     const Variant *v = launch->variant;
     const DirectionKind *d = &directions[launch->direction];
     return (d->runs_forward ? bytes_by(launch->run->forward->predict, launch->run) : 0) +
-           (d->prepares ? bytes_by(v->predict_prepare, launch->run) : 0) +
+           (d->prepares ? bytes_by(v->preparation->predict, launch->run) : 0) +
            (d->launches ? bytes_by(v->predict, launch->run) : 0);
 }
 
@@ -152,7 +152,7 @@ void run_variant(Run *run, const Variant *variant, Role role) {
     name_row(run, variant, row);
     row->role = role;
     row->direction = run->task->direction;
-    row->peak_tflops = peak_tflops(run->report.device, p->dtype, variant->eight_bits);
+    row->peak_tflops = peak_tflops(run->report.device, p->dtype, variant->uses & EIGHT_BITS);
     row->tensor_bytes = device_allocated() - (run->forward ? run->rows[0].workspace_bytes : 0);
     for (int i = 0; i < run->output_count; i++)
         row->tensor_bytes += run->outputs[i].bytes;

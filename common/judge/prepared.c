@@ -39,11 +39,11 @@ typedef struct {
     const int *lengths; /* NULL: all rows exist */
     int heads, seqlen, block;
     int is_rotated, has_mean;
-} Preparation;
+} PreparedTensor;
 
 /* Reads one row of the inputs, and what is left of it without the mean. Returns the size of that, as the scale sees it: its largest
  * element, or, of a row that is rotated, its length, which no element of it exceeds then. */
-static double read_input(const Preparation *x, size_t row, const double *mean, double *want, double *rest) {
+static double read_input(const PreparedTensor *x, size_t row, const double *mean, double *want, double *rest) {
     int columns = x->p->head_dim;
     read_doubles(x->p->dtype, x->inputs, row * columns, (size_t)columns, want);
     for (int d = 0; d < columns; d++)
@@ -59,7 +59,7 @@ static double read_input(const Preparation *x, size_t row, const double *mean, d
  *
  * noise    of fp32: 2^-20 of the largest input for the scale, the product and the rotation; the error of the mean, a sum of all
  *          keys; and 2^-150 where the scale is subnormal. */
-static void compare_block(const Preparation *x, size_t matrix, int begin, int end, const double *mean, double noise,
+static void compare_block(const PreparedTensor *x, size_t matrix, int begin, int end, const double *mean, double noise,
                           Comparison *part) {
     const PreparedRounding *r = x->r;
     int columns = x->p->head_dim;
@@ -88,7 +88,7 @@ static void compare_block(const Preparation *x, size_t matrix, int begin, int en
 }
 
 static void compare_matrices(const void *context, size_t begin, size_t end, Comparison *part) {
-    const Preparation *x = context;
+    const PreparedTensor *x = context;
     int columns = x->p->head_dim;
     for (size_t matrix = begin; matrix < end; matrix++) {
         double mean[MAX_HEAD_DIM] = {0};
@@ -101,7 +101,7 @@ static void compare_matrices(const void *context, size_t begin, size_t end, Comp
     }
 }
 
-static Comparison compare_inputs(const char *tensor, const Preparation *x) {
+static Comparison compare_inputs(const char *tensor, const PreparedTensor *x) {
     return compare_rows(tensor, INFINITY, (size_t)x->p->batch * x->heads, compare_matrices, x);
 }
 
@@ -275,12 +275,12 @@ int compare_prepared(const Problem *p, const int *key_lengths, const HostTensors
     for (size_t i = 0; i < key_elements(p); i++)
         x.largest_v = fabs(x.v[i]) > x.largest_v ? fabs(x.v[i]) : x.largest_v;
     comparisons[PREPARED_Q] = compare_inputs(
-        "prepared Q", &(Preparation){p, r, inputs->q, x.q, NULL, p->heads, p->seqlen_q, r->q_block, r->is_rotated, 0});
+        "prepared Q", &(PreparedTensor){p, r, inputs->q, x.q, NULL, p->heads, p->seqlen_q, r->q_block, r->is_rotated, 0});
     comparisons[PREPARED_K] =
-        compare_inputs("prepared K", &(Preparation){p, r, inputs->k, x.k, key_lengths, p->kv_heads, p->seqlen_k, r->k_block,
+        compare_inputs("prepared K", &(PreparedTensor){p, r, inputs->k, x.k, key_lengths, p->kv_heads, p->seqlen_k, r->k_block,
                                                     r->is_rotated, r->has_mean});
     comparisons[PREPARED_V] = compare_inputs(
-        "prepared V", &(Preparation){p, r, inputs->v, x.v, key_lengths, p->kv_heads, p->seqlen_k, r->k_block, 0, 0});
+        "prepared V", &(PreparedTensor){p, r, inputs->v, x.v, key_lengths, p->kv_heads, p->seqlen_k, r->k_block, 0, 0});
     int fits = 1; /* the reference squares x.v as it goes: it is not needed after it */
     if (attention)
         fits = whole_reference(&x, key_lengths, attention, &reference);
