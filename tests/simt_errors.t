@@ -143,8 +143,8 @@ for my $case ('dtype_name', 'dtype_bytes', 'dtype_to_double', 'dtype_store', 'dt
 }
 
 # Bad settings: one line that says what may be set, exit code 2.
-for ([CPU_DEVICE_ORDER => 'sideways', 'choose forward, reverse or shuffle'],
-    [CPU_DEVICE_ORDER => '', 'choose forward, reverse or shuffle'],
+for ([CPU_DEVICE_ORDER => 'sideways', 'choose forward, reverse, shuffle or none'],
+    [CPU_DEVICE_ORDER => '', 'choose forward, reverse, shuffle or none'],
     [CPU_DEVICE_THREADS => 'many', 'choose 1 to 1024'], [CPU_DEVICE_THREADS => 0, 'choose 1 to 1024'],
     [CPU_DEVICE_THREADS => '2x', 'choose 1 to 1024']) {
     my ($name, $value, $advice) = @$_;

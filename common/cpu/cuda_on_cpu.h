@@ -258,7 +258,6 @@ void launch(const char *name, const char *file, int line, void (*kernel)(Paramet
     simt.thread = [](void *context) { (*static_cast<decltype(thread) *>(context))(); };
     simt.arguments = &thread;
     simt_launch(&simt);
-    device_check_launch(name, file, line);
 }
 
 #endif

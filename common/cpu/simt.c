@@ -8,7 +8,6 @@
 #include "simt_internal.h"
 
 #include "../host/memory.h"
-#include "../host/errors.h"
 #include "trace_hooks.h"
 
 #include <stdatomic.h>
@@ -28,7 +27,7 @@ enum {
 };
 
 __thread SimtIndex threadIdx, blockIdx, blockDim, gridDim;
-__thread Worker *simt_self;
+Order simt_order;
 
 void *simt_map(size_t bytes, size_t gap) {
     char *mapping = mmap(NULL, gap + bytes + gap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -108,7 +107,7 @@ static void clear_ready(Worker *w, const Fiber *fiber) {
 static void barrier_check(Worker *w) {
     if (w->barrier_arrived == 0 || w->barrier_arrived + w->gone < w->threads)
         return;
-    trace_barrier();
+    TELL_TRACE(barrier);
     w->barrier_result = w->barrier_predicates;
     w->barrier_arrived = w->barrier_predicates = 0;
     for (int warp = 0; warp * SIMT_WARP < w->threads; warp++)
@@ -119,7 +118,7 @@ static void barrier_check(Worker *w) {
 /* The current thread's part of that: a warp's last thread takes its warp out of the count. */
 static void thread_returns(Worker *w, Fiber *fiber) {
     Warp *warp = &w->warps[fiber->number / SIMT_WARP];
-    trace_thread_returns();
+    TELL_TRACE(thread_returns);
     fiber->returned = 1;
     w->returned++;
     clear_ready(w, fiber);
@@ -146,8 +145,8 @@ static void fiber_main(void) {
     }
 }
 
-void simt_make_fiber(Worker *w) {
-    int number = w->fiber_count++;
+int simt_make_fiber(Worker *w) {
+    const int number = w->fiber_count;
     Fiber *fiber = &w->fibers[number];
     fiber->number = number;
 
@@ -155,8 +154,8 @@ void simt_make_fiber(Worker *w) {
     static atomic_int gaps;
     fiber->stack = simt_map(STACK_BYTES, atomic_fetch_add(&gaps, 1) < MAX_GAPS ? (size_t)sysconf(_SC_PAGESIZE) : 0);
     if (!fiber->stack)
-        cannot_run("CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower", number + 1,
-                   simt_workers());
+        return 0;
+    w->fiber_count++;
     /* All threads have their variables at the same depth. If all stacks began at page boundaries, these would compete for
      * the same few sets of the cache; so each stack begins one cache line lower than the one before. */
     fiber->stack_bytes = STACK_BYTES - 64 * (number % 64);
@@ -173,6 +172,7 @@ void simt_make_fiber(Worker *w) {
     if (_setjmp(w->scheduler.context) == 0)
         setcontext(&context);
     after_switch(&w->scheduler);
+    return 1;
 }
 
 void simt_run_ready(Worker *w) {
@@ -341,7 +341,7 @@ void simt_copy_wait(int pending) {
     int landed = 0;
     for (; landed < fiber->copy_count && fiber->copies[landed].group < fiber->group - pending; landed++) {
         memcpy(fiber->copies[landed].to, fiber->copies[landed].bytes, 16);
-        trace_copy_lands(fiber->copies[landed].to);
+        TELL_TRACE(copy_lands, fiber->copies[landed].to);
     }
     fiber->copy_count -= landed;
     memmove(fiber->copies, fiber->copies + landed, fiber->copy_count * sizeof *fiber->copies);

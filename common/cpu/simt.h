@@ -22,7 +22,8 @@
  * Environment:
  *     CPU_DEVICE_THREADS   how many cores to use; default all. 1 runs every block on the calling thread, best for gdb
  *     CPU_DEVICE_ORDER     forward (default), reverse or shuffle: which of the threads that could run goes first;
- *                          reverse begins with the last block, too. A correct kernel does not care
+ *                          reverse begins with the last block, too. A correct kernel does not care. none: launches are
+ *                          checked, and nothing runs. Each launch looks anew
  *     CPU_DEVICE_SHARED    the bytes of shared memory a block can have, for kernels that choose their tiles by it: 65536 as
  *                          on sm_75, 101376 as on sm_86 and sm_89; default SIMT_SHARED_LIMIT, and only then a Hopper's
  */
@@ -68,13 +69,8 @@ void simt_launch(const SimtLaunch *launch);
 /* How many cores run blocks; in a simulation how many multiprocessors. */
 int simt_workers(void);
 
-extern int simt_check_only; /* 1: launches are checked, and nothing runs */
-
 /* CPU_DEVICE_SHARED: what a launch may ask for. */
 size_t simt_shared_bytes(void);
-
-/* From the next launch on: forward, reverse or shuffle, by number, whatever CPU_DEVICE_ORDER says. Returns how many there are. */
-int simt_choose_order(int order);
 
 /* Memory that no kernel may touch, or may touch again. It is the address sanitizer that watches over it; without it these do
  * nothing. */
@@ -85,8 +81,14 @@ void simt_allow(const void *pointer, size_t bytes);
  * with kernel, block, thread and the nearest tensor, exit code 2. NULL: there is not so much. */
 void *simt_map(size_t bytes, size_t gap);
 
-/* device/device_cpu.c: calls visit for each allocation. */
-void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes));
+/* Device memory, the youngest allocation first. device/device_cpu.c keeps this list; messages and the trace read it. */
+typedef struct SimtAllocation {
+    struct SimtAllocation *next;
+    unsigned char *pages, *pointer; /* its own pages; where in them it begins */
+    size_t page_bytes, bytes;
+    char purpose[64];
+} SimtAllocation;
+extern SimtAllocation *simt_allocations;
 
 /* ---- for code inside a kernel. `file` and `line` say where in the kernel, for messages. ---- */
 

@@ -111,11 +111,12 @@ typedef struct {
 /* The launch at hand, the worker that runs on this POSIX thread, and CPU_DEVICE_ORDER. */
 extern const SimtLaunch *simt_job;
 extern __thread Worker *simt_self;
-typedef enum { IN_ORDER, REVERSE, SHUFFLE } Order;
+typedef enum { IN_ORDER, REVERSE, SHUFFLE, NONE } Order;
 extern Order simt_order;
 
-/* simt.c: gives the worker one more fiber; marks lanes of a warp as able to run; runs fibers until nobody can run. */
-void simt_make_fiber(Worker *w);
+/* simt.c: gives the worker one more fiber, 0: there is no memory; marks lanes of a warp as able to run; runs fibers until nobody
+ * can run. */
+int simt_make_fiber(Worker *w);
 void simt_set_ready(Worker *w, int warp, unsigned lanes);
 void simt_run_ready(Worker *w);
 

@@ -14,10 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-const SimtLaunch *simt_job;
-Order simt_order;
-int simt_check_only;
-
 enum { MAX_WORKERS = 1024, MAX_MULTIPROCESSORS = 256 };
 static Worker *workers[MAX_WORKERS + MAX_MULTIPROCESSORS]; /* the last ones are a simulation's, made when first needed */
 static int worker_count;
@@ -76,7 +72,7 @@ static void begin_block(Worker *w, size_t block) {
         w->warps[warp].arrived = w->warps[warp].returned = 0;
         simt_set_ready(w, warp, w->warps[warp].exists);
     }
-    trace_block_begins(block);
+    TELL_TRACE(block_begins, block);
 }
 
 /* Runs its block to the end, or until others shall go first; that returns 0. */
@@ -97,7 +93,9 @@ static void prepare(Worker *w) {
     blockDim = simt_job->block;
     w->threads = simt_job->block.x * simt_job->block.y * simt_job->block.z;
     while (w->fiber_count < w->threads)
-        simt_make_fiber(w);
+        if (!simt_make_fiber(w))
+            cannot_run("CPU device: no memory for %d threads' stacks on %d cores; set CPU_DEVICE_THREADS lower",
+                       w->fiber_count + 1, worker_count);
     for (int i = 0; i < w->threads; i++)
         w->fibers[i].index = (SimtIndex){i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     w->shared = w->shared_pages + SHARED_PAGES - (simt_job->shared_bytes + 1023) / 1024 * 1024;
@@ -231,17 +229,16 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-static void start_workers(void) {
+static void read_order(void) {
+    static const char *const names[] = {"forward", "reverse", "shuffle", "none"};
     const char *name = getenv("CPU_DEVICE_ORDER");
-    if (!name || !strcmp(name, "forward"))
-        simt_order = IN_ORDER;
-    else if (!strcmp(name, "reverse"))
-        simt_order = REVERSE;
-    else if (!strcmp(name, "shuffle"))
-        simt_order = SHUFFLE;
-    else
-        cannot_run("CPU_DEVICE_ORDER=%s: choose forward, reverse or shuffle", name);
+    for (simt_order = IN_ORDER; name && strcmp(name, names[simt_order]) != 0; simt_order++)
+        if (simt_order == NONE)
+            cannot_run("CPU_DEVICE_ORDER=%s: choose forward, reverse, shuffle or none", name);
+}
 
+static void start_workers(void) {
+    read_order();
     const char *number = getenv("CPU_DEVICE_THREADS");
     if (number) {
         char *end;
@@ -270,12 +267,6 @@ int simt_workers(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_workers);
     return multiprocessor_count ? multiprocessor_count : worker_count;
-}
-
-int simt_choose_order(int order) {
-    simt_workers(); /* which reads CPU_DEVICE_ORDER */
-    simt_order = (Order)order;
-    return SHUFFLE + 1;
 }
 
 size_t simt_shared_bytes(void) {
@@ -322,13 +313,14 @@ void simt_launch(const SimtLaunch *launch) {
         l.kernel = name;
     }
     check_launch(&l);
-    if (simt_check_only)
-        return;
     int available = simt_workers();
+    read_order();
+    if (simt_order == NONE)
+        return;
 
     pthread_mutex_lock(&lock);
     simt_job = &l;
-    trace_launch_begins();
+    TELL_TRACE(launch_begins);
     block_count = (size_t)l.grid.x * l.grid.y * l.grid.z;
     atomic_store(&next_block, 0);
     job_workers = multiprocessor_count ? 1 : (size_t)available > block_count ? (int)block_count : available;
@@ -346,5 +338,5 @@ void simt_launch(const SimtLaunch *launch) {
     while (job_running > 0)
         pthread_cond_wait(&job_ends, &lock);
     pthread_mutex_unlock(&lock);
-    trace_launch_ends();
+    TELL_TRACE(launch_ends);
 }

@@ -1,4 +1,6 @@
-/* simt_report.c - what the machine of simt.h says when a kernel is wrong. */
+/* simt_report.c - what the machine of simt.h says when a kernel is wrong, and what that tells of: the launch, the thread, the
+ * allocations. The lowest of the machine's files: it calls none of the others.
+ */
 #include "simt_internal.h"
 
 #include "../host/memory.h"
@@ -13,19 +15,25 @@
 #include <string.h>
 #include <unistd.h>
 
+const SimtLaunch *simt_job;
+__thread Worker *simt_self;
+SimtAllocation *simt_allocations;
+const TraceHooks *trace_hooks;
+
 static pthread_mutex_t message_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Begins the message that ends the program. Only one worker gets to write its own. */
 static void begin_message(void) {
+    const SimtIndex *b = &simt_self->block;
     pthread_mutex_lock(&message_lock);
     fflush(stdout);
     end_progress();
-    fprintf(stderr, "kernel %s, block (%u,%u,%u)", simt_job->kernel, blockIdx.x, blockIdx.y, blockIdx.z);
+    fprintf(stderr, "kernel %s, block (%u,%u,%u)", simt_job->kernel, b->x, b->y, b->z);
 }
 
 __attribute__((noreturn)) static void end_message(int code) {
     fputc('\n', stderr);
-    trace_kernel_fails();
+    TELL_TRACE(kernel_fails);
     fflush(stderr);
     _exit(code); /* other workers are still in the middle of their blocks: no clean-up */
 }
@@ -102,35 +110,34 @@ void simt_report_stuck(const Worker *w) {
 
 /* ---- an address that is nobody's ---- */
 
-static const char *touched;
-static size_t least;
-static char nearest[160];
-
-static void look_at(const char *name, void *pointer, size_t bytes) {
-    const char *begin = pointer;
-    size_t distance = touched < begin ? (size_t)(begin - touched) : (size_t)(touched - begin) - bytes;
-    if (distance >= least)
-        return;
-    least = distance;
-    snprintf(nearest, sizeof nearest, "; the nearest: byte %td of %s, which has %zu", touched - begin, name, bytes);
+/* The allocation that lies nearest to an address, or shared memory. */
+static SimtAllocation nearest_to(const unsigned char *touched) {
+    const SimtAllocation shared = {.next = simt_allocations, .pointer = (unsigned char *)simt_self->shared,
+                                   .bytes = simt_job->shared_bytes, .purpose = "shared memory"};
+    const SimtAllocation *nearest = &shared;
+    size_t least = SIZE_MAX;
+    for (const SimtAllocation *a = &shared; a; a = a->next) {
+        size_t distance = touched < a->pointer ? (size_t)(a->pointer - touched) : (size_t)(touched - a->pointer) - a->bytes;
+        nearest = distance < least ? a : nearest;
+        least = distance < least ? distance : least;
+    }
+    return *nearest;
 }
 
 void simt_fault(const void *address) {
-    const Worker *w = simt_self;
-    const Fiber *fiber = w->current;
+    const unsigned char *touched = address;
+    const SimtAllocation nearest = nearest_to(touched);
+    const Fiber *fiber = simt_self->current;
     begin_message();
-    touched = address;
-    least = SIZE_MAX;
-    device_each_allocation(look_at);
-    look_at("shared memory", w->shared, simt_job->shared_bytes);
     fprintf(stderr, ", thread %d: ", fiber->number);
-    if ((size_t)(fiber->stack - touched) - 1 < (size_t)sysconf(_SC_PAGESIZE))
+    if ((size_t)(fiber->stack - (const char *)address) - 1 < (size_t)sysconf(_SC_PAGESIZE))
         fputs("its stack is full", stderr);
     else if (!address) /* of the others the processor says no more */
         fputs("the pointer is NULL, not aligned, or no address", stderr);
     else
-        fprintf(stderr, "%p is in no tensor%s", address, nearest);
-    trace_fault(address);
+        fprintf(stderr, "%p is in no tensor; the nearest: byte %td of %s, which has %zu", address, touched - nearest.pointer,
+                nearest.purpose, nearest.bytes);
+    TELL_TRACE(fault, address);
     end_message(2);
 }
 

@@ -1,5 +1,6 @@
-/* trace_hooks.h - what the machine (simt*.c) and the instruction twins tell the trace, which implements it (trace/trace.c). Without
- * TRACE all of it is nothing. The accesses in a kernel's own code need no hook: the compiler calls trace.c for each.
+/* trace_hooks.h - what the machine (simt*.c) and the instruction twins tell the trace, which puts its functions here while it
+ * records (trace/trace.c). Else trace_hooks is NULL, and nobody is told. The accesses in a kernel's own code need no hook: in a
+ * build with TRACE=1 the compiler calls trace.c for each.
  */
 #ifndef FA_TRACE_HOOKS_H
 #define FA_TRACE_HOOKS_H
@@ -10,75 +11,67 @@
 extern "C" {
 #endif
 
-#ifdef TRACE
+typedef struct {
+    /* The launch at hand (simt_job) begins and ends, seen from the launching thread. */
+    void (*launch_begins)(void);
+    void (*launch_ends)(void);
+    void (*kernel_fails)(void);         /* the program is about to end: prints the races so far, which may be why */
+    void (*fault)(const void *address); /* the current thread cannot touch this: prints the line that it is at */
+
+    /* On a worker, of its block at hand. */
+    void (*block_begins)(size_t block);
+    void (*barrier)(void);                                          /* all threads have arrived */
+    void (*collective)(const char *what, int warp, unsigned lanes); /* these have; NULL: counted already, for another warp */
+    void (*thread_returns)(void);
+    void (*copy_lands)(const void *shared);
+
+    /* An access that the current thread makes through an instruction. The return address is how the trace knows the line.
+     * Not counted: only looked at for races. */
+    void (*access)(const void *address, size_t bytes, int writes, int counted);
+
+    /* The same for hardware that works beside the threads, for wgmma until the warp's trace_wait and for TMA until the phase of
+     * `barrier` is over. Reads are looked at for races, and not counted. */
+    void (*async_read)(const void *address, size_t bytes);
+    void (*async_write)(const void *address, size_t bytes, const void *barrier);
+
+    /* What orders memory, beside __syncthreads and __syncwarp: the current thread arrives at a barrier; a phase of it is over;
+     * the thread has waited for one. A batch of wgmma is closed; the thread has waited for all but the youngest `pending`
+     * batches. It has done a proxy_fence. */
+    void (*release)(const void *barrier);
+    void (*phase)(const void *barrier);
+    void (*acquire)(const void *barrier);
+    void (*batch)(void);
+    void (*wait)(int pending);
+    void (*proxy_fence)(void);
+
+    /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
+    void (*wide_atomic)(const void *address, int words);
+} TraceHooks;
+extern const TraceHooks *trace_hooks;
+
+#define TELL_TRACE(hook, ...) (trace_hooks ? trace_hooks->hook(__VA_ARGS__) : (void)0)
+
+/* What the twins say. */
+#define trace_read(address, bytes) TELL_TRACE(access, address, bytes, 0, 1)
+#define trace_write(address, bytes) TELL_TRACE(access, address, bytes, 1, 1)
+#define trace_beside_read(address, bytes) TELL_TRACE(access, address, bytes, 0, 0)
+#define trace_beside_write(address, bytes) TELL_TRACE(access, address, bytes, 1, 0)
+#define trace_async_read(address, bytes) TELL_TRACE(async_read, address, bytes)
+#define trace_async_write(address, bytes, barrier) TELL_TRACE(async_write, address, bytes, barrier)
+#define trace_release(barrier) TELL_TRACE(release, barrier)
+#define trace_phase(barrier) TELL_TRACE(phase, barrier)
+#define trace_acquire(barrier) TELL_TRACE(acquire, barrier)
+#define trace_batch() TELL_TRACE(batch)
+#define trace_wait(pending) TELL_TRACE(wait, pending)
+#define trace_proxy_fence() TELL_TRACE(proxy_fence)
+#define trace_wide_atomic(address, words) TELL_TRACE(wide_atomic, address, words)
+#define trace_collective(what, warp, lanes) TELL_TRACE(collective, what, warp, lanes)
 
 /* A function that must not be seen by the trace, because it does for a whole warp what its hook has reported by lanes. */
+#ifdef TRACE
 #define NOT_TRACED __attribute__((no_sanitize("thread")))
-
-/* The launch at hand (simt_job) begins and ends, seen from the launching thread. */
-void trace_launch_begins(void);
-void trace_launch_ends(void);
-void trace_kernel_fails(void); /* the program is about to end: prints the races so far, which may be why */
-void trace_fault(const void *address); /* the current thread cannot touch this: prints the line that it is at */
-
-/* On a worker, of its block at hand. */
-void trace_block_begins(size_t block);
-void trace_barrier(void);                                          /* all threads have arrived */
-void trace_collective(const char *what, int warp, unsigned lanes); /* these have; NULL: counted already, for another warp */
-void trace_thread_returns(void);
-void trace_copy_lands(const void *shared);
-
-/* An access that the current thread makes through an instruction. They are functions of their own, not inlined, because
- * their return address is how the trace knows the line. */
-void trace_read(const void *address, size_t bytes);
-void trace_write(const void *address, size_t bytes);
-
-/* The same, looked at for races and not counted. */
-void trace_beside_read(const void *address, size_t bytes);
-void trace_beside_write(const void *address, size_t bytes);
-
-/* The same for hardware that works beside the threads, for wgmma until the warp's trace_wait and for TMA until the phase of
- * `barrier` is over. Reads are looked at for races, and not counted. */
-void trace_async_read(const void *address, size_t bytes);
-void trace_async_write(const void *address, size_t bytes, const void *barrier);
-
-/* What orders memory, beside __syncthreads and __syncwarp: the current thread arrives at a barrier; a phase of it is over; the
- * thread has waited for one. A batch of wgmma is closed; the thread has waited for all but the youngest `pending` batches.
- * It has done a proxy_fence. */
-void trace_release(const void *barrier);
-void trace_phase(const void *barrier);
-void trace_acquire(const void *barrier);
-void trace_batch(void);
-void trace_wait(int pending);
-void trace_proxy_fence(void);
-
-/* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
-void trace_wide_atomic(const void *address, int words);
-
 #else
 #define NOT_TRACED
-#define trace_launch_begins() ((void)0)
-#define trace_launch_ends() ((void)0)
-#define trace_kernel_fails() ((void)0)
-#define trace_fault(address) ((void)0)
-#define trace_block_begins(block) ((void)0)
-#define trace_barrier() ((void)0)
-#define trace_collective(what, warp, lanes) ((void)0)
-#define trace_thread_returns() ((void)0)
-#define trace_copy_lands(shared) ((void)0)
-#define trace_read(address, bytes) ((void)0)
-#define trace_write(address, bytes) ((void)0)
-#define trace_beside_read(address, bytes) ((void)0)
-#define trace_beside_write(address, bytes) ((void)0)
-#define trace_wide_atomic(address, words) ((void)0)
-#define trace_async_read(address, bytes) ((void)0)
-#define trace_async_write(address, bytes, barrier) ((void)0)
-#define trace_release(barrier) ((void)0)
-#define trace_phase(barrier) ((void)0)
-#define trace_acquire(barrier) ((void)0)
-#define trace_batch() ((void)0)
-#define trace_wait(pending) ((void)0)
-#define trace_proxy_fence() ((void)0)
 #endif
 
 #ifdef __cplusplus

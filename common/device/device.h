@@ -71,17 +71,8 @@ typedef struct {
 } Bandwidth;
 Bandwidth device_bandwidth(void);
 
-/* The CPU device: from now on the threads that could run go forward (0), in reverse (1) or shuffled (2), as by CPU_DEVICE_ORDER.
- * Returns how many such orders there are; a GPU has 0, as it has its own. */
-int device_order(int order);
-
-/* The CPU device: after device_check_only(1) a launch is checked and nothing runs, until device_check_only(0). A GPU runs it. */
-void device_check_only(int on);
-
-/* The queue that LAUNCH puts kernels into (a cudaStream_t). */
+/* For LAUNCH on a GPU: the queue that it puts kernels into (a cudaStream_t), and what it calls after each. */
 void *device_stream(void);
-
-/* What LAUNCH calls after each launch. */
 void device_check_launch(const char *kernel, const char *file, int line);
 
 #ifdef __cplusplus

@@ -4,7 +4,6 @@
 #endif
 #include "device.h"
 #include "../cpu/simt.h"
-#include "../cpu/trace_hooks.h"
 #include "../host/errors.h"
 #include "../host/memory.h"
 
@@ -22,14 +21,6 @@ enum {
     ALIGNMENT = 256, /* what cudaMalloc gives */
     GAP = 1 << 20,
 };
-typedef struct Allocation {
-    struct Allocation *next;
-    unsigned char *pages, *pointer;
-    size_t page_bytes, bytes;
-    char purpose[64];
-} Allocation;
-
-static Allocation *allocations;
 static size_t allocated;
 
 /* The processor's name as Linux tells it. */
@@ -81,7 +72,7 @@ __attribute__((no_sanitize("address"))) static int mend(unsigned char *from, con
     }
     return damaged;
 }
-static int is_damaged(const Allocation *a) {
+static int is_damaged(const SimtAllocation *a) {
     return mend(a->pages, a->pointer) | mend(a->pointer + a->bytes, a->pages + a->page_bytes);
 }
 
@@ -92,19 +83,19 @@ void *device_alloc(size_t bytes, const char *purpose) {
     if (bytes > limit || limit - bytes < allocated)
         return NULL;
     size_t page_bytes = round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
-    Allocation *a = malloc(sizeof *a);
+    SimtAllocation *a = malloc(sizeof *a);
     unsigned char *pages = a ? simt_map(page_bytes, GAP) : NULL;
     if (!pages) {
         free(a);
         return NULL;
     }
-    *a = (Allocation){allocations, pages, pages + page_bytes - round_up(bytes, ALIGNMENT), page_bytes, bytes, ""};
+    *a = (SimtAllocation){simt_allocations, pages, pages + page_bytes - round_up(bytes, ALIGNMENT), page_bytes, bytes, ""};
     snprintf(a->purpose, sizeof a->purpose, "%s", purpose);
     memset(a->pointer, 0xff, bytes);
     is_damaged(a);
     simt_forbid(pages, page_bytes);
     simt_allow(a->pointer, bytes);
-    allocations = a;
+    simt_allocations = a;
     allocated += bytes;
     return a->pointer;
 }
@@ -112,8 +103,8 @@ void *device_alloc(size_t bytes, const char *purpose) {
 void device_free(void *pointer) {
     if (!pointer)
         return;
-    for (Allocation **link = &allocations; *link; link = &(*link)->next) {
-        Allocation *a = *link;
+    for (SimtAllocation **link = &simt_allocations; *link; link = &(*link)->next) {
+        SimtAllocation *a = *link;
         if (a->pointer != pointer)
             continue;
         *link = a->next;
@@ -128,13 +119,8 @@ void device_free(void *pointer) {
 
 size_t device_allocated(void) { return allocated; }
 
-void device_each_allocation(void (*visit)(const char *purpose, void *pointer, size_t bytes)) {
-    for (const Allocation *a = allocations; a; a = a->next)
-        visit(a->purpose, a->pointer, a->bytes);
-}
-
 const char *device_damaged(void) {
-    for (const Allocation *a = allocations; a; a = a->next)
+    for (const SimtAllocation *a = simt_allocations; a; a = a->next)
         if (is_damaged(a))
             return a->purpose;
     return NULL;
@@ -169,14 +155,5 @@ double device_time_replay_ms(void (*work)(void *), void *const *contexts, int co
 }
 void device_replay_end(void) {}
 
-int device_order(int order) { return simt_choose_order(order); }
-void device_check_only(int on) { simt_check_only = on; }
-
-void *device_stream(void) { return NULL; }
-
 /* Kernels here are far from what memory gives, so it says nothing about them. */
 Bandwidth device_bandwidth(void) { return (Bandwidth){0, 0}; }
-
-void device_check_launch(const char *kernel, const char *file, int line) {
-    (void)kernel, (void)file, (void)line; /* simt_launch has ended the program if anything was wrong */
-}

@@ -192,9 +192,6 @@ void device_poison(void *device, size_t bytes) { CHECK(cudaMemset(device, 0xff, 
 
 /* All kernels go into one queue of our own, since what goes into CUDA's default one cannot be recorded as a graph. It is a
  * blocking stream: it waits for the default one, where copies and memsets go, and the default one for it. */
-int device_order(int) { return 0; }
-void device_check_only(int) {}
-
 void *device_stream(void) {
     static cudaStream_t stream;
     if (!stream)

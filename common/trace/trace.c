@@ -7,7 +7,7 @@
  *
  * The address tells the tensor: a device allocation or the block's shared memory; anything else (a local variable that lives
  * in memory, the kernel's arguments) is not what a GPU would move, and is dropped. The call's return address tells the place
- * in the program, from which trace_source.c finds the source line.
+ * in the program, from which trace_site.c finds the source line.
  *
  * What is recorded is simulated (simt_simulate): one POSIX thread runs all blocks, as many at a time as a chip has
  * multiprocessors. Blocks can meet at atomics, and at accesses to memory that is volatile. So before each of these a block
@@ -17,61 +17,13 @@
 #include "trace_internal.h"
 
 #include "../host/memory.h"
-#include "../host/errors.h"
-#include "roofline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-Tensor trace_tensors[MAX_TENSORS];
-int trace_tensor_count;
-Site trace_sites[MAX_SITES];
-int trace_site_count;
-LaunchCount trace_launch;
-int trace_running;
-const Chip *trace_chip;
-
-static int recording;
-
-/* ---- which tensor, which site ---- */
-
-static void add_tensor(const char *purpose, void *pointer, size_t bytes) {
-    if (trace_tensor_count == MAX_TENSORS)
-        cannot_run("trace: more than %d device allocations", MAX_TENSORS - 1);
-    Tensor *tensor = &trace_tensors[trace_tensor_count++];
-    *tensor = (Tensor){.pointer = pointer, .bytes = bytes};
-    snprintf(tensor->name, sizeof tensor->name, "%s", purpose);
-}
-
-/* The tensor that this byte belongs to, or would if it did not lie outside: nothing else is on a tensor's pages. Else -1. */
-static int find_tensor(const char *byte) {
-    enum { PAGE = 4096 };
-    for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++) {
-        const Tensor *t = &trace_tensors[i];
-        const uintptr_t begin = (uintptr_t)t->pointer, pages = (begin % PAGE + t->bytes + PAGE - 1) / PAGE;
-        if ((uintptr_t)byte / PAGE - begin / PAGE < pages)
-            return i;
-    }
-    return -1;
-}
-
-/* A hash table with open addressing: site number + 1, 0 where free. */
-enum { TABLE_SIZE = 4 * MAX_SITES };
-static uint16_t site_table[TABLE_SIZE];
-
-static int find_site(const void *place, int tensor, SiteKind kind) {
-    size_t slot = ((uintptr_t)place * 0x9e3779b97f4a7c15u >> 32) % TABLE_SIZE; /* Fibonacci hashing */
-    for (int number;; slot = (slot + 1) % TABLE_SIZE) {
-        if ((number = site_table[slot] - 1) < 0) {
-            if ((number = trace_site_count) == MAX_SITES)
-                cannot_run("trace: more than %d places in the program touch memory", MAX_SITES);
-            trace_sites[number] = (Site){place, tensor, kind};
-            site_table[slot] = (uint16_t)++trace_site_count;
-        }
-        if (trace_sites[number].place == place && trace_sites[number].tensor == tensor && trace_sites[number].kind == kind)
-            return number;
-    }
-}
+/* A launch is recorded. Else what the compiler calls does nothing: code of the host is compiled like that, too. */
+static int running;
+#define RECORDER (running ? simt_self->recorder : NULL)
 
 /* What this worker's current thread has touched last, or is about to. */
 typedef struct {
@@ -81,7 +33,7 @@ typedef struct {
 } Access;
 static __thread Access last;
 
-void trace_fault(const void *address) {
+static void fault(const void *address) {
     const Site site = {.place = last.place};
     SourceLine line;
     if ((size_t)((const char *)address - last.byte) >= last.bytes)
@@ -93,7 +45,7 @@ void trace_fault(const void *address) {
 enum { SELF = -1 }; /* the agent that touches: the thread itself */
 
 static void record_for(int agent, const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
-    Recorder *r = trace_self;
+    Recorder *r = RECORDER;
     if (!r)
         return;
     const Worker *w = simt_self;
@@ -105,12 +57,13 @@ static void record_for(int agent, const void *address, size_t bytes, SiteKind ki
     const int is_shared = (size_t)(byte - w->shared_pages) < SHARED_PAGES;
     const int tensor = is_shared ? SHARED_TENSOR : find_tensor(byte);
     if (tensor < 0)
-        return; /* the host's memory, or it faults: then trace_fault is called */
-    const char *begin = is_shared ? w->shared : trace_tensors[tensor].pointer;
-    const size_t offset = (size_t)(byte - begin), size = is_shared ? simt_job->shared_bytes : trace_tensors[tensor].bytes;
+        return; /* the host's memory, or it faults: then fault() is called */
+    const SimtAllocation *memory = &trace_tensors[tensor].memory;
+    const char *begin = is_shared ? w->shared : (char *)memory->pointer;
+    const size_t offset = (size_t)(byte - begin), size = is_shared ? simt_job->shared_bytes : memory->bytes;
     if (offset >= size || bytes > size - offset)
         simt_fault(offset >= size ? byte : begin + size);
-    int site = find_site(place, tensor, kind);
+    const int site = find_site(place, tensor, kind);
     if (counted)
         warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
     race_access(r, agent == SELF ? thread->number : agent, site, offset, bytes);
@@ -143,13 +96,13 @@ void __tsan_init(void) {}
 
 /* Before the current thread does what another block may notice, or notices what another block may have done. */
 static void meet(const void *address, size_t bytes, const void *place) {
-    if (trace_self && trace_self->atomic_parts == 0)
-        simt_yield(watch_clock(trace_self), 0);
+    if (RECORDER && RECORDER->atomic_parts == 0)
+        simt_yield(watch_clock(RECORDER), 0);
     last = (Access){address, bytes, place};
 }
 
 static void record_atomic(const void *address, size_t bytes, const void *place) {
-    Recorder *r = trace_self;
+    Recorder *r = RECORDER;
     if (!r)
         return;
     if (r->atomic_parts > 0) {
@@ -162,11 +115,11 @@ static void record_atomic(const void *address, size_t bytes, const void *place) 
 
 /* It is about to look at this, and to change nothing: perhaps in vain. Or it has changed something. */
 static void look(const void *address) {
-    if (trace_self)
-        watch_look(trace_self, address);
+    if (RECORDER)
+        watch_look(RECORDER, address);
 }
 static void changed(void) {
-    if (trace_self)
+    if (RECORDER)
         watch_changed();
 }
 
@@ -174,8 +127,8 @@ static void changed(void) {
 static void load(const void *address, size_t bytes, const void *place) {
     meet(address, bytes, place);
     look(address);
-    if (trace_self)
-        race_acquire(trace_self);
+    if (RECORDER)
+        race_acquire(RECORDER);
 }
 
 /* Atomics are not announced but replaced by calls; the strongest memory order will do for all. The relaxed load that begins
@@ -224,78 +177,64 @@ VOLATILE(8)
 
 void __tsan_atomic_thread_fence(void) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (trace_self)
-        trace_self->fenced = 1;
+    if (RECORDER)
+        RECORDER->fenced = 1;
 }
 
 /* The linker (--wrap) sends calls of expf and exp2f here. */
 float __real_expf(float x);
 float __real_exp2f(float x);
 static void count_exponential(const void *place) {
-    if (!trace_self)
+    if (!RECORDER)
         return;
     trace_launch.exponentials++;
-    watch_work(trace_self, simt_self->current->number / SIMT_WARP, WATCH_EXPONENTIAL, place, 0);
+    watch_work(RECORDER, simt_self->current->number / SIMT_WARP, WATCH_EXPONENTIAL, place, 0);
 }
 float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
 float __wrap_exp2f(float x) { return count_exponential(PLACE), __real_exp2f(x); }
 
-/* ---- what the machine and the twins call ---- */
+/* ---- what the machine and the twins call, in a launch that is recorded: trace_hooks.h ---- */
 
-void trace_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 1); }
-void trace_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 1); }
-
-void trace_beside_read(const void *address, size_t bytes) { record(address, bytes, SITE_READ, PLACE, 0); }
-void trace_beside_write(const void *address, size_t bytes) { record(address, bytes, SITE_WRITE, PLACE, 0); }
-
-void trace_async_read(const void *address, size_t bytes) {
-    if (!trace_self)
-        return;
-    record_for(order_wgmma_agent(&trace_self->order), address, bytes, SITE_READ, PLACE, 0);
-    watch_async(trace_self, PLACE);
+static void access_by_twin(const void *address, size_t bytes, int writes, int counted) {
+    record(address, bytes, writes ? SITE_WRITE : SITE_READ, PLACE, counted);
 }
-void trace_async_write(const void *address, size_t bytes, const void *barrier) {
-    if (!trace_self)
-        return;
-    record_for(order_copy_agent(&trace_self->order, barrier), address, bytes, SITE_WRITE, PLACE, 1);
+
+static void async_read(const void *address, size_t bytes) {
+    Recorder *r = simt_self->recorder;
+    record_for(order_wgmma_agent(&r->order), address, bytes, SITE_READ, PLACE, 0);
+    watch_async(r, PLACE);
+}
+static void async_write(const void *address, size_t bytes, const void *barrier) {
+    Recorder *r = simt_self->recorder;
+    record_for(order_copy_agent(&r->order, barrier), address, bytes, SITE_WRITE, PLACE, 1);
     int warp = simt_self->current->number / SIMT_WARP; /* a request of its own: the thread need not meet others any more */
-    warp_flush(trace_self, warp, trace_self->warps[warp].touched_count - 1);
+    warp_flush(r, warp, r->warps[warp].touched_count - 1);
 }
 
-#define ORDER(name, parameter, ...)                                                                                         \
-    void trace_##name(parameter) {                                                                                          \
-        if (trace_self)                                                                                                     \
-            order_##name(__VA_ARGS__);                                                                                      \
-    }
-ORDER(batch, void, &trace_self->order)
-ORDER(wait, int pending, &trace_self->order, pending)
-ORDER(proxy_fence, void, &trace_self->order)
-ORDER(phase, const void *barrier, &trace_self->order, barrier)
-#undef ORDER
-void trace_release(const void *barrier) {
-    if (trace_self)
-        order_release(&trace_self->order, barrier, watch_step(trace_self) + 1);
+static void release(const void *barrier) {
+    Recorder *r = simt_self->recorder;
+    order_release(&r->order, barrier, watch_step(r) + 1);
 }
-void trace_acquire(const void *barrier) {
-    if (trace_self)
-        watch_acquire(trace_self, order_acquire(&trace_self->order, barrier));
+static void phase(const void *barrier) { order_phase(&simt_self->recorder->order, barrier); }
+static void acquire(const void *barrier) {
+    Recorder *r = simt_self->recorder;
+    watch_acquire(r, order_acquire(&r->order, barrier));
 }
+static void batch(void) { order_batch(&simt_self->recorder->order); }
+static void wait_for_batches(int pending) { order_wait(&simt_self->recorder->order, pending); }
+static void proxy_fence(void) { order_proxy_fence(&simt_self->recorder->order); }
 
-void trace_wide_atomic(const void *address, int words) {
+static void wide_atomic(const void *address, int words) {
     meet(address, 4 * (size_t)words, PLACE);
     record_atomic(address, 4 * (size_t)words, PLACE);
-    if (trace_self)
-        trace_self->atomic_parts = words;
+    simt_self->recorder->atomic_parts = words;
 }
 
-void trace_copy_lands(const void *shared) {
-    if (trace_self)
-        race_copy_lands(trace_self, simt_self->current, (size_t)((const char *)shared - simt_self->shared));
+static void copy_lands(const void *shared) {
+    race_copy_lands(simt_self->recorder, simt_self->current, (size_t)((const char *)shared - simt_self->shared));
 }
 
-void trace_block_begins(size_t block) {
-    if (!trace_running)
-        return;
+static void block_begins(size_t block) {
     Recorder *r = simt_self->recorder = simt_self->recorder ? simt_self->recorder : host_alloc(1, sizeof *r);
     r->block = (uint32_t)block;
     r->fenced = r->seen = 0;
@@ -306,10 +245,8 @@ void trace_block_begins(size_t block) {
     watch_block_begins(r);
 }
 
-void trace_barrier(void) {
-    Recorder *r = trace_self;
-    if (!r)
-        return;
+static void barrier(void) {
+    Recorder *r = simt_self->recorder;
     trace_launch.barriers++;
     order_barrier(&r->order);
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
@@ -317,10 +254,8 @@ void trace_barrier(void) {
     watch_barrier(r, simt_self->barrier.what, simt_self->barrier.caller);
 }
 
-void trace_collective(const char *what, int warp, unsigned lanes) {
-    Recorder *r = trace_self;
-    if (!r)
-        return;
+static void collective(const char *what, int warp, unsigned lanes) {
+    Recorder *r = simt_self->recorder;
     const Place *at = &simt_self->current->place;
     if (what) {
         result_count(trace_launch.collectives, what, 1);
@@ -334,10 +269,8 @@ void trace_collective(const char *what, int warp, unsigned lanes) {
         order_warp(&r->order, warp), watch_warp(r, warp);
 }
 
-void trace_thread_returns(void) {
-    Recorder *r = trace_self;
-    if (!r)
-        return;
+static void thread_returns(void) {
+    Recorder *r = simt_self->recorder;
     int number = simt_self->current->number, warp = number / SIMT_WARP;
     r->warps[warp].returned |= 1u << number % SIMT_WARP;
     if (r->warps[warp].returned == simt_self->warps[warp].exists)
@@ -348,44 +281,40 @@ void trace_thread_returns(void) {
     }
 }
 
-/* ---- a launch, a trace ---- */
-
-void trace_launch_begins(void) {
-    if (!recording)
-        return;
-    trace_running = 1;
+static void launch_begins(void) {
+    running = 1;
     memset(&trace_launch, 0, sizeof trace_launch);
-    trace_tensor_count = 0;
-    add_tensor(SHARED_MEMORY_NAME, NULL, 0);
-    device_each_allocation(add_tensor);
+    list_tensors();
     race_launch_begins();
     watch_launch_begins();
 }
 
-void trace_launch_ends(void) {
-    if (!trace_running)
-        return;
-    trace_running = 0; /* the launching thread goes on with code of the host */
+static void launch_ends(void) {
+    running = 0; /* the launching thread goes on with code of the host */
+    race_launch_ends();
     result_add_launch();
     watch_launch_ends();
-    race_launch_ends();
 }
 
-void trace_kernel_fails(void) {
-    if (recording)
-        trace_print_races(trace_end(), stderr);
-}
+static void kernel_fails(void) { trace_print_races(trace_end(), stderr); }
+
+static const TraceHooks HOOKS = {
+    launch_begins, launch_ends, kernel_fails, fault, block_begins, barrier, collective, thread_returns, copy_lands, access_by_twin,
+    async_read, async_write, release, phase, acquire, batch, wait_for_batches, proxy_fence, wide_atomic,
+};
+
+/* ---- a trace ---- */
 
 void trace_begin(const char *chip) {
     trace_chip = find_chip(chip);
     result_clear();
-    watch_clear();
     simt_simulate(trace_chip->multiprocessors);
-    recording = 1;
+    trace_hooks = &HOOKS;
 }
 
 const Trace *trace_end(void) {
-    recording = trace_running = 0;
+    running = 0;
+    trace_hooks = NULL;
     simt_simulate(0);
     result_finish();
     return &trace_result;

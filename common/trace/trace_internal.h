@@ -1,14 +1,16 @@
 /* trace_internal.h - what the files of the trace share:
  *
- *     trace.c         what the compiler calls at each access; which tensor and which site that is; launches
+ *     trace.c         what the compiler, the machine and the twins call at each access, barrier and launch
  *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost
- *     trace_race.c    remembers who touched each byte last, and compares
- *     trace_order.c   what is ordered before what, by all kinds of barriers
- *     trace_source.c  from a place in the program to a source line
- *     trace_result.c  what all this adds up to: the Trace of trace.h
- *     trace_report.c  prints it
  *     trace_watch.c   records what happened step by step, if somebody watches
  *     trace_page.c    writes that for the page of `make watch-<stage>`
+ *     trace_race.c    remembers who touched each byte last, and compares
+ *     trace_order.c   what is ordered before what, by all kinds of barriers
+ *     trace_report.c  prints what trace_result.c has
+ *     trace_result.c  what all this adds up to: the Trace of trace.h
+ *     trace_site.c    which tensor an address belongs to, which site touches it, and which source line that is
+ *
+ * Each calls only files that stand below it in this list.
  */
 #ifndef FA_TRACE_INTERNAL_H
 #define FA_TRACE_INTERNAL_H
@@ -27,10 +29,9 @@ enum { MAX_SITES = 4096, MAX_TENSORS = 32, SHARED_TENSOR = 0 };
 /* A tensor is an allocation of device memory; number 0 is shared memory. */
 struct TouchCell;
 typedef struct {
-    char name[64];
-    char *pointer;
-    size_t bytes;
-    struct TouchCell *cells; /* one a byte, fresh in each launch */
+    SimtAllocation memory;
+    struct TouchCell *cells;           /* one a byte, fresh in each launch */
+    uint64_t unique[TRACE_DIRECTIONS]; /* bytes touched in this launch */
 } Tensor;
 extern Tensor trace_tensors[MAX_TENSORS];
 extern int trace_tensor_count;
@@ -91,8 +92,6 @@ typedef struct Recorder {
     struct Watch *watch;
 } Recorder;
 
-extern int trace_running; /* a launch is recorded */
-#define trace_self (trace_running ? simt_self->recorder : NULL)
 extern const Chip *trace_chip; /* that is simulated */
 
 /* One side of a race. */
@@ -114,10 +113,13 @@ void race_launch_begins(void);
 void race_launch_ends(void);
 void race_block_begins(Recorder *r);
 void race_block_ends(Recorder *r);
-void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]); /* adds the bytes touched in this launch */
 
-/* trace_source.c: fills in the line of each site: "mma.cu:53", or "tile.cuh:64 in mma.cu:53" for a function that was
- * inlined. */
+/* trace_site.c: the tensors of the launch at hand; the one that this byte belongs to, or would if it did not lie outside (nothing
+ * else is on a tensor's pages), else -1; the number of a site. source_lines fills in the line of each: "mma.cu:53", or "tile.cuh:64
+ * in mma.cu:53" for a function that was inlined. */
+void list_tensors(void);
+int find_tensor(const char *byte);
+int find_site(const void *place, int tensor, SiteKind kind);
 typedef char SourceLine[TRACE_LINE];
 void source_lines(const Site *sites, int count, SourceLine *lines);
 
@@ -135,7 +137,6 @@ void result_finish(void);
 /* trace_watch.c. `warp`, `number`: the warp's. */
 #define WATCH_EXPONENTIAL "exponential"
 typedef struct Watch Watch;
-void watch_clear(void);
 void watch_launch_begins(void);
 void watch_launch_ends(void);
 void watch_block_begins(Recorder *r);

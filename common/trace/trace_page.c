@@ -24,6 +24,17 @@
 static FILE *page;
 static const char *page_path;
 static int variant_count, launch_count; /* written */
+const Problem *page_problem;
+
+/* What has been done by the variant at hand. */
+typedef struct {
+    int kernel;
+    const void *place;
+    const char *what;
+    uint64_t count;
+} Work;
+static Work *works;
+static int work_count;
 
 #define COMMA(i) ((i) ? "," : "")
 typedef unsigned long long Long;
@@ -33,8 +44,7 @@ typedef unsigned long long Long;
 static void print_kernel(int number, const SourceLine *lines) {
     const TraceKernel *kernel = &trace_result.kernels[number];
     const SiteCount *sites = result_sites(number);
-    int printed = 0, work_count;
-    const Work *works = watch_works(&work_count);
+    int printed = 0;
     fprintf(page, "%s\n{\"name\":\"%s\",\"blocks\":%llu,\"threads\":%llu,\"shared\":%llu,\"sites\":[", COMMA(number),
             kernel->name, (Long)kernel->blocks, (Long)kernel->threads, (Long)kernel->shared_bytes);
     for (int i = 0; i < trace_site_count; i++) {
@@ -82,7 +92,7 @@ void trace_page_begin(const char *path, const char *stage, const Problem *p, con
     page = fopen(page_path = path, "w");
     if (!page)
         cannot_run("--watch %s: cannot be written", path);
-    variant_count = launch_count = 0;
+    variant_count = launch_count = work_count = 0;
     fprintf(page,
             "{\"stage\":\"%s\",\"problem\":{\"batch\":%d,\"heads\":%d,\"kv_heads\":%d,\"seqlen_q\":%d,\"seqlen_k\":%d,"
             "\"head_dim\":%d,\"dtype\":\"%s\",\"causal\":%d,\"key_lengths\":[",
@@ -93,7 +103,7 @@ void trace_page_begin(const char *path, const char *stage, const Problem *p, con
         page,
         "]},\n\"chip\":{\"name\":\"%s\",\"multiprocessors\":%d,\"ghz\":%g,\"gbps\":%g,\"tflops\":[%g,%g]},\n\"variants\":[",
         chip->name, chip->multiprocessors, chip->ghz, chip->gbps, chip->tflops[0], chip->tflops[1]);
-    watch_problem(p);
+    page_problem = p;
 }
 
 void page_launch(const Launch *launch) {
@@ -107,9 +117,19 @@ void page_launch(const Launch *launch) {
     fprintf(page, "]}");
 }
 
+void page_work(int kernel, const void *place, const char *what) {
+    Work *work = works, *end = work + work_count;
+    while (work < end && (work->place != place || work->kernel != kernel || strcmp(work->what, what) != 0))
+        work++;
+    if (work == end) {
+        works = host_resize(works, (size_t)work_count + 1, sizeof *works);
+        work = &works[work_count++];
+        *work = (Work){kernel, place, what, 0};
+    }
+    work->count++;
+}
+
 void trace_page_variant(const char *name, const char *idea) {
-    int work_count;
-    const Work *works = watch_works(&work_count);
     size_t count = (size_t)(trace_site_count + work_count);
     Site *places = host_alloc(count + 1, sizeof *places);
     SourceLine *lines = host_alloc(count + 1, sizeof *lines);
@@ -120,19 +140,19 @@ void trace_page_variant(const char *name, const char *idea) {
 
     fprintf(page, "],\n\"name\":\"%s\",\"idea\":\"%s\",\"tensors\":[", name, idea);
     for (int i = 0; i < trace_tensor_count; i++)
-        fprintf(page, "%s\"%s\"", COMMA(i), trace_tensors[i].name);
+        fprintf(page, "%s\"%s\"", COMMA(i), trace_tensors[i].memory.purpose);
     fprintf(page, "],\"kernels\":[");
     for (int i = 0; i < trace_result.kernel_count; i++)
         print_kernel(i, lines);
     fprintf(page, "]}");
-    variant_count++, launch_count = 0;
+    variant_count++, launch_count = work_count = 0;
     free(lines);
     free(places);
 }
 
 void trace_page_end(void) {
     fprintf(page, "]}\n");
-    watch_problem(NULL);
+    page_problem = NULL;
     if (ferror(page) | fclose(page))
         cannot_run("--watch %s: cannot be written", page_path);
 }

@@ -140,7 +140,7 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
                   trace_sites[site].tensor == SHARED_TENSOR};
     r->order.touched = 1;
     struct TouchCell *cells = now.in_shared ? r->shared_cells : trace_tensors[trace_sites[site].tensor].cells;
-    size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].bytes;
+    size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].memory.bytes;
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
     Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r, now.thread / SIMT_WARP) : NULL;
@@ -191,19 +191,16 @@ void race_launch_begins(void) {
     released = zeros(blocks, sizeof *released);
     atomics = 0;
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
-        trace_tensors[i].cells = zeros(trace_tensors[i].bytes, sizeof(struct TouchCell));
+        trace_tensors[i].cells = zeros(trace_tensors[i].memory.bytes, sizeof(struct TouchCell));
 }
 
 void race_launch_ends(void) {
     free(released);
-    for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
-        free(trace_tensors[i].cells);
-}
-
-void race_count_unique(const Tensor *tensor, uint64_t unique[TRACE_DIRECTIONS]) {
-    for (size_t i = 0; i < tensor->bytes; i++) {
-        Touch write = tensor->cells[i].write;
-        unique[TRACE_READ] += tensor->cells[i].read[0] || (write && trace_sites[site_of(write)].kind == SITE_ATOMIC);
-        unique[TRACE_WRITE] += write != 0;
+    for (Tensor *t = trace_tensors + SHARED_TENSOR + 1; t < trace_tensors + trace_tensor_count; t++) {
+        for (const struct TouchCell *c = t->cells; c < t->cells + t->memory.bytes; c++) {
+            t->unique[TRACE_READ] += c->read[0] || (c->write && trace_sites[site_of(c->write)].kind == SITE_ATOMIC);
+            t->unique[TRACE_WRITE] += c->write != 0;
+        }
+        free(t->cells);
     }
 }

@@ -8,6 +8,8 @@
 #include <string.h>
 
 Trace trace_result;
+LaunchCount trace_launch;
+const Chip *trace_chip;
 
 /* By kernel and site: what it costs, and the row it belongs to. */
 static SiteCount site_counts[TRACE_KERNELS][MAX_SITES];
@@ -63,7 +65,7 @@ static TraceRow *find_row(const TraceKernel *kernel, const char *tensor) {
 /* ---- after each launch ---- */
 
 static void add_site(TraceKernel *kernel, int site, const SiteCount *count) {
-    TraceRow *row = find_row(kernel, trace_tensors[trace_sites[site].tensor].name);
+    TraceRow *row = find_row(kernel, trace_tensors[trace_sites[site].tensor].memory.purpose);
     SiteCount *sum = &site_counts[kernel - trace_result.kernels][site];
     site_rows[kernel - trace_result.kernels][site] = (int)(row - trace_result.rows);
     sum->requests += count->requests;
@@ -119,8 +121,8 @@ void result_add_launch(void) {
     kernel->exponentials += trace_launch.exponentials;
     for (TraceRow *row = trace_result.rows; row < trace_result.rows + trace_result.row_count; row++)
         for (int i = SHARED_TENSOR + 1; row->kernel == kernel->name && i < trace_tensor_count; i++)
-            if (strcmp(row->tensor, trace_tensors[i].name) == 0)
-                race_count_unique(&trace_tensors[i], row->unique);
+            for (int k = 0; k < TRACE_DIRECTIONS && strcmp(row->tensor, trace_tensors[i].memory.purpose) == 0; k++)
+                row->unique[k] += trace_tensors[i].unique[k];
 }
 
 int result_kernel(void) { return (int)(kernel_at_hand() - trace_result.kernels); }
@@ -136,7 +138,7 @@ void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpubl
         pair++;
     if (pair == end && pair_count < MAX_PAIRS) {
         *pair = (RacePair){kernel, {earlier, later}, offset, 0, unpublished, ""};
-        snprintf(pair->tensor, sizeof pair->tensor, "%s", trace_tensors[trace_sites[later.site].tensor].name);
+        snprintf(pair->tensor, sizeof pair->tensor, "%s", trace_tensors[trace_sites[later.site].tensor].memory.purpose);
         pair_count++;
     }
     if (pair < pairs + MAX_PAIRS)

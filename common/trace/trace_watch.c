@@ -43,7 +43,6 @@ static struct {
     size_t rows, row_bytes; /* transposed: keys of a matrix, bytes of one */
     int transposed;
 } shapes[MAX_TENSORS];
-static const Problem *problem; /* NULL: nobody watches */
 
 static void place_tensors(const Problem *p) {
     memset(shapes, 0, sizeof shapes);
@@ -52,12 +51,12 @@ static void place_tensors(const Problem *p) {
             int of_keys = PLACES[k].how & OF_KEYS, transposed = PLACES[k].how & TRANSPOSED;
             size_t matrices = (size_t)p->batch * (of_keys ? p->kv_heads : p->heads),
                    seqlen = of_keys ? p->seqlen_k : p->seqlen_q;
-            if (strcmp(trace_tensors[i].name, PLACES[k].name) != 0)
+            if (strcmp(trace_tensors[i].memory.purpose, PLACES[k].name) != 0)
                 continue;
             shapes[i].side = PLACES[k].side;
             shapes[i].transposed = transposed;
             shapes[i].rows = transposed ? seqlen : matrices * seqlen;
-            shapes[i].row_bytes = trace_tensors[i].bytes / (transposed ? matrices : shapes[i].rows);
+            shapes[i].row_bytes = trace_tensors[i].memory.bytes / (transposed ? matrices : shapes[i].rows);
         }
 }
 
@@ -76,14 +75,14 @@ static Span span_of(int tensor, size_t offset, size_t bytes) {
         return no_rows(tensor);
     size_t row = offset / row_bytes, byte = offset % row_bytes;
     if (shapes[tensor].transposed) {
-        size_t key = byte % (row_bytes / problem->head_dim);
+        size_t key = byte % (row_bytes / page_problem->head_dim);
         return (Span){tensor, (uint32_t)(row * rows) + least(key, rows - 1),
                       (uint32_t)(row * rows) + least(key + bytes, rows) - 1, 0, 0};
     }
     Span span = {tensor, (uint32_t)row, (uint32_t)((offset + bytes - 1) / row_bytes), 0, 0};
     if (shapes[tensor].side == SCORES) {
-        size_t element = row_bytes / problem->seqlen_k;
-        span.left = (uint32_t)(byte / element), span.right = least((byte + bytes - 1) / element, problem->seqlen_k - 1);
+        size_t element = row_bytes / page_problem->seqlen_k;
+        span.left = (uint32_t)(byte / element), span.right = least((byte + bytes - 1) / element, page_problem->seqlen_k - 1);
     }
     return span;
 }
@@ -141,15 +140,13 @@ struct Watch {
 };
 
 static Launch launch; /* the one at hand */
-static Work *works;   /* of all launches */
-static int work_count;
 
 /* ---- the clock ---- */
 
 static Step *step_at(Watch *w, uint32_t time) {
     while ((uint32_t)w->step_count <= time)
         *APPEND(w->steps, w->step_count) = (Step){
-            .block = trace_self->block, .multiprocessor = simt_self->multiprocessor, .time = (uint32_t)w->step_count - 1};
+            .block = simt_self->recorder->block, .multiprocessor = simt_self->multiprocessor, .time = (uint32_t)w->step_count - 1};
     return &w->steps[time];
 }
 
@@ -222,7 +219,7 @@ static void settle(Watch *w, int thread) {
  * queries and something was multiplied, those of the keys that it keeps in registers. */
 static void go_on(Watch *w, int number, uint32_t time) {
     WarpWatch *warp = &w->warps[number];
-    for (int lane = 0; problem && lane < SIMT_WARP; lane++) {
+    for (int lane = 0; page_problem && lane < SIMT_WARP; lane++) {
         settle(w, number * SIMT_WARP + lane);
         w->loads[number * SIMT_WARP + lane].span = no_rows(0);
     }
@@ -290,7 +287,7 @@ void watch_block_ends(Recorder *r) {
         go_on(w, warp, w->warps[warp].time);
     close_steps(w, UINT32_MAX);
     simt_self->clock = w->clock;
-    for (int i = 0; problem && i < w->step_count; i++)
+    for (int i = 0; page_problem && i < w->step_count; i++)
         if (!is_empty(&w->steps[i]))
             *APPEND(launch.steps, launch.count) = w->steps[i];
     free(w->steps);
@@ -305,7 +302,7 @@ void watch_block_begins(Recorder *r) {
     memset(w, 0, sizeof *w);
     w->clock = simt_self->clock;
     step_at(w, 0);
-    if (!problem)
+    if (!page_problem)
         return;
     w->origin = host_alloc(simt_job->shared_bytes / WORD + 1, sizeof *w->origin);
     w->content = host_alloc(simt_job->shared_bytes / CHUNK + 1, sizeof *w->content);
@@ -332,7 +329,7 @@ void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t 
     Load *load = &w->loads[thread];
     if (tensor != SHARED_TENSOR)
         step_at(w, warp->time)->bytes += (1 + (kind == SITE_ATOMIC)) * bytes;
-    if (!problem)
+    if (!page_problem)
         return;
     if (tensor != SHARED_TENSOR) {
         Span span = span_of(tensor, offset, bytes);
@@ -375,16 +372,6 @@ void watch_async(Recorder *r, const void *place) {
     r->watch->warps[simt_self->current->number / SIMT_WARP].async_place = place;
 }
 
-static void add_work(const char *what, const void *place) {
-    Work *work = works, *end = work + work_count;
-    while (work < end && (work->place != place || work->kernel != launch.kernel || strcmp(work->what, what) != 0))
-        work++;
-    if (work < end)
-        work->count++;
-    else
-        *APPEND(works, work_count) = (Work){place, what, launch.kernel, 1};
-}
-
 void watch_work(Recorder *r, int number, const char *what, const void *place, unsigned flops) {
     WarpWatch *warp = &r->watch->warps[number];
     Step *step = step_at(r->watch, warp->time);
@@ -394,9 +381,9 @@ void watch_work(Recorder *r, int number, const char *what, const void *place, un
     warp->flops += flops;
     if (flops) /* 8-bit ones take 32 elements of k */
         step->tensor_clocks += flops * trace_chip->ghz * trace_chip->multiprocessors / 1000 / trace_chip->tflops[strstr(what, "k32") != NULL];
-    if (!problem)
+    if (!page_problem)
         return;
-    add_work(what, place ? place : warp->async_place);
+    page_work(launch.kernel, place ? place : warp->async_place, what);
     if (strncmp(what, "mma_", 4) != 0)
         return;
     /* the first of an mma's operands is the accumulator; it is known by lane 0's address of it */
@@ -433,8 +420,8 @@ void watch_launch_begins(void) {
     launch = (Launch){.kernel = result_kernel(), .blocks = (uint64_t)blocks};
     /* Blocks that are at work share device memory; but a multiprocessor's way to L2 takes 64 bytes a clock. */
     launch.bytes_per_clock = fmin(64, trace_chip->gbps / trace_chip->ghz / fmin(blocks, most));
-    if (problem)
-        place_tensors(problem);
+    if (page_problem)
+        place_tensors(page_problem);
 }
 
 static int by_block_and_time(const void *a, const void *b) {
@@ -499,7 +486,7 @@ static void merge_steps(void) {
 }
 
 void watch_launch_ends(void) {
-    if (!problem)
+    if (!page_problem)
         return;
     qsort(launch.steps, (size_t)launch.count, sizeof *launch.steps, by_block_and_time);
     merge_steps();
@@ -511,12 +498,3 @@ void watch_launch_ends(void) {
     }
     free(launch.steps);
 }
-
-void watch_problem(const Problem *p) { problem = p; }
-
-const Work *watch_works(int *count) {
-    *count = work_count;
-    return works;
-}
-
-void watch_clear(void) { work_count = 0; }

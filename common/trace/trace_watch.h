@@ -45,13 +45,6 @@ typedef struct {
 } Step;
 
 typedef struct {
-    const void *place;
-    const char *what;
-    int kernel;
-    uint64_t count;
-} Work; /* what a line does but move bytes: "mma_m16n8k16", "exponential", "__syncthreads" */
-
-typedef struct {
     int kernel;                      /* of trace_result */
     int merged_steps, merged_blocks; /* so many neighbours were added up to one; 1: none */
     uint64_t blocks;
@@ -60,8 +53,10 @@ typedef struct {
     int count;
 } Launch;
 
-void watch_problem(const Problem *p); /* what is launched from now on is watched; NULL: it is not */
-const Work *watch_works(int *count);  /* of all launches since watch_clear */
+/* trace_page.c: what is watched, NULL: nobody watches; writes a launch; counts what a line of a kernel does but move bytes:
+ * "mma_m16n8k16", "exponential", "__syncthreads". */
+extern const Problem *page_problem;
 void page_launch(const Launch *launch);
+void page_work(int kernel, const void *place, const char *what);
 
 #endif

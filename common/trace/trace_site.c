@@ -1,4 +1,4 @@
-/* trace_source.c - from a place in the program to a line of source.
+/* trace_site.c - which tensor an address belongs to, which site touches it, and which source line that is.
  *
  * The compiler's debug information knows the line of each instruction, and which functions were inlined around it. binutils'
  * addr2line reads it: one child process for all sites. (Wherever gcc is, binutils are: gcc assembles and links with them.)
@@ -7,10 +7,53 @@
 #include "trace_internal.h"
 
 #include "../host/memory.h"
+#include "../host/errors.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+Tensor trace_tensors[MAX_TENSORS];
+int trace_tensor_count;
+Site trace_sites[MAX_SITES];
+int trace_site_count;
+
+void list_tensors(void) {
+    trace_tensors[SHARED_TENSOR] = (Tensor){.memory.purpose = SHARED_MEMORY_NAME};
+    trace_tensor_count = 1;
+    for (const SimtAllocation *a = simt_allocations; a; a = a->next) {
+        if (trace_tensor_count == MAX_TENSORS)
+            cannot_run("trace: more than %d device allocations", MAX_TENSORS - 1);
+        trace_tensors[trace_tensor_count++] = (Tensor){.memory = *a};
+    }
+}
+
+int find_tensor(const char *byte) {
+    for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)
+        if ((size_t)(byte - (char *)trace_tensors[i].memory.pages) < trace_tensors[i].memory.page_bytes)
+            return i;
+    return -1;
+}
+
+/* A hash table with open addressing: site number + 1, 0 where free. */
+enum { TABLE_SIZE = 4 * MAX_SITES };
+static uint16_t site_table[TABLE_SIZE];
+
+int find_site(const void *place, int tensor, SiteKind kind) {
+    size_t slot = ((uintptr_t)place * 0x9e3779b97f4a7c15u >> 32) % TABLE_SIZE; /* Fibonacci hashing */
+    for (int number;; slot = (slot + 1) % TABLE_SIZE) {
+        if ((number = site_table[slot] - 1) < 0) {
+            if ((number = trace_site_count) == MAX_SITES)
+                cannot_run("trace: more than %d places in the program touch memory", MAX_SITES);
+            trace_sites[number] = (Site){place, tensor, kind};
+            site_table[slot] = (uint16_t)++trace_site_count;
+        }
+        if (trace_sites[number].place == place && trace_sites[number].tensor == tensor && trace_sites[number].kind == kind)
+            return number;
+    }
+}
+
+/* ---- source lines ---- */
 
 /* One line of the answer, "tile.cuh:64" or "tile.cuh:64 (discriminator 2)", without what follows the number. */
 static void trim(char *frame) { frame[strcspn(frame, " \n")] = 0; }
