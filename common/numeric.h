@@ -135,42 +135,30 @@ static inline uint16_t double_to_bf16(double value) { return float_to_bf16(doubl
 /* ---- a tensor's element, whatever its dtype ---- */
 
 static inline double dtype_to_double(Dtype dtype, const void *base, size_t index) {
-    switch (dtype) {
-    case DTYPE_FP16: return fp16_to_float(((const uint16_t *)base)[index]);
-    case DTYPE_BF16: return bf16_to_float(((const uint16_t *)base)[index]);
-    case DTYPE_FP32: return ((const float *)base)[index];
-    default: unknown_dtype(dtype);
-    }
+    if (dtype == DTYPE_FP32)
+        return ((const float *)base)[index];
+    uint16_t code = ((const uint16_t *)base)[index];
+    return dtype == DTYPE_FP16 ? fp16_to_float(code) : bf16_to_float(code);
 }
 
 /* Rounds `value` to the dtype, once, and stores it. */
 static inline void dtype_store(Dtype dtype, void *base, size_t index, double value) {
-    switch (dtype) {
-    case DTYPE_FP16: ((uint16_t *)base)[index] = double_to_fp16(value); break;
-    case DTYPE_BF16: ((uint16_t *)base)[index] = double_to_bf16(value); break;
-    case DTYPE_FP32: ((float *)base)[index] = (float)value; break;
-    default: unknown_dtype(dtype);
-    }
+    if (dtype == DTYPE_FP32)
+        ((float *)base)[index] = (float)value;
+    else
+        ((uint16_t *)base)[index] = dtype == DTYPE_FP16 ? double_to_fp16(value) : double_to_bf16(value);
 }
 
 /* The smallest number above 0: below the normal range numbers are its multiples, and rounding is off by up to half of it. */
 static inline double dtype_step(Dtype dtype) {
-    switch (dtype) {
-    case DTYPE_FP16: return 0x1p-24;
-    case DTYPE_BF16: return 0x1p-133;
-    case DTYPE_FP32: return 0x1p-149;
-    default: unknown_dtype(dtype);
-    }
+    static const double STEPS[] = {0x1p-24, 0x1p-133, 0x1p-149};
+    return STEPS[dtype];
 }
 
 /* The unit roundoff u: rounding a value to the dtype changes it by at most u times its size (normal range). */
 static inline double dtype_epsilon(Dtype dtype) {
-    switch (dtype) {
-    case DTYPE_FP16: return 0x1p-11;
-    case DTYPE_BF16: return 0x1p-8;
-    case DTYPE_FP32: return 0x1p-24;
-    default: unknown_dtype(dtype);
-    }
+    static const double EPSILONS[] = {0x1p-11, 0x1p-8, 0x1p-24};
+    return EPSILONS[dtype];
 }
 
 #endif

@@ -14,8 +14,6 @@
 #ifndef FA_PROBLEM_H
 #define FA_PROBLEM_H
 
-#include "host/errors.h"
-
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -78,27 +76,11 @@ typedef struct {
 
 #define MAX_WORKSPACE_BUFFERS 8
 
-/* For the default case of a switch over dtypes: `dtype` is no dtype, or one that the kernel does not take. */
-__attribute__((noreturn)) static inline void unknown_dtype(Dtype dtype) {
-    cannot_run("dtype number %d cannot be used here: fp16 is %d, bf16 %d, fp32 %d", (int)dtype, DTYPE_FP16, DTYPE_BF16,
-               DTYPE_FP32);
-}
+static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
 
-static inline size_t dtype_bytes(Dtype dtype) {
-    switch (dtype) {
-    case DTYPE_FP16:
-    case DTYPE_BF16: return 2;
-    case DTYPE_FP32: return 4;
-    default: unknown_dtype(dtype);
-    }
-}
 static inline const char *dtype_name(Dtype dtype) {
-    switch (dtype) {
-    case DTYPE_FP16: return "fp16";
-    case DTYPE_BF16: return "bf16";
-    case DTYPE_FP32: return "fp32";
-    default: unknown_dtype(dtype);
-    }
+    static const char *const NAMES[] = {"fp16", "bf16", "fp32"};
+    return NAMES[dtype];
 }
 
 /* Elements of Q (and of O), of K (and of V), and rows of the problem (elements of LSE). 64-bit: they pass 2^31 on real problems. */

@@ -203,7 +203,7 @@ __global__ void wgmma_by_some(int) {
     wgmma_wait<0>(d);
 }
 
-/* What a switch over the dtypes must not take for one of them. */
+/* What a choice among the dtypes must not take for one of them. */
 static const Dtype NO_DTYPE = (Dtype)3;
 
 int main(int argc, char **argv) {
@@ -265,12 +265,6 @@ int main(int argc, char **argv) {
         {"grown_smaller", [](const void *) { LAUNCH(registers, 1, 384, 0, GROWN_SMALLER); }},
         {"warps_apart", [](const void *) { LAUNCH(registers, 1, 384, 0, WARPS_APART); }},
         {"wgmma_by_some", [](const void *) { LAUNCH(wgmma_by_some, 1, 128, sizeof(Hopper), 0); }},
-        {"dtype_name", [](const void *) { puts(dtype_name(NO_DTYPE)); }},
-        {"dtype_bytes", [](const void *) { printf("%zu\n", dtype_bytes(NO_DTYPE)); }},
-        {"dtype_to_double", [](const void *memory) { printf("%g\n", dtype_to_double(NO_DTYPE, memory, 0)); }},
-        {"dtype_store", [](const void *memory) { dtype_store(NO_DTYPE, (void *)memory, 0, 1); }},
-        {"dtype_step", [](const void *) { printf("%g\n", dtype_step(NO_DTYPE)); }},
-        {"dtype_epsilon", [](const void *) { printf("%g\n", dtype_epsilon(NO_DTYPE)); }},
         {"with_any_type", [](const void *) { WITH_ANY_TYPE(NO_DTYPE, T, printf("%zu\n", sizeof(T))); }},
         {"with_half_type", [](const void *) { WITH_HALF_TYPE(DTYPE_FP32, T, printf("%zu\n", sizeof(T))); }},
         {"nothing", [](const void *) { LAUNCH(empty, 1, 1, 0, 0); }},

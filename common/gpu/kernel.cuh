@@ -77,7 +77,6 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
     do {                                                                          \
         if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }             \
         else if ((dtype) == DTYPE_BF16) { using T = __nv_bfloat16; __VA_ARGS__; } \
-        else unknown_dtype(dtype);                                                \
     } while (0)
 #define WITH_ANY_TYPE(dtype, T, ...)                                         \
     do {                                                                     \
