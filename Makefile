@@ -144,6 +144,10 @@ $(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 before  = $(firstword $(subst /, ,$(call column,$1,2)))
 watched = $(if $(findstring --variant,$(TRACE_OPTIONS)),,$(if $(filter $(call kind,$1),$(call kind,$(call before,$1))),$(call before,$1))) $1
 
+# A program's rows as JSON, and how it ended; awk that reads them.
+rows     = sh common/classroom/rows.sh
+rows_awk = awk -f common/classroom/rows.awk
+
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES)
 .PHONY: $(STAGES) $(STAGES:%=%/) $(STAGES:%=trace-%) $(STAGES:%=watch-%) $(STAGES:%=profile-%)
@@ -217,8 +221,8 @@ trace intensity test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%)
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
 	@echo 'options: $(call traced,$(NAIVE))$(foreach p,$(notdir $(DECODING)),; $p: $(call traced,$p,$(DECODE_OPTIONS)))'
-	@{ $(foreach s,$(STAGES),$(OUT)/$s/$s --trace --json $(call traced,$s,$(DECODE_OPTIONS)) || echo "{\"stage\": \"$s\", \"exit_code\": $$?}";) } | \
-	  awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
+	@{ $(foreach s,$(STAGES),$(rows) $(OUT)/$s/$s --trace $(call traced,$s,$(DECODE_OPTIONS));) } | \
+	  $(rows_awk) -f common/classroom/trace_table.awk
 
 $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
@@ -275,13 +279,10 @@ help: ## this list
 -include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
-# Options go to the programs: make compare COMPARE_OPTIONS="--seqlen 1024 --causal". TOOLS are the students', in C.
-TOOLS := $(OUT)/classroom/compare $(OUT)/classroom/exercise $(OUT)/classroom/bug
-$(TOOLS): $(OUT)/classroom/%: $(call objects,common/classroom/%.c common/classroom/trial.c common/classroom/command.c) $(OUT)/common/host.a
-	$(call quiet,link    $@)$(CC) $(CFLAGS) $^ -o $@ -lm
-
-compare: $(OUT)/classroom/compare $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
-	@$< $(filter-out $(DECODING),$(PROGRAMS)) -- $(COMPARE_OPTIONS) $(if $(DECODING),-- $(DECODING) -- $(DECODE_OPTIONS))
+# Options go to the programs: make compare COMPARE_OPTIONS="--seqlen 1024 --causal". Decoding has its own.
+compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
+	@{ $(foreach p,$(filter-out $(DECODING),$(PROGRAMS)),$(rows) $p $(COMPARE_OPTIONS);) \
+	   $(foreach p,$(DECODING),$(rows) $p $(DECODE_OPTIONS);) } | $(rows_awk) -f common/classroom/compare.awk
 
 sweep: $(PROGRAMS) ## lengths, head dims, masks: notes/results/<device>/sweep.csv; resumes (common/classroom/sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)
@@ -305,14 +306,9 @@ diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_sw
 	@sh common/classroom/diff.sh
 
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
-exercise: $(OUT)/classroom/exercise ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.. or HINT=1; without N a list
-	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) HINT='$(HINT)' \
-	    $< '$(N)' $(if $(ANSWER),'$(ANSWER)') || [ $$? -eq 1 ] # "not yet" is no error of make's
+in_sh = MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) sh
+exercise: ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.. or HINT=1; without N a list
+	@HINT='$(HINT)' $(in_sh) common/classroom/exercise.sh '$(N)' '$(ANSWER)' || [ $$? -eq 1 ] # "not yet" is no error of make's
 
-ifneq ($(DEVICE),cpu)
-bug:
-	@$(MAKE) DEVICE=cpu $@
-else
-bug: $(OUT)/classroom/bug ## plant a mistake in a copy, guess, and see what sees it: N=04.12 (04's twelfth); without N a list
-	@MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' $< $(N)
-endif
+bug: ## plant a mistake in a copy, guess, and see what sees it: N=04.12 (04's twelfth); without N a list
+	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,$(in_sh) common/classroom/bug.sh '$(N)')

@@ -22,7 +22,6 @@ my %arrows = (
     host      => [qw(headers)],
     headers   => [],
     errors    => [],
-    classroom => [qw(host)],
 );
 # Symbols that meet in the middle: a header that both sides may read declares them.
 my %seams = (

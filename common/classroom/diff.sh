@@ -7,7 +7,8 @@
 # The kernel of variant X is <stage>/X.cu, and a stage's kernels have the order of its main.c. Which stage builds on which says
 # common/ladder.txt. The comment at the top of a kernel is left out. The last line counts lines of code alone: no comments, no blank
 # lines, and space does not matter.
-stop() { echo "diff.sh: $1" >&2; exit 2; }
+name=diff
+. common/classroom/tools.sh
 
 ladder() { sed 's/#.*//' common/ladder.txt | awk 'NF'; }
 kernels() { # all, as 04_fa2.split_q
@@ -26,7 +27,7 @@ kernel() { # the file of the kernel with this name; of a stage, the first or the
         index(name, word[1] ".") == 1 || index(name, number ".") == 1 || substr(name, 1, 1) == substr(word[2], 1, 1) {similar = similar " " $0}
         END {
             if (hits == 1) {sub(/\./, "/", found); print found ".cu"; exit}
-            print "diff.sh: " name ": choose from" (hits ? same : similar ? similar : stages ", or a kernel\047s name") >"/dev/stderr"
+            print "diff: " name ": choose from" (hits ? same : similar ? similar : stages ", or a kernel\047s name") >"/dev/stderr"
             exit 2
         }'
 }

@@ -14,7 +14,8 @@
 # A decoding stage gets one query, 8 heads in 2 groups and LENGTHS times 16 keys on the CPU; 32 heads in 8 groups and LENGTHS times 2 keys
 # on a GPU; no mask. It can be interrupted and started again: a shape that is in the file is not measured again. Remove lines of it to
 # measure them anew.
-stop() { echo "sweep.sh: $1" >&2; exit 2; }
+name=sweep
+. common/classroom/tools.sh
 [ $# -gt 0 ] || stop 'usage: sweep.sh PROGRAM...'
 # What a program prints with --csv, its own rows alone, each behind the date. Titles as well, for a file that has none yet.
 sweep_rows() { # stage
@@ -43,7 +44,6 @@ for list in LENGTHS TOKENS HIDDEN HEAD_DIMS LIMIT; do
     echo "$value" | grep -Eqx '[1-9][0-9]*(,[1-9][0-9]*)*' || stop "$list=$value: choose whole numbers, with commas between"
 done
 each() { echo "$1" | tr , ' '; }
-progress() { if [ -t 1 ] && [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then printf '\r\033[K%s' "$1" >&2; fi; }
 
 mkdir -p "$RESULTS" && file=$RESULTS/sweep.csv || exit 2
 [ -s "$file" ] || echo "$columns" >"$file"
@@ -59,17 +59,17 @@ series() { # program variant head_dim mask kind
         shape="--batch $batch --heads $heads --kv-heads $heads --seqlen $length --seqlen-k $length"
         [ "$5" = DECODING ] && shape="--batch 1 $decode --seqlen 1 --seqlen-k $((length * keys))"
         shape="$shape --head-dim $3 --dtype ${DTYPE:-fp16} --mask $4"
-        name=$stage/$2
-        [ "$2" = "$stage" ] && name=$stage
-        key="[^,]*,$stage,$name,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
+        row=$stage/$2
+        [ "$2" = "$stage" ] && row=$stage
+        key="[^,]*,$stage,$row,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
         if ! grep -q "^$key" "$file"; then
-            progress "$name $shape ..."
+            progress "$row $shape ..."
             new=$("$1" --csv $shape --variant "$2" --no-validate 2>"$file.err")
             code=$?
             if [ $code -gt 2 ] || [ -z "$new" ]; then
                 [ $code -eq 2 ] && stop "$(tail -n 1 "$file.err")"
                 broken=$((broken + 1))
-                echo "$name $shape: exit code $code: $(tail -n 1 "$file.err")"
+                echo "$row $shape: exit code $code: $(tail -n 1 "$file.err")"
                 return
             fi
             echo "$new" | sweep_rows "$stage" | sed 1d >>"$file"

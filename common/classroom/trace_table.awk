@@ -1,7 +1,6 @@
 # trace_table.awk - what the kernels of all stages do to memory, a line a variant, from the rows of --trace --json.   (make trace)
 #
-# {"stage": "04_fa2", "exit_code": 2} is a program that failed, or found a race or a wrong formula: a pipeline hides its exit code. Exit
-# code: 1 if there is one.
+# Exit code: 1 if a program failed, or found a race or a wrong formula.
 BEGIN {
     format = "%-30s %7s %7s %7s %9s %6s %7s %7s %10s %9s %5s %5s\n"
     printf format, "", "read", "written", "of S, P", "each byte", "FLOPs", "sectors", "shared", "wavefronts", "mma FLOPs", "exp", ""
@@ -24,8 +23,8 @@ BEGIN {
         ratio(sum("wavefronts_read wavefronts_written", shared), sum("ideal_read ideal_written", shared), "%.2f"),
         ratio(sum("mma_flops", variant), flops, "%.2f"), sprintf("%.0f", sum("exponentials", variant) / 1000), count(variant ", race=.*")
 }
-(rows, "exit_code") in cell {
-    printf "%-30s exit code %s\n", cell[rows, "stage"], cell[rows, "exit_code"]
+cell[rows, "exit_code"] + 0 > 0 {
+    printf "%-30s exit code %s\n", cell[rows, "program"], cell[rows, "exit_code"]
     failed = 1
 }
 END { exit failed }

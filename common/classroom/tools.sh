@@ -1,0 +1,9 @@
+# tools.sh - what the scripts here share. They run in the root of the tree, set `name` and read this file with `.`.
+stop() { # why: it cannot be done
+    progress
+    echo "$name: $1" >&2
+    exit 2
+}
+progress() { # what goes on, on a line of the terminal; nothing wipes it off
+    if [ -t 2 ] && [ "${TERM:-dumb}" != dumb ]; then printf '\r\033[K%s' "$1" >&2; fi
+}
