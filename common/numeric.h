@@ -13,8 +13,7 @@
  * has no infinity, and 0x7f and 0xff are its only NaNs. A NaN becomes the GPU's one NaN in every format: all bits set
  * but the sign.
  *
- * Plain bit operations, no tables and no branches that depend on earlier elements: a compiler can vectorise a loop of these.
- * Valid C11 and C++17. Do not compile it with -ffast-math: the NaN tests and the subnormals would go.
+ * A compiler can vectorise a loop of these. Without -ffast-math: the NaN tests and the subnormals would go.
  */
 #ifndef FA_NUMERIC_H
 #define FA_NUMERIC_H
@@ -70,52 +69,38 @@ static inline float format_to_float(uint32_t code, int mantissa_bits, int bias) 
     return code < 1u << mantissa_bits ? subnormal : normal;
 }
 
-/* ---- fp16 ---- */
-
-static inline uint16_t float_to_fp16(float value) {
-    uint32_t sign = (float_bits(value) >> 16) & 0x8000;
-    uint32_t code = round_to_format(value, 10, 15);
-    code = sign | (code < 0x7c00 ? code : 0x7c00); /* 0x7c00 is infinity */
-    return (uint16_t)(value == value ? code : 0x7fff);
+/* The code of any value. `beyond` is what is larger than all finite codes, or the largest, which then takes its place; `sign`
+ * the bit of the sign. */
+static inline uint32_t float_to_format(float value, int mantissa_bits, int bias, uint32_t beyond, uint32_t sign) {
+    uint32_t code = round_to_format(value, mantissa_bits, bias);
+    code = (float_bits(value) >> 31 ? sign : 0) | (code < beyond ? code : beyond);
+    return value == value ? code : sign - 1;
 }
+
+static inline uint16_t float_to_fp16(float value) { return (uint16_t)float_to_format(value, 10, 15, 0x7c00, 0x8000); }
+static inline uint8_t float_to_e4m3(float value) { return (uint8_t)float_to_format(value, 3, 7, 0x7e, 0x80); }
+static inline uint8_t float_to_e5m2(float value) { return (uint8_t)float_to_format(value, 2, 15, 0x7b, 0x80); }
+
 static inline float fp16_to_float(uint16_t code) {
     uint32_t magnitude = code & 0x7fff;
     uint32_t finite = float_bits(format_to_float(magnitude, 10, 15));
     uint32_t special = 0x7f800000 | (magnitude << 13); /* infinity, or NaN with its payload */
     return bits_float((magnitude < 0x7c00 ? finite : special) | (uint32_t)(code & 0x8000) << 16);
 }
+static inline float e4m3_to_float(uint8_t code) {
+    uint32_t magnitude = code & 0x7f;
+    uint32_t bits = float_bits(format_to_float(magnitude, 3, 7));
+    return bits_float((magnitude < 0x7f ? bits : 0x7fc00000) | (uint32_t)(code & 0x80) << 24);
+}
+static inline float e5m2_to_float(uint8_t code) { return fp16_to_float((uint16_t)(code << 8)); } /* the upper half of an fp16 */
 
-/* ---- bf16: the upper half of a float ---- */
-
+/* bf16 is the upper half of a float. */
 static inline uint16_t float_to_bf16(float value) {
     uint32_t bits = float_bits(value);
     uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16; /* ties to even; a carry ends in infinity by itself */
     return (uint16_t)(value == value ? rounded : 0x7fff);
 }
 static inline float bf16_to_float(uint16_t code) { return bits_float((uint32_t)code << 16); }
-
-/* ---- fp8 ---- */
-
-static inline uint8_t float_to_e4m3(float value) {
-    uint32_t sign = (float_bits(value) >> 24) & 0x80;
-    uint32_t code = round_to_format(value, 3, 7);
-    code = sign | (code < 0x7e ? code : 0x7e); /* 0x7e is 448 */
-    return (uint8_t)(value == value ? code : 0x7f);
-}
-static inline float e4m3_to_float(uint8_t code) {
-    uint32_t magnitude = code & 0x7f;
-    uint32_t bits = float_bits(format_to_float(magnitude, 3, 7));
-    return bits_float((magnitude < 0x7f ? bits : 0x7fc00000) | (uint32_t)(code & 0x80) << 24);
-}
-
-static inline uint8_t float_to_e5m2(float value) {
-    uint32_t sign = (float_bits(value) >> 24) & 0x80;
-    uint32_t code = round_to_format(value, 2, 15);
-    code = sign | (code < 0x7b ? code : 0x7b); /* 0x7b is 57344; 0x7c, infinity, is never produced */
-    return (uint8_t)(value == value ? code : 0x7f);
-}
-/* The upper half of an fp16. */
-static inline float e5m2_to_float(uint8_t code) { return fp16_to_float((uint16_t)(code << 8)); }
 
 /* ---- double, rounded once ---- */
 

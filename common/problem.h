@@ -8,8 +8,6 @@
  * All tensors are contiguous, [batch, heads, seqlen, head_dim], the last index fastest. Names follow the FlashAttention
  * papers (Dao et al. 2022, Dao 2023): Br x Bc is a tile of S, m a row's running maximum, l its running sum. "row" counts
  * queries, "column" counts keys; there is no x or y.
- *
- * This header is read by C (the harness), by nvcc and by the CPU device, so it holds plain structs and inline functions only.
  */
 #ifndef FA_PROBLEM_H
 #define FA_PROBLEM_H
@@ -83,14 +81,12 @@ static inline const char *dtype_name(Dtype dtype) {
     return NAMES[dtype];
 }
 
-/* Elements of Q (and of O), of K (and of V), and rows of the problem (elements of LSE). 64-bit: they pass 2^31 on real problems. */
-HOST_DEVICE static inline size_t query_elements(const Problem *p) {
-    return (size_t)p->batch * p->heads * p->seqlen_q * p->head_dim;
-}
+/* Rows of the problem (elements of LSE), elements of Q (and of O), of K (and of V), of S. 64-bit: they pass 2^31 on real problems. */
+HOST_DEVICE static inline size_t row_count(const Problem *p) { return (size_t)p->batch * p->heads * p->seqlen_q; }
+HOST_DEVICE static inline size_t query_elements(const Problem *p) { return row_count(p) * p->head_dim; }
 HOST_DEVICE static inline size_t key_elements(const Problem *p) {
     return (size_t)p->batch * p->kv_heads * p->seqlen_k * p->head_dim;
 }
-HOST_DEVICE static inline size_t row_count(const Problem *p) { return (size_t)p->batch * p->heads * p->seqlen_q; }
 HOST_DEVICE static inline size_t score_elements(const Problem *p) { return row_count(p) * p->seqlen_k; }
 
 /* Keys that exist for this batch entry. */
@@ -107,8 +103,7 @@ HOST_DEVICE static inline int visible_keys(const Problem *p, int key_length, int
     return last < 0 ? 0 : last < key_length ? last : key_length;
 }
 
-/* A row counted through the whole problem (0 .. row_count - 1), taken apart and put together. LSE is indexed by the whole
- * number. */
+/* A row counted through the whole problem, as LSE is indexed, taken apart and put together. */
 typedef struct {
     int batch, head, row;
 } RowIndex;

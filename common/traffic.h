@@ -9,10 +9,7 @@
 
 #include <string.h>
 
-static inline double round_up(double a, double b) {
-    double tiles = (double)(long long)(a / b);
-    return b * (tiles * b < a ? tiles + 1 : tiles);
-}
+static inline double round_up(double a, double b) { return ceil(a / b) * b; }
 
 /* Q or O, and LSE: each once. */
 static inline double query_bytes(const Problem *p) { return (double)query_elements(p) * (double)dtype_bytes(p->dtype); }
@@ -43,8 +40,7 @@ static inline double walked_key_bytes(const Problem *p, const int *key_lengths, 
         for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
             int keys = key_length(p, key_lengths, b);
             int last_row = (first_row + Br < p->seqlen_q ? first_row + Br : p->seqlen_q) - 1;
-            double loaded = round_up(visible_keys(p, keys, last_row), Bc);
-            keys_loaded += p->heads * (loaded < keys ? loaded : keys);
+            keys_loaded += p->heads * fmin(round_up(visible_keys(p, keys, last_row), Bc), keys);
         }
     return keys_loaded * p->head_dim * (double)dtype_bytes(p->dtype);
 }
