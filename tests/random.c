@@ -11,8 +11,10 @@
 #include "../common/host/parallel.h"
 #include "tap.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { COUNT = 1 << 20 };
@@ -148,9 +150,18 @@ static void count_calls(size_t begin, size_t end, void *context) {
     atomic_fetch_add((atomic_int *)context, 1);
 }
 
+/* Twice: the first loop must not forget that it is inside of another. */
+static pthread_t outer;
+static void count_strangers(size_t begin, size_t end, void *context) {
+    (void)begin, (void)end;
+    nanosleep(&(struct timespec){0, 100000}, NULL);
+    atomic_fetch_add((atomic_int *)context, !pthread_equal(outer, pthread_self()));
+}
 static void nest(size_t begin, size_t end, void *context) {
     (void)begin, (void)end;
-    parallel_for(1000, count_calls, context);
+    outer = pthread_self();
+    parallel_for(1000, count_strangers, context);
+    parallel_for(1000, count_strangers, context);
 }
 
 static void test_parallel(void) {
@@ -167,12 +178,12 @@ static void test_parallel(void) {
     ok(once, "parallel_for visits every index once and none beyond");
 
     setenv("HOST_THREADS", "2", 1);
-    atomic_int first = 0, second = 0, inner = 0;
+    atomic_int first = 0, second = 0, strangers = 0;
     parallel_for(1000, count_calls, &first);
     parallel_for(1000, count_calls, &second);
-    parallel_for(1, nest, &inner);
-    ok(first > 1 && second == first && inner == 1,
-       "a loop is cut in pieces, the one after it likewise, one inside of it is not");
+    parallel_for(1, nest, &strangers);
+    ok(first > 1 && second == first && strangers == 0,
+       "a loop is cut in pieces, the one after it likewise, those inside of it stay on their thread");
     setenv("HOST_THREADS", "1024", 1);
     ok(host_threads() == 1024, "HOST_THREADS=1024");
     unsetenv("HOST_THREADS");

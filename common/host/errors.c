@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,45 +15,24 @@ static const char *program;
 void program_is(const char *name) { program = name; }
 
 #define ERASE "\r\033[K" /* back to the beginning of the line, and clear it */
-static char activity[120];
-static int ticks; /* seconds that have ended since it began; from the second one on there is a line */
-static pthread_mutex_t drawing = PTHREAD_MUTEX_INITIALIZER;
-
-static void *draw_each_second(void *unused) {
-    for (;; sleep(1)) {
-        pthread_mutex_lock(&drawing);
-        if (*activity && ++ticks > 1)
-            fprintf(stderr, ERASE "%s %d s", activity, ticks - 1);
-        pthread_mutex_unlock(&drawing);
-    }
-    return unused;
-}
-
-static void start_drawing(void) {
-    pthread_t thread;
-    pthread_create(&thread, NULL, draw_each_second, NULL); /* without it nothing is shown */
-}
+static int is_shown;
 
 void show_progress(const char *text, ...) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     const char *terminal = getenv("TERM");
     if (!terminal || strcmp(terminal, "dumb") == 0 || !isatty(STDERR_FILENO))
         return;
-    pthread_mutex_lock(&drawing);
     va_list arguments;
     va_start(arguments, text);
-    vsnprintf(activity, sizeof activity, text, arguments);
+    fputs(ERASE, stderr);
+    vfprintf(stderr, text, arguments);
     va_end(arguments);
-    pthread_once(&once, start_drawing);
-    pthread_mutex_unlock(&drawing);
+    is_shown = 1;
 }
 
 void end_progress(void) {
-    pthread_mutex_lock(&drawing);
-    if (ticks > 1)
+    if (is_shown)
         fputs(ERASE, stderr);
-    *activity = 0, ticks = 0;
-    pthread_mutex_unlock(&drawing);
+    is_shown = 0;
 }
 
 void cannot_run(const char *text, ...) {

@@ -14,8 +14,8 @@ extern "C" {
 /* The name that the lines begin with. It is kept, not copied. Without a name they begin with the text. */
 void program_is(const char *name);
 
-/* What the program is at: a line on stderr, after a second, drawn anew with the seconds so far in each that follows. Nothing unless
- * stderr is a terminal that can do that (TERM=dumb says that it cannot). */
+/* What the program is at: a line on stderr, in place of the one before. Nothing unless stderr is a terminal that can do that
+ * (TERM=dumb says that it cannot). */
 __attribute__((format(printf, 1, 2))) void show_progress(const char *text, ...);
 void end_progress(void); /* wipes the line off; before anything else is printed */
 

@@ -7,10 +7,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Memory for count elements of `size` bytes, zeroed; free() frees it. */
 void *host_alloc(size_t count, size_t size);
 
@@ -27,7 +23,4 @@ size_t memory_budget(void);
 void memory_keep_for_host(size_t bytes);
 size_t memory_for_device(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

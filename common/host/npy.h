@@ -12,10 +12,6 @@
 
 #include "../problem.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct {
     int element_bytes; /* 2: fp16, 4: float, 8: double */
     size_t shape[4];
@@ -42,7 +38,4 @@ typedef struct {
  * are written. */
 void npy_write(const char *option, const char *folder, const NpyFile *files, int count);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

@@ -25,20 +25,18 @@ static _Thread_local int inside;
 static void *take_pieces(void *argument) {
     Loop *loop = argument;
     inside = 1;
-    for (;;) {
-        size_t begin = atomic_fetch_add(&loop->next, loop->piece);
-        if (begin >= loop->count)
-            return NULL;
+    for (size_t begin; (begin = atomic_fetch_add(&loop->next, loop->piece)) < loop->count;) {
         size_t left = loop->count - begin;
         loop->body(begin, begin + (left < loop->piece ? left : loop->piece), loop->context);
     }
+    return NULL;
 }
 
 int host_threads(void) {
     const char *text = getenv("HOST_THREADS");
     if (!text || !*text) {
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
-        return cores < 1 ? 1 : cores < MAX_THREADS ? (int)cores : MAX_THREADS;
+        return cores > MAX_THREADS ? MAX_THREADS : (int)cores;
     }
     char *end;
     long threads = strtol(text, &end, 10);
@@ -48,12 +46,7 @@ int host_threads(void) {
 }
 
 void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *context), void *context) {
-    if (inside) {
-        if (count)
-            body(0, count, context);
-        return;
-    }
-    int threads = host_threads();
+    int was_inside = inside, threads = inside ? 1 : host_threads();
     Loop loop = {.count = count, .body = body, .context = context};
     loop.piece = count / ((size_t)threads * PIECES_PER_THREAD) + 1;
     atomic_init(&loop.next, 0);
@@ -65,7 +58,7 @@ void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *con
            pthread_create(&helpers[started], NULL, take_pieces, &loop) == 0)
         started++;
     take_pieces(&loop);
-    inside = 0;
+    inside = was_inside;
     for (int i = 0; i < started; i++)
         pthread_join(helpers[i], NULL);
 }

@@ -12,10 +12,6 @@
 
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Calls `body` on pieces [begin, end) that cover 0 .. count - 1 exactly once, from several threads at a time, and returns
  * when all are done. Pieces are handed out as threads become free, so rows of unequal cost (causal) still balance; which
  * thread gets which piece varies, so write results by index and they are the same for any number of threads. Inside of a body
@@ -25,7 +21,4 @@ void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *con
 /* All online cores, or the environment's HOST_THREADS, 1 to 1024. Another value there ends the program with exit code 2. */
 int host_threads(void);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

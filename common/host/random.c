@@ -13,14 +13,6 @@
 #include "../numeric.h"
 #include "parallel.h"
 
-typedef struct {
-    Dtype dtype;
-    void *out;
-    size_t count;
-    uint64_t key;
-    double mean, std;
-} Fill;
-
 /* Mixes 64 bits: each input bit flips each output bit about half of the time. Shifts bring high bits down, multiplications
  * by odd numbers carry low bits up; both can be undone, so different inputs stay different. The constants are the
  * finaliser of SplitMix64 (Steele, Lea and Flood 2014). */
@@ -33,46 +25,42 @@ static uint64_t mix(uint64_t z) {
 /* 2^64 / golden ratio: multiples of it spread evenly over the 64-bit numbers. */
 static const uint64_t step = 0x9e3779b97f4a7c15;
 
-static void fill_pairs(size_t begin, size_t end, void *context) {
-    const Fill *f = context;
-    const double two_pi = 6.283185307179586476925;
-    for (size_t pair = begin; pair < end; pair++) {
-        uint64_t hash = mix(f->key + (pair + 1) * step);
-        double u1 = ((double)(uint32_t)hash + 0.5) * 0x1p-32;
-        double u2 = ((double)(hash >> 32) + 0.5) * 0x1p-32;
-        double radius = f->std * sqrt(-2 * log(u1));
-        dtype_store(f->dtype, f->out, 2 * pair, f->mean + radius * cos(two_pi * u2));
-        if (2 * pair + 1 < f->count)
-            dtype_store(f->dtype, f->out, 2 * pair + 1, f->mean + radius * sin(two_pi * u2));
-    }
-}
+static double uniform(uint64_t bits) { return ((double)(uint32_t)bits + 0.5) * 0x1p-32; }
 
-void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double mean, double std) {
-    Fill fill = {dtype, out, count, mix(mix(seed + step) + (stream + 1) * step), mean, std};
-    parallel_for(count / 2 + count % 2, fill_pairs, &fill);
+static double normal(uint64_t hash, int is_second, double std) {
+    double radius = std * sqrt(-2 * log(uniform(hash))), angle = 6.283185307179586476925 * uniform(hash >> 32);
+    return radius * (is_second ? sin(angle) : cos(angle));
 }
 
 typedef struct {
-    Fill fill;
-    double probability;
-} Scatter;
+    Dtype dtype;
+    void *out;
+    uint64_t key;
+    double mean, std, probability;
+} Fill;
+
+static void fill(size_t begin, size_t end, void *context) {
+    const Fill *f = context;
+    for (size_t i = begin; i < end; i++)
+        dtype_store(f->dtype, f->out, i, f->mean + normal(mix(f->key + (i / 2 + 1) * step), i % 2, f->std));
+}
+
+void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double mean, double std) {
+    Fill f = {dtype, out, mix(mix(seed + step) + (stream + 1) * step), mean, std, 1};
+    parallel_for(count, fill, &f);
+}
 
 /* Each element draws its own lot and, if it is chosen, its own normal number: from 2 hashes. */
 static void scatter(size_t begin, size_t end, void *context) {
-    const Scatter *s = context;
-    const Fill *f = &s->fill;
-    for (size_t i = begin; i < end; i++) {
-        double lot = ((double)(mix(f->key + (2 * i + 1) * step) >> 32) + 0.5) * 0x1p-32;
-        if (lot >= s->probability)
-            continue;
-        uint64_t hash = mix(f->key + (2 * i + 2) * step);
-        double u1 = ((double)(uint32_t)hash + 0.5) * 0x1p-32, u2 = ((double)(hash >> 32) + 0.5) * 0x1p-32;
-        double outlier = f->std * sqrt(-2 * log(u1)) * cos(6.283185307179586476925 * u2);
-        dtype_store(f->dtype, f->out, i, dtype_to_double(f->dtype, f->out, i) + outlier);
-    }
+    const Fill *f = context;
+    for (size_t i = begin; i < end; i++)
+        if (uniform(mix(f->key + (2 * i + 1) * step) >> 32) < f->probability) {
+            double outlier = normal(mix(f->key + (2 * i + 2) * step), 0, f->std);
+            dtype_store(f->dtype, f->out, i, dtype_to_double(f->dtype, f->out, i) + outlier);
+        }
 }
 
 void random_outliers(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double probability, double std) {
-    Scatter s = {{dtype, out, count, mix(mix(seed + step) + (stream + 1) * step), 0, std}, probability};
-    parallel_for(count, scatter, &s);
+    Fill f = {dtype, out, mix(mix(seed + step) + (stream + 1) * step), 0, std, probability};
+    parallel_for(count, scatter, &f);
 }

@@ -7,10 +7,6 @@
 
 #include "../problem.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Fills `out`, `count` elements of `dtype`, with mean + std * N(0,1). Element i depends on (seed, stream, i) alone: give
  * each tensor a stream of its own. */
 void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double mean, double std);
@@ -18,7 +14,4 @@ void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t
 /* Adds std * N(0,1) to each element with the given probability, and nothing to the others. */
 void random_outliers(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double probability, double std);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

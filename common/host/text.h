@@ -2,10 +2,6 @@
 #ifndef FA_TEXT_H
 #define FA_TEXT_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LINE_PLACES = 120 }; /* a line takes at most */
 
 /* printf to stdout, for what people read. A longer line is broken at spaces. A line comes out as a whole, with its newline. */
@@ -18,7 +14,4 @@ void print_number(Cell cell, double value, const char *unit);
 void print_time(Cell cell, double ms);     /* in us, ms or s */
 void print_bytes(Cell cell, double bytes); /* in KiB, MiB or GiB; "0" for none */
 
-#ifdef __cplusplus
-}
-#endif
 #endif
