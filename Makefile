@@ -11,32 +11,27 @@ GPU_CC   := $(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv
 
 # All cores compile, unless -j says otherwise; not if there are several goals, as their order may matter (make clean all).
 JOBS     ?= $(shell getconf _NPROCESSORS_ONLN)
-ifeq ($(MAKELEVEL)$(filter-out 0 1,$(words $(MAKECMDGOALS))),0)
-  MAKEFLAGS += --jobs=$(JOBS)
-endif
-MAKEFLAGS += --no-print-directory
+MAKEFLAGS += --no-print-directory $(if $(filter 00 01,$(MAKELEVEL)$(words $(MAKECMDGOALS))),--jobs=$(JOBS))
 .DEFAULT_GOAL := help
-.PHONY: all help clean format tables tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-host \
-        trace trace-defects intensity compare sweep ceilings fp8-errors plots pictures diff exercise bug compile_commands.json
+.PHONY: all help clean tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-kernels \
+        mutations-host trace trace-defects compare sweep ceilings plots pictures exercise bug
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|links. What a stage computes is said in its main.c.
+, := ,
 LADDER := $(shell sed '/^[^0-9a-z]/d; s/  *$$//; s/  */|/g' common/ladder.txt)
 STAGES := $(foreach line,$(LADDER),$(firstword $(subst |, ,$(line))))
 column  = $(word $2,$(subst |, ,$(filter $1|%,$(LADDER))))
-KINDS  := $(foreach s,$(STAGES),$s|$(shell sed -n 's/^ *\.kind = \([A-Z]*\),.*/\1/p' $s/main.c 2>/dev/null))
-kind    = $(patsubst $1|%,%,$(filter $1|%,$(KINDS)))
-comma  := ,
-links   = $(filter-out -,$(subst $(comma), ,$(call column,$1,3)))
+links   = $(filter-out -,$(subst $(,), ,$(call column,$1,3)))
+of_kind = $(foreach s,$(STAGES),$(if $(findstring .kind = $1,$(file <$s/main.c)),$s))
+BACKWARD := $(call of_kind,BACKWARD)
+DECODING := $(call of_kind,DECODING)
 NAIVE  := $(firstword $(STAGES))# every program has it, to be validated against
 
-# What a new stage gets wrong first. Without its rule a folder that no line names would be up to date.
+# What a new stage gets wrong first.
 $(foreach s,$(STAGES),$(if $(findstring .name = "$s",$(file <$s/main.c)),,$(error $s/main.c has no .name = "$s": a stage has its folder's name)))
-$(foreach s,$(STAGES),$(if $(filter FORWARD BACKWARD DECODING,$(call kind,$s)),,$(error $s/main.c has no .kind = FORWARD, BACKWARD or DECODING)))
-UNLISTED := $(filter-out $(STAGES),$(patsubst %/.,%,$(wildcard [0-9]*/.)))
-.PHONY: $(UNLISTED)
-$(UNLISTED):
-	@echo "$@: common/ladder.txt has no line for it" >&2; exit 2
+UNLISTED := $(filter-out $(STAGES),$(filter $(MAKECMDGOALS:%/=%),$(patsubst %/.,%,$(wildcard [0-9]*/.))))
+$(if $(UNLISTED),$(error $(UNLISTED): common/ladder.txt has no line for it))
 
 # ---- which device, and why ----------------------------------------------------------------------------------------------
 REASON := as asked
@@ -54,8 +49,6 @@ $(if $(on_gpu),$(if $(TRACE),$(error TRACE=1 is for the CPU device: add DEVICE=c
 CC    := $(if $(filter default,$(origin CC)),gcc,$(CC))
 CXX   := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 ARCH  ?= $(if $(GPU_CC),$(patsubst 90,90a,$(GPU_CC)),75 80 89 90a)
-, := ,
-space := $(subst ,, )
 gencode = $(foreach a,$(ARCH),-gencode arch=$(if $(filter compute_%,$a),$a$(,)code=$a,compute_$a$(,)code=sm_$a))
 
 WARN   ?= -Wall -Wextra
@@ -64,7 +57,7 @@ CFLAGS := -std=c11 -O2 -g $(WARN) -pthread
 GNU_CXX = $(firstword $(foreach c,$(CXX) g++,$(if $(findstring Free Software,$(shell $c --version 2>/dev/null)),$c)))
 
 ifeq ($(DEVICE),cuda)
-  OUT       := build/cuda-$(subst $(space),-,$(strip $(ARCH)))
+  OUT       := build/cuda-$(subst $(subst ,, ),-,$(strip $(ARCH)))
   KERNEL_CC := $(NVCC) -std=c++17 -O3 -lineinfo $(gencode) -Xcompiler -Wall
   LINK      := $(NVCC) $(gencode) -Xcompiler -pthread
 else ifndef TRACE
@@ -86,13 +79,9 @@ else
 endif
 
 # ---- how a file is made -------------------------------------------------------------------------------------------------
-folder  = @mkdir -p $(@D) 2>/dev/null && [ -w $(@D) ] || \
+folder  = mkdir -p $(@D) 2>/dev/null && [ -w $(@D) ] || \
            { echo "$(@D) cannot be written to: OUT=/some/folder builds elsewhere" >&2; exit 2; }
-# `make V=1` prints the commands as they are.
-define quiet
-$(folder)
-$(if $(V),,@echo "  $1" && )
-endef
+quiet   = $(if $(V),,@)$(folder) && echo "  $1" && # make V=1 prints the commands, too
 objects = $(patsubst %,$(OUT)/%.o,$1)
 
 # What decides about an object beside its source is the name of an empty file, newer than the object where it has changed:
@@ -102,7 +91,7 @@ IS_COMMIT := $(OUT)/commit-$(COMMIT)
 IS_FLAGS  := $(OUT)/flags-$(firstword $(shell echo '$(CC) $(CFLAGS) $(KERNEL_CC) $(LINK)' | cksum))
 $(IS_COMMIT) $(OUT)/recorded.h: | $(IS_FLAGS)# one after the other: what cannot be written is said once
 $(IS_COMMIT) $(IS_FLAGS):
-	$(folder)
+	@$(folder)
 	@rm -f $(OUT)/$(firstword $(subst -, ,$(@F)))-* && touch $@
 $(OUT)/common/harness/records.c.o: CFLAGS += -DFA_COMMIT='"$(COMMIT)"'
 $(OUT)/common/harness/records.c.o: $(IS_COMMIT)
@@ -110,7 +99,7 @@ $(OUT)/common/harness/records.c.o: $(IS_COMMIT)
 # What an H200 took, for the table on the CPU device. Without these files there is nothing to tell.
 RECORDS := $(wildcard $(addprefix notes/results/nvidia-h200/,machine.tsv $(addsuffix .jsonl,ladder backward fp8 decode)))
 $(OUT)/recorded.h: common/classroom/rows.awk common/harness/recorded.awk $(RECORDS)
-	$(folder)
+	@$(folder)
 	@awk $(patsubst %,-f %,$(filter %.awk,$^)) $(RECORDS) /dev/null >$@
 $(OUT)/common/harness/table.c.o: CFLAGS += -I$(OUT)
 $(OUT)/common/harness/table.c.o: $(OUT)/recorded.h
@@ -135,21 +124,17 @@ $(OUT)/%.a:
 	@rm -f $@ && $(AR) rcs $@ $^
 
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
-DECODING := $(foreach s,$(STAGES),$(if $(filter DECODING,$(call kind,$s)),$(OUT)/$s/$s))
+rows      = sh common/classroom/rows.sh $(OUT)/$1/$1# as JSON, and how the program ended
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
 $(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
-# What a page shows: the stage, and before it the one it builds on if that is of its kind and no --variant is named.
+# What a page shows: the stage, and before it the one it builds on if both are forward and no --variant is named.
 before  = $(firstword $(subst /, ,$(call column,$1,2)))
-watched = $(if $(findstring --variant,$(TRACE_OPTIONS)),,$(if $(filter $(call kind,$1),$(call kind,$(call before,$1))),$(call before,$1))) $1
-
-# A program's rows as JSON, and how it ended; awk that reads them.
-rows     = sh common/classroom/rows.sh
-rows_awk = awk -f common/classroom/rows.awk
+watched = $(if $(findstring --variant,$(TRACE_OPTIONS))$(filter $1,$(BACKWARD) $(DECODING)),,$(filter $(STAGES),$(call before,$1))) $1
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
-all: $(STAGES)
+all: $(STAGES) ## build every stage
 .PHONY: $(STAGES) $(STAGES:%=%/) $(STAGES:%=trace-%) $(STAGES:%=watch-%) $(STAGES:%=profile-%)
 define stage_rules
 $1/: $1
@@ -162,11 +147,22 @@ $(OUT)/tests/$1: $(OUT)/$1/table.o $(call kernels,$1)
 $(OUT)/tests/figures_$1: $(OUT)/$1/table.o $(call kernels,$1) $(OUT)/tests/figures.c.o $(LIBRARIES)
 $(OUT)/tests/grid_$1: $(OUT)/$1/table.o $(call kernels,$1) $(call grid,$1) $(LIBRARIES)
 endef
-grid = $(call objects,tests/grid.c tests/grid_case.c tests/grid_$(if $(filter BACKWARD,$(call kind,$1)),backward,forward).c)
+grid = $(call objects,tests/grid.c tests/grid_case.c tests/grid_$(if $(filter $1,$(BACKWARD)),backward,forward).c)
 $(foreach s,$(STAGES),$(eval $(call stage_rules,$s)))
 $(STAGES):
 	$(if $(filter /%,$(OUT)),,@ln -sfn ../$< $@/$@)
 	@echo "$(if $(filter /%,$(OUT)),$<,$@/$@) is built for the $(if $(on_gpu),GPU (arch $(ARCH)),CPU device): $(REASON)"
+
+clean: ## remove what was built
+	rm -rf build $(foreach s,$(STAGES),$s/$s)
+
+help: ## this list
+	@echo "make <stage>         build one stage; then run it: ./<stage>/<stage> --help"
+	@echo "stages: $(STAGES)" | fold -s -w 110 | sed 's/^/    /'
+	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^diff-%/diff-<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done
+	@echo "Capitals in brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\"; options: <stage> --help"
+	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
@@ -206,23 +202,25 @@ test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the shape grid
 fuzz: $(GRIDS) ## random problems, each variant against the oracle (default N=1000 SEED=1 SECONDS=0: no time limit)
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
+sanitize: $(if $(on_gpu),$(GRIDS)) ## the shape grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
+	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),$(MAKE) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE=-O1)
+
 mutations: ## plant mistakes in kernels and host code, and see the tests catch them (default SEED=1 MUTANTS=200)
 	@$(MAKE) mutations-kernels DEVICE=cpu && $(MAKE) mutations-host DEVICE=cpu
 mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 	$(PROVE) tests/mutations_$*.t
 
-# ---- what the memory sees ----------------------------------------------------------------------------------------------
-# Shape and chip: make trace-04_fa2 TRACE_OPTIONS="--seqlen 512 --causal --roofline a100". Decoding has few queries and so a shape of
-# its own; in `make trace` DECODE_OPTIONS says another. Both have four of the largest key tiles, and several blocks.
-traced = $(if $(filter DECODING,$(call kind,$1)),$(or $2,--heads 8 --kv-heads 2 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 2 --seqlen 256 --seqlen-k 1024))
+# ---- what the memory sees -----------------------------------------------------------------------------------------------
+# Decoding has few queries, and so a shape of its own. Both shapes have four of the largest key tiles, and several blocks.
+traced = $(if $(filter $1,$(DECODING)),$(or $2,--heads 8 --kv-heads 2 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 2 --seqlen 256 --seqlen-k 1024))
 ifndef TRACE
-trace intensity test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
+trace test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
-	@echo 'options: $(call traced,$(NAIVE))$(foreach p,$(notdir $(DECODING)),; $p: $(call traced,$p,$(DECODE_OPTIONS)))'
-	@{ $(foreach s,$(STAGES),$(rows) $(OUT)/$s/$s --trace $(call traced,$s,$(DECODE_OPTIONS));) } | \
-	  $(rows_awk) -f common/classroom/trace_table.awk
+	@echo 'options: $(call traced,$(NAIVE))$(foreach s,$(DECODING),; $s: $(call traced,$s,$(DECODE_OPTIONS)))'
+	@{ $(foreach s,$(STAGES),$(call rows,$s) --trace $(call traced,$s,$(DECODE_OPTIONS));) } | \
+	  awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
 
 $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
@@ -230,9 +228,6 @@ $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 $(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by lines: build/watch/<stage>.html (TRACE_OPTIONS)
 	@sh common/classroom/watch.sh $(if $(filter /%,$(OUT)),$(OUT),build)/watch/$*.html \
 	  '$(call traced,$*,$(TRACE_OPTIONS))' $^
-
-intensity: $(filter-out $(DECODING),$(PROGRAMS)) ## FLOPs a byte of every variant, into notes/results/intensity.tsv, for the roofline
-	@perl notes/intensity.pl $^
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
 	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t
@@ -244,45 +239,11 @@ endif
 $(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) ## hardware counters of its kernels, by ncu (VARIANT, PROFILE_OPTIONS)
 	@VARIANT='$(VARIANT)' sh common/classroom/profile.sh $(DEVICE) $(OUT)/$*/$* $(PROFILE_OPTIONS)
 
-# ---- the rest -----------------------------------------------------------------------------------------------------------
-# With -O1 it compiles in a third of the time.
-sanitize: $(if $(on_gpu),$(GRIDS)) ## the shape grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
-	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),$(MAKE) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE=-O1)
-
-tables: ## rewrite the figures in README and notes from the result files
-	perl notes/tables.pl
-
-# The host's C. Not the stages' main.c, which are tables, and nothing of kernels: clang-format knows neither macros that take a
-# body nor a comment before #pragma unroll.
-format: ## clang-format over the host's sources
-	clang-format -i $(filter-out $(STAGES:%=%/main.c) %_cpu.h,$(wildcard common/*.h common/*/*.[ch] $(STAGES:%=%/*.c) tests/*.[ch]))
-
-entry = {"directory": "$(CURDIR)", "file": "$1", "command": "$(if $(filter %.c,$1),$(CC) $(CFLAGS),$(KERNEL_CC)) -c $1"}
-compile_commands.json: $(foreach room,$(ROOMS) $(STAGES) tests,$(call sources,$(room))) ## for editors: how each file is compiled
-	$(file >$@,[$(call entry,$<))
-	$(foreach f,$(filter-out $<,$^),$(file >>$@,$(,)$(call entry,$f)))
-	@echo ']' >>$@
-
-clean: ## remove what was built
-	rm -rf build compile_commands.json $(foreach s,$(STAGES),$s/$s)
-
-help: ## this list
-	@echo "make <stage>         build one stage; then run it: ./<stage>/<stage> --help"
-	@echo "stages: $(STAGES)" | fold -s -w 110 | sed 's/^/    /'
-	@echo "make all             build every stage"
-	@sed -n 's/^$$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	  while IFS='|' read t d; do printf 'make %-15s %s\n' "$$t" "$$d"; done
-	@echo "Capitals in brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\""
-	@echo "    ..._OPTIONS are those of <stage> --help; those of fp8-errors: make fp8-errors FP8_ERRORS_OPTIONS=--help"
-	@echo "DEVICE=auto|cuda|cpu   now: $(DEVICE) ($(REASON));  ARCH=\"75 80 89 90a\"   now: $(ARCH)"
-
--include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')
-
 # ---- classroom ----------------------------------------------------------------------------------------------------------
-# Options go to the programs: make compare COMPARE_OPTIONS="--seqlen 1024 --causal". Decoding has its own.
 compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
-	@{ $(foreach p,$(filter-out $(DECODING),$(PROGRAMS)),$(rows) $p $(COMPARE_OPTIONS);) \
-	   $(foreach p,$(DECODING),$(rows) $p $(DECODE_OPTIONS);) } | $(rows_awk) -f common/classroom/compare.awk
+	@{ $(foreach s,$(filter-out $(DECODING),$(STAGES)),$(call rows,$s) $(COMPARE_OPTIONS);) \
+	   $(foreach s,$(DECODING),$(call rows,$s) $(DECODE_OPTIONS);) } | \
+	  awk -f common/classroom/rows.awk -f common/classroom/compare.awk
 
 sweep: $(PROGRAMS) ## lengths, head dims, masks: notes/results/<device>/sweep.csv; resumes (common/classroom/sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)
@@ -291,19 +252,13 @@ $(OUT)/notes/ceilings: $(call objects,notes/ceilings.cu) $(LIBRARIES)
 ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are, each alone, as notes/results/<device>/ceilings.tsv has it
 	@$(or $<,echo "make ceilings needs a GPU: DEVICE=cuda" >&2; exit 2)
 
-fp8-errors: $(OUT)/06_fp8/06_fp8 ## how far 8 bits are from the truth: format, scales, rotation, smoothing (FP8_ERRORS_OPTIONS)
-	@perl notes/fp8_errors.pl $< $(FP8_ERRORS_OPTIONS)
-
-python3 = command -v python3 >/dev/null || { echo "plots need python3 with matplotlib" >&2; exit 2; }; python3 -B common/plots
 plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
-	@$(python3)/plots.py $(PLOT_OPTIONS)
+	@python3 -B common/plots/plots.py $(PLOT_OPTIONS)
 pictures: ## draw notes/pictures/ anew, as the notes show them
-	@$(python3)/pictures.py && python3 -B common/plots/plots.py --notes
+	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py --notes
 
-diff-%:
+diff-%: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_swap-split_q: two by name
 	@sh common/classroom/diff.sh $*
-diff: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_swap-split_q: two by name
-	@sh common/classroom/diff.sh
 
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
 in_sh = MAKE='$(MAKE_COMMAND)' OUT='$(OUT)' TRACE_OUT='$(or $(filter /%,$(OUT:%=%-trace)),build/cpu-trace)' DEVICE=$(DEVICE) sh
@@ -312,3 +267,5 @@ exercise: ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.
 
 bug: ## plant a mistake in a copy, guess, and see what sees it: N=04.12 (04's twelfth); without N a list
 	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,$(in_sh) common/classroom/bug.sh '$(N)')
+
+-include $(shell [ -d $(OUT) ] && find $(OUT) -name '*.d')

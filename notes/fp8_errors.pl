@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # fp8_errors.pl - how far 06_fp8 is from exact attention of its inputs: formats, scales, rotation, smoothing, on three kinds of inputs.
 #
-#     perl notes/fp8_errors.pl build/cpu/06_fp8/06_fp8 [OPTION VALUE]... > fp8_errors.tsv          (make fp8-errors)
+#     make 06_fp8 && perl notes/fp8_errors.pl 06_fp8/06_fp8 [OPTION VALUE]... > fp8_errors.tsv
 #
 # A line a combination, between tabs: RMSE and worst error of O against fp64, as the program's --json rows have them, beside
 # what 00_naive makes of the same inputs in fp16. The inputs:
@@ -22,7 +22,7 @@ my $choices = join ', ', map { "--$_->[0] $_->[1]" . ($_->[0] eq 'variant' ? ' o
 my %option = map { @$_ } @defaults;
 my ($program, @options) = @ARGV;
 if (!$program || grep { $_ eq '--help' } @ARGV) {
-    print "options of make fp8-errors, each with a value, here the default: $choices\n";
+    print "options, each with a value, here the default: $choices\n";
     exit(@ARGV ? 0 : 2);
 }
 while (my ($name, $value) = splice @options, 0, 2) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # intensity.pl - FLOPs a byte of every variant, counted by the trace: notes/results/intensity.tsv, for the roofline.
 #
-#     perl notes/intensity.pl PROGRAM...                                                             (make intensity)
+#     make trace && perl notes/intensity.pl build/cpu-trace/0[!7]_*/0*
 #
 # PROGRAMs are trace builds. The figures are of one head of the ladder's problem, N = 4096, D = 128, which would take the
 # trace too long. Bytes are a N² + b N, so what is counted at N = 512 and 1024 gives a and b.

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # tables.pl - keeps the figures in README.md and notes/*.md equal to the result files they come from.
 #
-#     perl notes/tables.pl            rewrites what has changed (make tables)
+#     perl notes/tables.pl            rewrites what has changed
 #     perl notes/tables.pl --check    rewrites nothing, names what it would rewrite; exit code 1 if there is something
 #
 # A figure stands between two comments that a reader of the page does not see. Files are those of notes/results/nvidia-h200.

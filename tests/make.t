@@ -6,7 +6,6 @@ use strict;
 use warnings;
 use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
-use JSON::PP;
 use Test::More;
 use lib 'tests';
 use Program;
@@ -77,7 +76,7 @@ sub told {
     ok($? != 0 && $said =~ /\A(?:Makefile:\d+: \*\*\* )?\Q$line\E(?:  Stop\.)?\n(?:make: \*\*\* .*\n)?\z/, $name) or diag($said);
 }
 mkdir $new;
-told('no line in the ladder', "$new: common/ladder.txt has no line for it");
+told('no line in the ladder', "$new: common/ladder.txt has no line for it.");
 write_to('>>', 'common/ladder.txt', "$new 00_naive -\n");
 write_to('>', "$new/main.c", <<'END');
 #include "../common/stage.h"
@@ -90,8 +89,6 @@ int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }
 END
 told("another name than the folder's", qq{$new/main.c has no .name = "$new": a stage has its folder's name.});
 system("sed -i 's/09_another/$new/' $new/main.c");
-told('no kind', "$new/main.c has no .kind = FORWARD, BACKWARD or DECODING.");
-system("sed -i 's/    .idea/    .kind = FORWARD,\\n    .idea/' $new/main.c");
 like(make($new, @naive[1 .. 3]), qr/^\Q$out\E\/$new\/$new is built/m, 'then it is built');
 is(`$out/$new/$new --seqlen 8 2>&1`, "$new: the row of v in main.c needs .launch and .dtypes\n", 'a row without .launch');
 is($? >> 8, 2, 'exit code 2');
@@ -129,16 +126,6 @@ for (['trace', qr/04_fa2 --trace --heads 2 --seqlen 256 --seqlen-k 1024;.*07_fla
 my $profile = make('profile-07', 'DEVICE=cpu') =~ s/^make: .*\n//mr;
 like($profile, qr/\Aprofile-07_flash_decoding: needs a GPU and ncu .{1,90}\n\z/, 'make profile without a GPU: one line');
 cmp_ok(length $profile, '<=', 121, 'of at most 120 characters');
-
-# ---- for editors
-make('compile_commands.json', 'DEVICE=cpu');
-my $commands = do { open my $in, '<', 'compile_commands.json' or die "compile_commands.json: $!"; local $/; decode_json(<$in>) };
-my %command = map { $_->{file} => $_ } @$commands;
-is(scalar(keys %command), scalar @$commands, 'compile_commands.json: a file once');
-for my $file ('00_naive/naive.cu', '00_naive/main.c', 'common/judge/check.c', 'tests/grid.c') {
-    my $entry = $command{$file} // {directory => '/', command => 'false'};
-    is(system("cd '$entry->{directory}' && $entry->{command} -fsyntax-only >/dev/null 2>&1"), 0, "the command for $file compiles it");
-}
 
 # ---- which device: nvidia-smi's excuses are not a GPU
 mkdir "$scratch/bin";

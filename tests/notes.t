@@ -21,7 +21,7 @@ my @pages = ('README.md', sort glob('notes/*.md notes/results/*/README.md'));
 my %text = map { $_ => read_text($_) } @pages;
 
 # ---- figures ----
-gives(0, 'perl notes/tables.pl --check', 'figures are those of the result files (make tables rewrites them)');
+gives(0, 'perl notes/tables.pl --check', 'figures are those of the result files (without --check it rewrites them)');
 # Markdown would take the rest of such a line for HTML.
 ok($text{$_} !~ /^\s*<!-- value/m, "$_: no line begins with a figure's comment") for @pages;
 

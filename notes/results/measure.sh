@@ -9,7 +9,7 @@
 #
 # The kernels of a round come one after the other, then the next round: what the clock and the power do meanwhile meets all alike.
 # The notes show nvidia-h200; to see your own figures there, copy your files over it, edit its machine.tsv, and run
-# `make tables pictures`. `make plots` draws them without that, into a folder beside them.
+# `perl notes/tables.pl` and `make pictures`. `make plots` draws them without that, into a folder beside them.
 stop() { echo "measure.sh: $1" >&2; exit 2; }
 [ $# -eq 1 ] || stop 'usage: sh notes/results/measure.sh FOLDER, a name such as my-gpu'
 case $1 in */* | .*) stop "$1: choose a name such as my-gpu, it becomes notes/results/my-gpu" ;; esac
