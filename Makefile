@@ -101,8 +101,8 @@ RECORDS := $(wildcard $(addprefix notes/results/nvidia-h200/,machine.tsv $(addsu
 $(OUT)/recorded.h: common/classroom/rows.awk common/harness/recorded.awk $(RECORDS)
 	@$(folder)
 	@awk $(patsubst %,-f %,$(filter %.awk,$^)) $(RECORDS) /dev/null >$@
-$(OUT)/common/harness/table.c.o: CFLAGS += -I$(OUT)
-$(OUT)/common/harness/table.c.o: $(OUT)/recorded.h
+$(OUT)/common/harness/frame.c.o: CFLAGS += -I$(OUT)
+$(OUT)/common/harness/frame.c.o: $(OUT)/recorded.h
 
 $(OUT)/%.c.o: %.c $(IS_FLAGS)
 	$(call quiet,compile $<)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@

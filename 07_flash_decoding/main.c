@@ -4,7 +4,6 @@
 extern Launcher decode_one_block, decode_split_k, decode_equal_shares;
 extern Planner decode_split_k_plan, decode_equal_shares_plan;
 extern Predictor cache_fill_traffic, decode_one_block_traffic, decode_split_k_traffic, decode_equal_shares_traffic;
-extern ByteCount decode_bytes;
 
 static const char *split_k_refuses(const Problem *p) {
     const Work work = work_of(p);
@@ -23,7 +22,7 @@ static const char *others_refuse(const Problem *p) {
 #define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .uses = TENSOR_CORES, .max_seqlen_q = 16, \
               .preparation = &fills_cache
 static const Preparation fills_cache = {.name = "fill cache", .wanted = cache_wanted, .launch = cache_fill,
-                                        .predict = cache_fill_traffic, .values = cache_prepared_values};
+                                        .predict = cache_fill_traffic, .values = cache_prepared_values, .key_bytes = 1};
 
 const Stage stage = {
     .name = "07_flash_decoding",
@@ -38,7 +37,6 @@ const Stage stage = {
     },
     .defaults = {{.batch = 1, .heads = 32, .kv_heads = 8, .seqlen_q = 1, .seqlen_k = 65536, .head_dim = 128},
                  {.batch = 1, .heads = 8, .kv_heads = 2, .seqlen_q = 1, .seqlen_k = 2048, .head_dim = 64}},
-    .bytes = decode_bytes,
     .variants = {
         {.name = "one_block", .idea = "one block a head walks over its keys, as in FlashAttention-2", TAKES,
          .launch = decode_one_block, .plan = cache_plan, .predict = decode_one_block_traffic, .refuses = others_refuse},

@@ -9,10 +9,6 @@ static double cache_bytes(const Problem *p, const int *key_lengths) {
            (p->settings[KV_CACHE] ? 1 : (double)dtype_bytes(p->dtype));
 }
 
-double decode_bytes(const Problem *p, const int *key_lengths) {
-    return 2 * cache_bytes(p, key_lengths) + 2 * query_bytes(p) + row_bytes(p);
-}
-
 /* Filling the 8-bit cache: K and V read twice. Each of the 256 threads of a block reads the 32 maxima of its head. */
 int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const char *largest = "cache_largest", *fill = "cache_fill_kernel";

@@ -69,6 +69,7 @@ typedef struct {
     Launcher *launch;                /* Q, K, V to workspace; the variant's launch then reads them there only */
     Predictor *predict;              /* the traffic of its kernels; the variant's `predict` has that of launch's */
     PreparedValues *values;
+    size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: it is done for each launch anew */
 } Preparation;
 
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
@@ -84,9 +85,6 @@ typedef struct {
 
 /* NULL, or one line that says why the settings of `p` do not go together, to follow the variant's name. */
 typedef const char *Refusal(const Problem *p);
-
-/* Bytes of device memory that any kernel must move to solve `p`. key_lengths on the host, or NULL. */
-typedef double ByteCount(const Problem *p, const int *key_lengths);
 
 /* What a .cu file defines for the stage's table: LAUNCHER(name) { ... }, with the arguments named as above. */
 #ifdef __cplusplus
@@ -132,8 +130,6 @@ typedef struct {
     Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
     Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; a field of 0: as in all stages */
-
-    ByteCount *bytes; /* of a decoding stage */
 
     /* A backward stage has more; in others they are NULL. */
     const Variant *forward;           /* writes the O and LSE the variants start from */

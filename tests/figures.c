@@ -7,10 +7,10 @@
  */
 #define _POSIX_C_SOURCE 200809L /* fork */
 #include "../common/numeric.h"
-#include "../common/harness/refuse.h"
+#include "../common/harness/checks.h"
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
-#include "../common/harness/run.h"
+#include "../common/harness/tensors.h"
 #include "capture.h"
 #include "figures.h"
 #include "tap.h"
@@ -148,7 +148,7 @@ static void make_timed_stage(void) {
 /* What was asked of the clock: one entry for each row that was timed. */
 typedef struct {
     const Variant *variant;
-    Direction direction;
+    Passes passes;
     int runs, warm;
     int contexts, copies; /* of a replay: launches recorded, and how many of them have memory of their own */
 } Session;
@@ -156,26 +156,26 @@ static Session sessions[3 * MAX_VARIANTS + 2];
 static int session_count, replays_ended;
 
 /* Whether a launch of a replay has a K, a V and a workspace that the one before has not, and in them what the inputs are. */
-static int is_copy(const Launch *l, const Launch *before) {
+static int is_copy(const Row *l, const Row *before) {
     Buffer plan[MAX_WORKSPACE_BUFFERS];
     const Problem *p = l->run->p;
     size_t bytes = bytes_of(p, 0);
-    void *k = read_back(l->tensors->k, bytes), *v = read_back(l->tensors->v, bytes);
-    int fresh = l->tensors->k != before->tensors->k && l->tensors->v != before->tensors->v,
+    void *k = read_back(l->tensors.k, bytes), *v = read_back(l->tensors.v, bytes);
+    int fresh = l->tensors.k != before->tensors.k && l->tensors.v != before->tensors.v,
         same = !memcmp(k, l->run->inputs.k, bytes) && !memcmp(v, l->run->inputs.v, bytes);
     for (int i = l->variant->plan ? l->variant->plan(p, plan) : 0; i-- > 0;)
         fresh = fresh && l->workspace[i].pointer && l->workspace[i].pointer != before->workspace[i].pointer;
     free(k), free(v);
-    return fresh && same && l->variant == before->variant && l->tensors->q == before->tensors->q &&
-           l->tensors->o == before->tensors->o;
+    return fresh && same && l->variant == before->variant && l->tensors.q == before->tensors.q &&
+           l->tensors.o == before->tensors.o;
 }
 
 static double time_of(void (*work)(void *), void *const *contexts, int count, int warm) {
-    const Launch *l = contexts[0];
+    const Row *l = contexts[0];
     Session *s = session_count ? &sessions[session_count - 1] : NULL;
-    if (!s || s->variant != l->variant || s->direction != l->direction) {
+    if (!s || s->variant != l->variant || s->passes != l->passes) {
         s = &sessions[session_count++];
-        *s = (Session){l->variant, l->direction, 0, warm, count, 1};
+        *s = (Session){l->variant, l->passes, 0, warm, count, 1};
         for (int i = 1; i < count; i++)
             s->copies += is_copy(contexts[i], contexts[i - 1]);
     }
@@ -271,7 +271,7 @@ enum { ROWS = 3 * MAX_VARIANTS + 2 };
 typedef struct {
     char name[64];
     int who; /* whose outputs it has */
-    Direction direction;
+    Passes passes;
     double cost;
     char note[160]; /* why it has no figures */
 } Expected;
@@ -284,19 +284,19 @@ static int prepares(int who, const Problem *p) {
 /* only: a variant's number, alone and without a reference; -1: all. */
 static int expected_rows(const Problem *p, int only, Expected *rows) {
     int n = 0, has_pre_pass = 0;
-    Direction direction = stage.forward ? BACKWARD_PASS : FORWARD_PASS;
+    Passes passes = stage.forward ? BACKWARD_PASS : FORWARD_PASS;
     memset(rows, 0, ROWS * sizeof *rows);
     if (stage.forward) {
         rows[n] = (Expected){"", FIRST_PASS, FORWARD_PASS, COST[FIRST_PASS], ""};
         strcpy(rows[n++].name, stage.forward->name);
     }
     if (only < 0)
-        rows[n++] = (Expected){"00_naive", REFERENCE, direction, COST[REFERENCE], ""};
+        rows[n++] = (Expected){"00_naive", REFERENCE, passes, COST[REFERENCE], ""};
     for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
         const Variant *v = &stage.variants[i];
         if (only >= 0 && only != i)
             continue;
-        Expected row = {"", i, direction, COST[i], ""};
+        Expected row = {"", i, passes, COST[i], ""};
         const char *reason = variant_refuses(v, p);
         snprintf(row.name, sizeof row.name, "%s/%s", stage.name, v->name);
         if (reason)
@@ -305,7 +305,7 @@ static int expected_rows(const Problem *p, int only, Expected *rows) {
         if (reason)
             continue;
         if (stage.forward) {
-            row.direction = BOTH;
+            row.passes = BOTH;
             row.cost = COST[FIRST_PASS] + COST[i];
             rows[n++] = row;
         }
@@ -324,7 +324,7 @@ static int expected_rows(const Problem *p, int only, Expected *rows) {
 /* ---- figures, a second time ---- */
 
 /* Decoding: K and V as far as keys exist, in the cache's format where there is one. */
-static double moved_bytes(const Problem *p, const int *lengths, const Expected *row) {
+static double bytes_to_move(const Problem *p, const int *lengths, const Expected *row) {
     double keys = 0, cached = row->who < MAX_VARIANTS && prepares(row->who, p);
     for (int b = 0; b < p->batch; b++)
         keys += p->kv_heads * (lengths ? lengths[b] : p->seqlen_k);
@@ -333,11 +333,11 @@ static double moved_bytes(const Problem *p, const int *lengths, const Expected *
     double both = 2 * keys * p->head_dim * (p->dtype == DTYPE_FP32 ? 4 : 2); /* K and V */
     double forward = both + tensor_sizes(p, 2, 0, 1),
            backward = both + tensor_sizes(p, 4, 2, 1); /* Q, O, dO, dQ; dK, dV; LSE */
-    return row->direction == BACKWARD_PASS ? backward : row->direction == BOTH ? forward + backward : forward;
+    return row->passes == BACKWARD_PASS ? backward : row->passes == BOTH ? forward + backward : forward;
 }
 
 static double allocated_bytes(const Problem *p, const int *lengths, const Expected *row) {
-    int is_gradient = row->direction == BACKWARD_PASS || row->direction == BOTH;
+    int is_gradient = row->passes == BACKWARD_PASS || row->passes == BOTH;
     double bytes = tensor_sizes(p, 2, 2, 1) + (lengths ? 4.0 * p->batch : 0);
     return bytes + (stage.forward ? tensor_sizes(p, 1, 0, 0) : 0) + (is_gradient ? tensor_sizes(p, 1, 2, 0) : 0);
 }
@@ -472,10 +472,10 @@ static double gpu_bytes_of(const Problem *p, const int *lengths, const Expected 
     const Variant *v = variant_of(row);
     Traffic traffic[MAX_TRAFFIC];
     double bytes = 0;
-    int count = row->direction == PREPARE ? 0 : v->predict(p, lengths, traffic);
-    if (row->direction == BOTH)
+    int count = row->passes == PREPARE ? 0 : v->predict(p, lengths, traffic);
+    if (row->passes == BOTH)
         count += stage.forward->predict(p, lengths, traffic + count);
-    if (row->direction == PREPARE || row->direction == WITH_PREPARE)
+    if (row->passes == PREPARE || row->passes == WITH_PREPARE)
         count += v->preparation->predict(p, lengths, traffic + count);
     for (int i = count; i-- > 0;)
         bytes += traffic[i].read + traffic[i].written;
@@ -485,17 +485,18 @@ static double gpu_bytes_of(const Problem *p, const int *lengths, const Expected 
 /* A row's fields against what is known of it. `sample`: of times its cost. */
 static void check_fields(const Printed *out, const Expected *row, const Fields *f, Sample sample, const char *l2,
                          const char *kind) {
-    static const char *direction_names[] = {"forward", "backward", "both", "prepare", "prepare and forward"};
+    static const char *direction_names[] = {[FORWARD_PASS] = "forward", [BACKWARD_PASS] = "backward", [BOTH] = "both",
+                                            [PREPARE] = "prepare", [WITH_PREPARE] = "prepare and forward"};
     const Problem *p = &out->p;
     const DeviceProperties *device = device_properties();
-    int ran = !*row->note, is_counted = row->direction != PREPARE && ran, no_memory = strncmp(row->note, "out of", 6) == 0;
+    int ran = !*row->note, is_counted = row->passes != PREPARE && ran, no_memory = strncmp(row->note, "out of", 6) == 0;
     int is_validated =
-        ran && !strstr(out->options, "--no-validate") && (row->direction == FORWARD_PASS || row->direction == BACKWARD_PASS);
+        ran && !strstr(out->options, "--no-validate") && (row->passes == FORWARD_PASS || row->passes == BACKWARD_PASS);
     double ms = sample.median * row->cost, rms = NAN, worst = NAN;
-    double tflops = flops_of(p, out->lengths, row->direction) / (ms * 1e9);
+    double tflops = flops_of(p, out->lengths, row->passes) / (ms * 1e9);
     is_text(row->name, f, "stage", stage.name);
     is_text(row->name, f, "variant", row->name);
-    is_text(row->name, f, "direction", direction_names[row->direction]);
+    is_text(row->name, f, "direction", direction_names[row->passes]);
     is_number(row->name, f, "batch", p->batch);
     is_number(row->name, f, "heads", p->heads);
     is_number(row->name, f, "kv_heads", p->kv_heads);
@@ -517,7 +518,7 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     is_text(row->name, f, "noisy", ran ? "true" : "");
     is_number(row->name, f, "tflops", is_counted ? tflops : NAN);
     is_number(row->name, f, "percent_of_peak", is_counted ? 100 * tflops / peak_of(row) : NAN);
-    is_number(row->name, f, "gbps", is_counted ? moved_bytes(p, out->lengths, row) / (ms * 1e6) : NAN);
+    is_number(row->name, f, "gbps", is_counted ? bytes_to_move(p, out->lengths, row) / (ms * 1e6) : NAN);
     is_number(row->name, f, "tensor_bytes", allocated_bytes(p, out->lengths, row));
     Piece pieces[MAX_WORKSPACE_BUFFERS];
     double workspace = no_memory ? UNAVAILABLE : 0;
@@ -526,10 +527,10 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     is_number(row->name, f, "workspace_bytes", workspace);
     double gpu_bytes = ran ? gpu_bytes_of(p, out->lengths, row) : NAN;
     is_number(row->name, f, "gpu_bytes", gpu_bytes);
-    is_number(row->name, f, "gpu_flops_per_byte", is_counted ? flops_of(p, out->lengths, row->direction) / gpu_bytes : NAN);
+    is_number(row->name, f, "gpu_flops_per_byte", is_counted ? flops_of(p, out->lengths, row->passes) / gpu_bytes : NAN);
     is_number(row->name, f, "read_gbps", stage.kind == DECODING ? BANDWIDTH.read_gbps : NAN);
     is_number(row->name, f, "copy_gbps", stage.kind == DECODING ? BANDWIDTH.copy_gbps : NAN);
-    if (is_validated && row->direction == FORWARD_PASS)
+    if (is_validated && row->passes == FORWARD_PASS)
         fp64_errors(p, out->lengths, kept[row->who][0], &rms, &worst);
     is_number(row->name, f, "rmse", rms);
     is_number(row->name, f, "worst_fp64_error", worst);
@@ -562,9 +563,9 @@ static void check_sessions(const Expected *rows, int count, int runs, int warm) 
         if (*rows[i].note)
             continue;
         const Session *s = &sessions[n++];
-        replays += stage.kind == DECODING && rows[i].direction == FORWARD_PASS;
+        replays += stage.kind == DECODING && rows[i].passes == FORWARD_PASS;
         failures += device_properties()->is_cpu && s->contexts != 1;
-        if (s->direction != rows[i].direction || s->runs != runs || (stage.kind != DECODING && s->warm != warm)) {
+        if (s->passes != rows[i].passes || s->runs != runs || (stage.kind != DECODING && s->warm != warm)) {
             diag("%s: %d runs, warm %d", rows[i].name, s->runs, s->warm);
             failures++;
         }
@@ -626,11 +627,11 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
     time_figure(text, number_of(f, "latency_ms"));
     if (device_properties()->is_cpu) {
         byte_figure(text, number_of(f, "gpu_bytes"));
-        if (row->direction == PREPARE)
+        if (row->passes == PREPARE)
             append(text, " -");
         else
             figure(text, number_of(f, "gpu_flops_per_byte"), "");
-    } else if (time_figure(text, number_of(f, "min_ms")), row->direction == PREPARE) {
+    } else if (time_figure(text, number_of(f, "min_ms")), row->passes == PREPARE) {
         append(text, stage.kind == DECODING ? " - - -" : " - -");
     } else if (stage.kind == DECODING) {
         figure(text, gbps, "");
@@ -648,7 +649,7 @@ static void row_text(const Expected *row, const Fields *f, Line text) {
         append(text, " 0");
     if (device_properties()->is_cpu)
         ;
-    else if ((row->direction == FORWARD_PASS || row->direction == BACKWARD_PASS) && row->who != FIRST_PASS)
+    else if ((row->passes == FORWARD_PASS || row->passes == BACKWARD_PASS) && row->who != FIRST_PASS)
         figure(text, COST[REFERENCE] / row->cost, "x");
     else
         append(text, " -");
@@ -668,8 +669,8 @@ static void check_details(const Printed *table, int line, const Expected *rows, 
         Line text = "";
         Piece pieces[MAX_WORKSPACE_BUFFERS];
         int n = pieces_of(rows[i].name, rows[i].who, &table->p, pieces);
-        has_pre_pass |= rows[i].direction == PREPARE;
-        if (n <= 0 || *rows[i].note || (rows[i].direction != FORWARD_PASS && rows[i].direction != BACKWARD_PASS))
+        has_pre_pass |= rows[i].passes == PREPARE;
+        if (n <= 0 || *rows[i].note || (rows[i].passes != FORWARD_PASS && rows[i].passes != BACKWARD_PASS))
             continue;
         append(text, "workspace %s:", rows[i].name);
         for (int k = 0; k < n; k++) {
@@ -978,7 +979,7 @@ static void test_progress(Problem p) {
         const char *name = rows[i].name;
         if (*rows[i].note)
             continue;
-        if (rows[i].direction == FORWARD_PASS || rows[i].direction == BACKWARD_PASS)
+        if (rows[i].passes == FORWARD_PASS || rows[i].passes == BACKWARD_PASS)
             used += (size_t)snprintf(want + used, sizeof want - used, "%s: running ...%s: checking ...", name, name);
         for (int run = 1; run <= 4; run++)
             used += (size_t)snprintf(want + used, sizeof want - used, "%s: timing %d of 4 ...", name, run);

@@ -4,22 +4,22 @@
 #define FA_FIGURES_H
 
 #include "../common/device/device.h"
-#include "../common/harness/report.h"
+#include "../common/harness/row.h"
 #include "../common/stage.h"
 
 #include <string.h>
 
 /* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. With key
  * lengths those of the pairs that are left. */
-static inline double flops_of(const Problem *p, const int *lengths, Direction direction) {
-    static const int products[] = {[FORWARD_PASS] = 2, [BACKWARD_PASS] = 5, [BOTH] = 7, [WITH_PREPARE] = 2};
+static inline double flops_of(const Problem *p, const int *lengths, Passes passes) {
+    static const int products[] = {[FORWARD_PASS] = 2, [BACKWARD_PASS] = 5, [BOTH] = 7, [WITH_PREPARE] = 2, [PREPARE] = 0};
     double sum = 0;
     for (int head = 0; head < p->batch * p->heads; head++)
         for (int row = 0; row < p->seqlen_q; row++)
             for (int key = 0; key < p->seqlen_k; key++) {
                 int exist = lengths ? lengths[head / p->heads] : p->seqlen_k;
                 int is_seen = key < exist && (!p->causal || key - exist <= row - p->seqlen_q);
-                sum += !lengths || is_seen ? products[direction] * (p->head_dim + p->head_dim) : 0;
+                sum += !lengths || is_seen ? products[passes] * (p->head_dim + p->head_dim) : 0;
             }
     return p->causal && !lengths ? sum / 2 : sum;
 }

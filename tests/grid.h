@@ -12,7 +12,7 @@
 
 #include "../common/device/device.h"
 #include "../common/harness/prepare.h"
-#include "../common/harness/refuse.h"
+#include "../common/harness/checks.h"
 #include "../common/stage.h"
 #include "../common/harness/tensors.h"
 #include "tap.h"

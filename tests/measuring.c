@@ -3,8 +3,9 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/numeric.h"
-#include "../common/harness/peak.h"
-#include "../common/harness/run.h"
+#include "../common/harness/row.h"
+#include "../common/harness/tensors.h"
+#include "../common/harness/tensors.h"
 #include "../common/trace/roofline.h"
 #include "figures.h"
 #include "tap.h"
@@ -27,10 +28,11 @@ static double play(void *context) {
 /* What take_median makes of these times. */
 static Row sample_of(int iters, int is_cpu, const double *times, int count, int *calls) {
     DeviceProperties device = {.is_cpu = is_cpu};
-    Run run = {.options = {.iters = iters}, .report = {.device = &device}};
+    Options options = {.iters = iters};
+    Run run = {.options = &options, .device = &device};
     Playback playback = {times, count, 0};
-    Row row = {.latency_ms = -1};
-    take_median(&run, play, &playback, &row);
+    Row row = {.run = &run, .latency_ms = -1};
+    take_median(&row, play, &playback);
     *calls = playback.calls;
     return row;
 }
@@ -129,8 +131,9 @@ static void test_counts(void) {
         p.causal = i % 2;
         double forward = tensor_sizes(&p, 2, 2, 1), backward = tensor_sizes(&p, 4, 4, 1);
         int good = counted_flops(&p, NULL, PREPARE) == 0;
-        for (int d = FORWARD_PASS; d <= WITH_PREPARE; d++)
-            good = good && (d == PREPARE || counted_flops(&p, NULL, (Direction)d) == flops_of(&p, NULL, (Direction)d));
+        static const Passes passes[] = {FORWARD_PASS, BACKWARD_PASS, BOTH, WITH_PREPARE};
+        for (int k = 0; k < 4; k++)
+            good = good && counted_flops(&p, NULL, passes[k]) == flops_of(&p, NULL, passes[k]);
         ok(good, "FLOPs: forward, backward, both, %d queries, %d keys, %s", p.seqlen_q, p.seqlen_k,
            p.causal ? "causal" : "full");
         static const int lengths[][3] = {{6, 0, 1}, {3, 11, 0}, {1, 5, 2}, {0, 0, 0}};
@@ -142,13 +145,13 @@ static void test_counts(void) {
             ok(got == want, "FLOPs of the pairs that lengths %d,%d,%d leave of %d×%d, %s", mine[0], mine[1], mine[2],
                p.seqlen_q, p.seqlen_k, p.causal ? "causal" : "full");
         }
-        ok(compulsory_bytes(&p, NULL, FORWARD_PASS) == forward && compulsory_bytes(&p, NULL, BACKWARD_PASS) == backward &&
-               compulsory_bytes(&p, NULL, BOTH) == forward + backward &&
-               compulsory_bytes(&p, NULL, WITH_PREPARE) == forward,
+        ok(compulsory_bytes(&p, NULL, FORWARD_PASS, dtype_bytes(p.dtype)) == forward && compulsory_bytes(&p, NULL, BACKWARD_PASS, dtype_bytes(p.dtype)) == backward &&
+               compulsory_bytes(&p, NULL, BOTH, dtype_bytes(p.dtype)) == forward + backward &&
+               compulsory_bytes(&p, NULL, WITH_PREPARE, dtype_bytes(p.dtype)) == forward,
            "bytes: forward, backward, both");
         static const int none[] = {0, 0, 0};
-        ok(compulsory_bytes(&p, none, FORWARD_PASS) == tensor_sizes(&p, 2, 0, 1) &&
-               compulsory_bytes(&p, none, BACKWARD_PASS) == tensor_sizes(&p, 4, 2, 1),
+        ok(compulsory_bytes(&p, none, FORWARD_PASS, dtype_bytes(p.dtype)) == tensor_sizes(&p, 2, 0, 1) &&
+               compulsory_bytes(&p, none, BACKWARD_PASS, dtype_bytes(p.dtype)) == tensor_sizes(&p, 4, 2, 1),
            "bytes: without keys no K and V are read, and zeros are written");
     }
 }

@@ -3,6 +3,7 @@
  */
 #include "../common/judge/prepared.h"
 #include "../common/device/device.h"
+#include "../common/harness/checks.h"
 #include "../common/harness/prepare.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"

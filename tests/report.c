@@ -2,19 +2,17 @@
  * about is another matter (figures.c), and so is the verdict.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/harness/report.h"
+#include "../common/harness/row.h"
 #include "capture.h"
 #include "tap.h"
 
 #include <string.h>
 
-static double two_bytes(const Problem *p, const int *lengths) { return 2.0 * (lengths ? lengths[0] : p->seqlen_k); }
-
-static const Preparation fill = {.name = "fill"}, fill_the_cache = {.name = "fill the cache"};
+static const Preparation fill = {.name = "fill", .key_bytes = 1}, fill_the_cache = {.name = "fill the cache"};
 static const Stage plain = {.name = "09_test", .variants = {{.name = "short"}, {.name = "a_long_name"}}};
 static const Stage decoding = {.name = "09_test",
                                .variants = {{.name = "v", .preparation = &fill}},
-                               .kind = DECODING, .bytes = two_bytes,
+                               .kind = DECODING,
                                .settings = {{.name = "pieces", .choices = "auto", .max = 9},
                                             {.name = "round"},
                                             {.name = "kind", .choices = "one|two|three"}}};
@@ -26,17 +24,24 @@ static DeviceProperties device = {
 static Options options; /* what is not set in a test is 0 again in the next */
 
 typedef struct {
-    Report report;
+    Run run;
     const Row *rows;
     int count, end;
 } Job;
 static void print(void *context) {
-    const Job *job = context;
-    report_start(&job->report);
-    for (int i = 0; i < job->count; i++)
-        report_row(&job->report, &job->rows[i]);
+    Job *job = context;
+    Run *run = &job->run;
+    run->row_count = job->count;
+    report_start(run);
+    for (int i = 0; i < job->count; i++) {
+        run->rows[i] = job->rows[i];
+        run->rows[i].run = run;
+        run->rows[i].variant = job->rows[i].role == ROW_REFERENCE ? &naive_variant : &run->stage->variants[0];
+        run->rows[i].passes = job->rows[i].passes ? job->rows[i].passes : FORWARD_PASS;
+        report_row(&run->rows[i]);
+    }
     if (job->end)
-        report_end(&job->report, job->rows, job->count);
+        report_end(run);
 }
 
 /* Whether these lines come first, or are among the others. */
@@ -51,7 +56,7 @@ static const Problem P = {
     .batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 500, .seqlen_k = 1000, .head_dim = 64, .scale = 0.125f};
 #define REPORT(...)                                                                                                         \
     {                                                                                                                       \
-        .report = {.problem = &P, .device = &device, .options = &options, __VA_ARGS__ }                                     \
+        .run = {.p = &P, .device = &device, .options = &options, .reference = &naive_variant, __VA_ARGS__ }                 \
     }
 
 static Comparison comparison(const char *tensor, int is_ok, double error, double allowed) {
@@ -69,7 +74,6 @@ static void test_table(void) {
          .tensor_bytes = 1 << 20,
          .workspace_bytes = (1 << 20) - 1024,
          .speed_ratio = 1,
-         .validated = 1,
          .comparison_count = 2,
          .workspace = {{.purpose = "S", .bytes = 700 << 10}, {.purpose = "P", .bytes = (size_t)3 << 30}},
          .workspace_count = 2},
@@ -79,14 +83,13 @@ static void test_table(void) {
          .min_ms = 0.000999,
          .tensor_bytes = (size_t)5 << 30,
          .speed_ratio = 0.0999,
-         .validated = 1,
          .comparison_count = 2},
         {.name = "09_test/edges", .latency_ms = 100, .min_ms = 10, .tensor_bytes = 1 << 30, .speed_ratio = 0.1},
         {.name = "09_test/none", .note = "out of memory: needs 3.00 GiB"},
     };
     rows[0].comparisons[0] = comparison("O", 1, 1.23e-5, 0.5), rows[0].comparisons[1] = comparison("LSE", 1, 2, 3);
     rows[2].comparisons[0] = comparison("O", 1, 1, 2), rows[2].comparisons[1] = comparison("LSE", 0, 7, 5);
-    Job job = REPORT(.stage = &plain, .task = &forward_task);
+    Job job = REPORT(.stage = &plain);
     job.rows = rows;
     job.count = 5;
     prints(job,
@@ -112,9 +115,9 @@ static void test_table(void) {
     static int lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     Problem other = P;
     other.batch = 9, other.causal = 1, other.scale = 2, other.dtype = DTYPE_BF16;
-    job = (Job)REPORT(.stage = &plain, .task = &forward_task);
+    job = (Job)REPORT(.stage = &plain);
     options.key_lengths = lengths;
-    job.report.problem = &other;
+    job.run.p = &other;
     options.warm = options.outliers = 1;
     prints(job,
            "device   A \"chip\", \\ fast, sm_42\n"
@@ -137,21 +140,21 @@ static void test_table(void) {
 static void test_narrow(void) {
     static const Stage of_long_names = {.name = "07_a_long_name_of_a_stage",
                                         .variants = {{.name = "shares", .preparation = &fill_the_cache}},
-                                        .kind = DECODING, .bytes = two_bytes};
+                                        .kind = DECODING};
     Row rows[] = {
         {.name = "00_naive", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024},
         {.name = "07_a_long_name_of_a_stage/fill the cache+shares", .latency_ms = 1, .min_ms = 1, .tensor_bytes = 1024}};
-    Job job = REPORT(.stage = &of_long_names, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    Job job = REPORT(.stage = &of_long_names, .bandwidth = {.copy_gbps = 4000, .read_gbps = 5000});
     job.rows = rows, job.count = 2;
     prints(job,
            "device   A \"chip\", \\ fast, sm_42\n"
            "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
-           "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
+           "memory   gives 5000 GB/s when it is read, 4000 GB/s when it is copied (bytes read and written)\n"
            "variant                          latency     min   GB/s of read of copy  tensors + workspace vs naive    error "
            "/ allowed\n"
-           "00_naive                         1.00 ms 1.00 ms 0.0020 0.0040% 0.0050%         1.00 KiB + 0        -      not "
+           "00_naive                         1.00 ms 1.00 ms   1.03 0.0206% 0.0258%         1.00 KiB + 0        -      not "
            "validated\n"
-           "07_a_long_name_of_a_stage/fill the cache+shares 1.00 ms 1.00 ms 0.0020 0.0040% 0.0050% 1.00 KiB + 0 -      not "
+           "07_a_long_name_of_a_stage/fill the cache+shares 1.00 ms 1.00 ms 1.03 0.0206% 0.0258% 1.00 KiB + 0   -      not "
            "validated\n",
            "a long name");
 }
@@ -172,8 +175,8 @@ static void test_cpu(void) {
         {.name = "09_test/a_long_name", .latency_ms = 45.6, .tensor_bytes = 1024, .gpu_bytes = 264 * 1024},
         {.name = "09_test/edges", .latency_ms = 78.9, .tensor_bytes = 1024, .gpu_bytes = NAN},
     };
-    Job job = REPORT(.stage = &plain, .task = &forward_task);
-    job.report.device = &cpu;
+    Job job = REPORT(.stage = &plain);
+    job.run.device = &cpu;
     job.rows = rows;
     job.count = 3;
     prints(job,
@@ -185,7 +188,7 @@ static void test_cpu(void) {
            "09_test/a_long_name   45.6 ms     264 KiB       1894         1.00 KiB + 0      not validated\n"
            "09_test/edges         78.9 ms           -          -         1.00 KiB + 0      not validated\n",
            "the table on the CPU device");
-    job.report.task = &decoding_task; /* in place of GB/s, too, and without a remark on the simulator's noise */
+    job.run.stage = &decoding; /* in place of GB/s, too, and without a remark on the simulator's noise */
     job.end = 1;
     prints(job, "not validated\nnot validated\n", "no remark on the simulator's noise");
 }
@@ -195,37 +198,37 @@ static void test_decoding(void) {
                    .role = ROW_REFERENCE,
                    .latency_ms = 1e-3,
                    .min_ms = 5e-4,
-                   .tensor_bytes = 1024}, /* 2000 bytes in a us */
+                   .tensor_bytes = 1024}, /* 1,032,000 bytes in a us; the cache has half as many of K and V */
                   {.name = "09_test/fill",
                    .role = ROW_PART,
-                   .direction = PREPARE,
+                   .passes = PREPARE,
                    .latency_ms = 1,
                    .min_ms = 5e-4,
                    .tensor_bytes = 1024},
                   {.name = "09_test/fill+v",
                    .role = ROW_PART,
-                   .direction = WITH_PREPARE,
+                   .passes = WITH_PREPARE,
                    .latency_ms = 4e-4,
                    .min_ms = 5e-4,
                    .tensor_bytes = 1024}};
     Problem other = P;
     other.settings[0] = 7, other.settings[1] = 1, other.settings[2] = 2;
-    Job job = REPORT(.stage = &decoding, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
-    job.report.problem = &other;
+    Job job = REPORT(.stage = &decoding, .bandwidth = {.copy_gbps = 4000, .read_gbps = 5000});
+    job.run.p = &other;
     job.rows = rows;
     job.count = 3;
     prints(job,
            "device   A \"chip\", \\ fast, sm_42\n"
            "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full, pieces 7, round on, "
            "kind three\n"
-           "memory   gives 50 GB/s when it is read, 40 GB/s when it is copied (bytes read and written)\n"
+           "memory   gives 5000 GB/s when it is read, 4000 GB/s when it is copied (bytes read and written)\n"
            "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
-           "00_naive        1.00 us 0.50 us   2.00   4.00%   5.00%         1.00 KiB + 0        -      not validated\n"
+           "00_naive        1.00 us 0.50 us   1032   20.6%   25.8%         1.00 KiB + 0        -      not validated\n"
            "09_test/fill    1.00 ms 0.50 us      -       -       -         1.00 KiB + 0        -                  -\n"
-           "09_test/fill+v  0.40 us 0.50 us   5.00   10.0%   12.5%         1.00 KiB + 0        -                  -\n",
+           "09_test/fill+v  0.40 us 0.50 us   1940   38.8%   48.5%         1.00 KiB + 0        -                  -\n",
            "the table of a stage that memory limits");
     static int lengths[] = {10};
-    job = (Job)REPORT(.stage = &decoding, .task = &decoding_task);
+    job = (Job)REPORT(.stage = &decoding);
     options.key_lengths = lengths;
     job.rows = rows;
     job.count = 1;
@@ -235,7 +238,7 @@ static void test_decoding(void) {
            "auto, round off,\n"
            "           kind one\n"
            "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
-           "00_naive        1.00 us 0.50 us 0.0200       -       -         1.00 KiB + 0        -      not validated\n",
+           "00_naive        1.00 us 0.50 us    525       -       -         1.00 KiB + 0        -      not validated\n",
            "its bytes follow the key lengths; no share of what is not known");
 }
 
@@ -246,34 +249,31 @@ static void test_backward(void) {
          .latency_ms = 1,
          .min_ms = 5e-4,
          .tensor_bytes = 1024,
-         .validated = 1,
          .comparison_count = 2},
         {.name = "09_test/v",
-         .direction = BACKWARD_PASS,
+         .passes = BACKWARD_PASS,
          .latency_ms = 1,
          .min_ms = 5e-4,
          .tensor_bytes = 1024,
          .speed_ratio = 12.34,
-         .validated = 1,
          .comparison_count = 3,
          .spread_runs = 4,
          .spread = 0.031,
          .workspace = {{.purpose = "delta", .bytes = 1024}},
          .workspace_count = 1},
-        {.name = "09_test/v", .role = ROW_PART, .direction = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
+        {.name = "09_test/v", .role = ROW_PART, .passes = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
         {.name = "09_test/w",
-         .direction = BACKWARD_PASS,
+         .passes = BACKWARD_PASS,
          .latency_ms = 1,
          .min_ms = 5e-4,
          .tensor_bytes = 1024,
-         .validated = 1,
          .comparison_count = 3,
          .spread_runs = 4},
     };
     for (int i = 0; i < 4; i++)
         for (int c = 0; c < 3; c++)
             rows[i].comparisons[c] = comparison((const char *[]){"dQ", "dK", "dV"}[c], 1, c == 1 ? 0.2 : 0.1, 1);
-    Job job = REPORT(.stage = &backward, .task = &backward_task);
+    Job job = REPORT(.stage = &backward);
     job.rows = rows;
     job.count = 3;
     prints(
@@ -293,18 +293,17 @@ static void test_backward(void) {
            "3.1e-02\n"
            "gradients  09_test/w: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs are bit-equal\n",
            "gradients one by one, and the spread");
-    rows[0].direction = rows[1].direction = FORWARD_PASS;
-    rows[2].direction = PREPARE;
-    rows[1].errors_known = 1;
+    rows[0].passes = rows[1].passes = FORWARD_PASS;
+    rows[2].passes = PREPARE;
     rows[1].errors = (SampleErrors){.rms = 0.0123, .worst = 0.5};
     rows[1].workspace_count = 0;
-    job = (Job)REPORT(.stage = &plain, .task = &forward_task, .sample_count = 61);
+    job = (Job)REPORT(.stage = &plain, .sample_count = 61);
     job.rows = rows, job.count = 3, job.end = 1;
     prints(job,
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
            "errors against fp64, where inputs are prepared");
-    rows[0].direction = PREPARE;
-    rows[2].direction = FORWARD_PASS;
+    rows[0].passes = PREPARE;
+    rows[2].passes = FORWARD_PASS;
     prints(job,
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",
            "wherever that row is");
@@ -312,7 +311,7 @@ static void test_backward(void) {
 
 static void test_machines(void) {
     Row row = {.name = "a,\"b\"\\c",
-               .direction = WITH_PREPARE,
+               .passes = WITH_PREPARE,
                .latency_ms = 0.5,
                .min_ms = INFINITY,
                .runs = 5,
@@ -321,13 +320,11 @@ static void test_machines(void) {
                .gpu_bytes = 512,
                .tensor_bytes = 3,
                .workspace_bytes = 5,
-               .validated = 1,
-               .errors_known = 1,
                .errors = {.rms = NAN, .worst = 0.25},
                .comparison_count = 1,
                .note = ""};
     row.comparisons[0] = comparison("O", 1, 0.125, 0.75);
-    Job job = REPORT(.stage = &decoding, .task = &decoding_task);
+    Job job = REPORT(.stage = &decoding);
     options.format = FORMAT_JSON, options.load = "x/y";
     job.rows = &row, job.count = 1;
     prints(
@@ -337,7 +334,7 @@ static void test_machines(void) {
         "\"causal\": false, \"lengths\": null, \"scale\": 0.125, \"settings\": \"pieces=auto;round=off;kind=one\", "
         "\"inputs\": \"x/y\", \"seed\": null, \"l2\": \"cold\", \"iters\": null, \"runs\": 5, \"latency_ms\": 0.5, "
         "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"percent_of_peak\": 51.2, "
-        "\"gbps\": 0.004, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"gpu_bytes\": 512, \"gpu_flops_per_byte\": 1000000, "
+        "\"gbps\": 1.552, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"gpu_bytes\": 512, \"gpu_flops_per_byte\": 1000000, "
         "\"read_gbps\": null, \"copy_gbps\": null, "
         "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
         "\"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": \"",
@@ -348,13 +345,13 @@ static void test_machines(void) {
     options.format = FORMAT_CSV, options.load = "a,ä\xff";
     prints(job, ",\"a,ä\xff\",", "CSV: a path as it is");
     job.end = 0;
-    job = (Job)REPORT(.stage = &decoding, .task = &decoding_task, .bandwidth = {.copy_gbps = 40, .read_gbps = 50});
+    job = (Job)REPORT(.stage = &decoding, .bandwidth = {.copy_gbps = 4000, .read_gbps = 5000});
     options.format = FORMAT_CSV, options.load = NULL;
     options.warm = options.outliers = 1;
     strcpy(row.note, "a note, with \"quotes\"");
     row.min_ms = 0.25;
     job.rows = &row, job.count = 1;
-    job.report.options = &options;
+    job.run.options = &options;
     static int lengths[] = {33};
     options.key_lengths = lengths, options.seed = UINT64_MAX, options.iters = 7;
     prints(job,
@@ -364,7 +361,7 @@ static void test_machines(void) {
            "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,33,0.125,"
-           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,,,50,40,,0.25,,,,"
+           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,,,5000,4000,,0.25,,,,"
            "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
            "CSV: commas and quotes; a row with a note has no latency");
     options.load = "a\nb";
@@ -373,7 +370,7 @@ static void test_machines(void) {
     prints(job, ",\"a\nb\",,warm,7,5,0.5,0.25,0.025,false,", "CSV: a line break stands in quotes");
 
     /* another stage, without settings: the same names in the same order */
-    job = (Job)REPORT(.stage = &plain, .task = &forward_task);
+    job = (Job)REPORT(.stage = &plain);
     job.rows = &row, job.count = 1;
     options.load = NULL, options.key_lengths = NULL;
     row.iqr_ms = 0.026;

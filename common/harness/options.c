@@ -272,8 +272,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
            "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key. Counted are\n"
            "batch * heads * Sq * Sk pairs, and half as many when causal; with --lengths those pairs that lengths and mask leave.\n"
            "GB/s%s are 10^9 bytes a second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n",
-           stage->bytes ? "" : " (in CSV and JSON)");
-    if (stage->forward)
+           stage->kind == DECODING ? "" : " (in CSV and JSON)");
+    if (stage->kind == BACKWARD)
         printf("The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both together 3.5 times; bytes: Q, K, "
                "V,\n"
                "O, dO and LSE read once, dQ, dK and dV, the gradients, written once. --save writes dq.npy, dk.npy and dv.npy, "

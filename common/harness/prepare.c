@@ -1,17 +1,11 @@
-/* prepare.c - what the program does beyond the usual for a variant that prepares its inputs (stage.h): another
- * reference, and two more rows. See run.h.
- */
+/* prepare.c - see prepare.h. */
 #include "prepare.h"
+
 #include "../host/memory.h"
 #include "../numeric.h"
-#include "run.h"
+#include "tensors.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-
-int variant_prepares(const Variant *v, const Problem *p) { 
-    return v->preparation && (!v->preparation->wanted || v->preparation->wanted(p));
- }
 
 int compare_preparation(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
                         const Buffer *workspace, const void *o, const float *lse, Attention *attention,
@@ -56,35 +50,15 @@ int naive_attention(const Problem *p, const int *key_lengths, const HostTensors 
     return fits;
 }
 
-void judge_prepared(Run *run, const Launch *launch, Row *row) {
-    const int *lengths = run->options.key_lengths;
-    const void *o = run->outputs[0].host;
-    const float *lse = run->outputs[1].host;
+static int compare_with(Row *row, Attention *attention) {
+    const Run *run = row->run;
+    return compare_preparation(run->p, row->variant, run->options->key_lengths, &run->inputs, row->workspace,
+                               row->outputs[0].host, row->outputs[1].host, attention, row->comparisons);
+}
+
+void judge_prepared(Row *row) {
     row->comparison_count = PREPARED_COMPARISONS;
-    row->against_oracle = !compare_preparation(run->p, launch->variant, lengths, &run->inputs, launch->workspace, o, lse,
-                                               naive_attention, row->comparisons);
+    row->against_oracle = !compare_with(row, naive_attention);
     if (row->against_oracle)
-        compare_preparation(run->p, launch->variant, lengths, &run->inputs, launch->workspace, o, lse, NULL,
-                            row->comparisons);
-}
-
-/* Whether another variant of the stage has prepared its inputs in the same way. */
-static int is_timed(const Run *run, const Variant *variant) {
-    const Variant *first = run->only ? run->only : run->stage->variants;
-    for (; first != variant; first++)
-        if (variant_prepares(first, run->p) && first->preparation->launch == variant->preparation->launch &&
-             !variant_refuses(first, run->p))
-            return 1;
-    return 0;
-}
-
-void run_preparation(Run *run, const Launch *launch, const Row *row) {
-    const Variant *v = launch->variant;
-    char both[sizeof row->name];
-    if (!variant_prepares(v, run->p))
-        return;
-    if (!is_timed(run, v))
-        run_part(run, launch, row, PREPARE, v->preparation->name);
-    snprintf(both, sizeof both, "%s+%s", v->preparation->name, v->name);
-    run_part(run, launch, row, WITH_PREPARE, both);
+        compare_with(row, NULL);
 }

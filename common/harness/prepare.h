@@ -3,9 +3,10 @@
 #define FA_PREPARE_H
 
 #include "../judge/prepared.h"
+#include "run.h"
 
-/* Whether the variant prepares its inputs for this problem. */
-int variant_prepares(const Variant *variant, const Problem *p);
+/* Fills in the comparisons of such a variant's row, against attention of the prepared inputs. */
+void judge_prepared(Row *row);
 
 /* compare_prepared of what `variant` prepared into `workspace`. */
 int compare_preparation(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,

@@ -1,5 +1,5 @@
-/* records.c - CSV and JSON rows: the same fields in both. See records.h. */
-#include "records.h"
+/* records.c - CSV and JSON rows: the same fields in both. See row.h. */
+#include "row.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,42 +57,43 @@ static void put_text(Line *line, const char *name, const char *text) {
 }
 
 /* "33;20", a number for each batch entry, without the commas that part fields; "": every entry has all its keys. */
-static void put_lengths(Line *line, const Report *r) {
-    const int *lengths = r->options->key_lengths;
+static void put_lengths(Line *line, const Run *run) {
+    const int *lengths = run->options->key_lengths;
     const char *quote = line->format == FORMAT_JSON ? "\"" : "";
     if (!lengths) {
         put_word(line, "lengths", "");
     } else if (begins(line, "lengths")) {
-        for (int b = 0; b < r->problem->batch; b++)
+        for (int b = 0; b < run->p->batch; b++)
             printf("%s%d", b ? ";" : quote, lengths[b]);
         printf("%s", quote);
     }
 }
 
 /* "format=e4m3;scaling=tensor": one field for what each stage has options of its own for, so that all stages have the same. */
-static void put_settings(Line *line, const Report *r) {
+static void put_settings(Line *line, const Run *run) {
     char text[MAX_SETTINGS * 64] = "";
-    for (int i = 0; i < MAX_SETTINGS && r->stage->settings[i].name; i++) {
+    for (int i = 0; i < MAX_SETTINGS && run->stage->settings[i].name; i++) {
         size_t used = strlen(text);
         char value[32];
-        setting_text(&r->stage->settings[i], r->problem->settings[i], value, sizeof value);
-        snprintf(text + used, sizeof text - used, "%s%s=%s", used ? ";" : "", r->stage->settings[i].name, value);
+        setting_text(&run->stage->settings[i], run->p->settings[i], value, sizeof value);
+        snprintf(text + used, sizeof text - used, "%s%s=%s", used ? ";" : "", run->stage->settings[i].name, value);
     }
     put_text(line, "settings", text);
 }
 
 /* The problem, the sample, what follows from it, the judgement, where it was: always the same fields in the same order. */
-static void put_fields(Line *line, const Report *r, const Row *row) {
-    const Problem *p = r->problem;
-    const Options *o = r->options;
-    int ran = row_ran(row), known = ran && row->validated;
+static void put_fields(Line *line, const Row *row) {
+    const Run *run = row->run;
+    const Problem *p = run->p;
+    const Options *o = run->options;
+    int ran = row_ran(row), known = ran && row->comparison_count > 0;
     double noise = row_noise(row);
     char seed[24], note[sizeof row->note];
     snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
     row_note(row, note, sizeof note);
-    put_text(line, "stage", r->stage->name);
+    put_text(line, "stage", run->stage->name);
     put_text(line, "variant", row->name);
-    put_text(line, "direction", directions[row->direction].name);
+    put_text(line, "direction", passes_name(row->passes));
     put_number(line, "batch", p->batch, 1);
     put_number(line, "heads", p->heads, 1);
     put_number(line, "kv_heads", p->kv_heads, 1);
@@ -101,9 +102,9 @@ static void put_fields(Line *line, const Report *r, const Row *row) {
     put_number(line, "head_dim", p->head_dim, 1);
     put_text(line, "dtype", dtype_name(p->dtype));
     put_word(line, "causal", p->causal ? "true" : "false");
-    put_lengths(line, r);
+    put_lengths(line, run);
     put_number(line, "scale", p->scale, 1);
-    put_settings(line, r);
+    put_settings(line, run);
     put_text(line, "inputs", o->load ? o->load : o->outliers ? "outliers" : "normal");
     put_word(line, "seed", o->load ? "" : seed);
     put_text(line, "l2", o->warm ? "warm" : "cold");
@@ -113,35 +114,35 @@ static void put_fields(Line *line, const Report *r, const Row *row) {
     put_number(line, "min_ms", row->min_ms, ran);
     put_number(line, "iqr_ms", row->iqr_ms, ran && isfinite(noise));
     put_word(line, "noisy", !ran || isnan(noise) ? "" : noise > NOISY ? "true" : "false");
-    put_number(line, "tflops", row_tflops(r, row), ran);
-    put_number(line, "percent_of_peak", row_of_peak(r, row), ran);
-    put_number(line, "gbps", row_gbps(r, row), ran);
+    put_number(line, "tflops", row_tflops(row), ran);
+    put_number(line, "percent_of_peak", row_of_peak(row), ran);
+    put_number(line, "gbps", row_gbps(row), ran);
     put_number(line, "tensor_bytes", (double)row->tensor_bytes, 1);
     put_number(line, "workspace_bytes", (double)row->workspace_bytes, 1);
     put_number(line, "gpu_bytes", row->gpu_bytes, ran);
-    put_number(line, "gpu_flops_per_byte", row_intensity(r, row), ran);
-    put_number(line, "read_gbps", r->bandwidth.read_gbps, r->bandwidth.read_gbps > 0);
-    put_number(line, "copy_gbps", r->bandwidth.copy_gbps, r->bandwidth.copy_gbps > 0);
-    put_number(line, "rmse", row->errors.rms, row->errors_known);
-    put_number(line, "worst_fp64_error", row->errors.worst, row->errors_known);
+    put_number(line, "gpu_flops_per_byte", row_intensity(row), ran);
+    put_number(line, "read_gbps", run->bandwidth.read_gbps, run->bandwidth.read_gbps > 0);
+    put_number(line, "copy_gbps", run->bandwidth.copy_gbps, run->bandwidth.copy_gbps > 0);
+    put_number(line, "rmse", row->errors.rms, row_has_errors(row));
+    put_number(line, "worst_fp64_error", row->errors.worst, row_has_errors(row));
     put_number(line, "worst_error", row_worst(row)->error, known);
     put_number(line, "allowed_error", row_worst(row)->allowed, known);
     put_word(line, "ok", ran && !row_ok(row) ? "false" : !known || row_unchecked(row) ? "" : "true");
-    put_text(line, "device", r->device->name);
-    put_number(line, "clock_mhz", r->device->clock_mhz, r->device->clock_mhz > 0);
-    put_text(line, "cuda", r->device->cuda_version);
+    put_text(line, "device", run->device->name);
+    put_number(line, "clock_mhz", run->device->clock_mhz, run->device->clock_mhz > 0);
+    put_text(line, "cuda", run->device->cuda_version);
     put_text(line, "commit", FA_COMMIT);
     put_text(line, "note", note);
 }
 
-void record_row(const Report *r, const Row *row) {
-    int is_json = r->options->format == FORMAT_JSON;
-    printf("%s", is_json ? "{" : "");
-    put_fields(&(Line){.format = r->options->format}, r, row);
-    printf("%s\n", is_json ? "}" : "");
+void record_row(const Row *row) {
+    Format format = row->run->options->format;
+    printf("%s", format == FORMAT_JSON ? "{" : "");
+    put_fields(&(Line){.format = format}, row);
+    printf("%s\n", format == FORMAT_JSON ? "}" : "");
 }
 
-void csv_start(const Report *r) {
-    put_fields(&(Line){.format = FORMAT_CSV, .is_heading = 1}, r, &(Row){.name = ""});
+void csv_start(const Run *run) {
+    put_fields(&(Line){.format = FORMAT_CSV, .is_heading = 1}, &(Row){.run = (Run *)run, .variant = run->reference});
     printf("\n");
 }

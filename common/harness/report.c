@@ -1,98 +1,169 @@
-/* report.c - see report.h. */
-#include "report.h"
-
+/* report.c - the rows as they are printed: a table here, CSV and JSON in records.c. See run.h. Rows go to stdout. */
 #include "../host/errors.h"
-#include "records.h"
-#include "table.h"
+#include "../host/text.h"
+#include "row.h"
 
 #include <stdio.h>
+#include <string.h>
 
-static void print_verdict(const Report *r, const Row *rows, int count) {
-    int ran = 0, bad = 0, against_oracle = 0, validated = 0, unchecked = 0, variants = 0;
-    const Row *naive = NULL, *forward = NULL;
-    for (int i = 0; i < count; i++) {
-        int is_variant = rows[i].role == ROW_VARIANT;
-        if (rows[i].role == ROW_REFERENCE)
-            naive = &rows[i];
-        if (rows[i].role == ROW_FORWARD)
-            forward = &rows[i];
-        variants += is_variant;
-        if (!row_ran(&rows[i]))
-            continue;
-        validated += rows[i].validated;
-        unchecked += row_unchecked(&rows[i]) != NULL;
-        if (!is_variant)
-            continue;
-        ran++;
-        bad += !row_ok(&rows[i]);
-        against_oracle = rows[i].against_oracle;
-    }
-    char oracle[64];
-    snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", r->sample_count);
-    int naive_ran = naive && row_ran(naive), alone = naive && !variants;
-    if (forward && !row_ok(forward))
-        printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
-    else if (naive_ran && !row_ok(naive))
-        printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
-    else if (bad && !validated)
-        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
-    else if (bad)
-        printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
-               against_oracle ? oracle : NAIVE);
-    else if (ran == 0 && !(alone && naive_ran))
-        printf("NOT RUN  no variant of %s can run this problem here\n", r->stage->name);
-    else if (!validated)
-        printf("not validated\n");
-    else if (unchecked)
-        printf("NOT CHECKED  %d of %d results: rounding alone may change them by half of the largest value\n", unchecked,
-               validated);
-    else if (alone)
-        printf("PASS  " NAIVE " agrees with %s\n", oracle);
+/* "-" for what is not known */
+static void print_known(Cell cell, double value, const char *unit) {
+    if (isfinite(value))
+        print_number(cell, value, unit);
     else
-        printf("PASS  %d %s with %s\n", ran, ran == 1 ? "variant agrees" : "variants agree",
-               against_oracle ? oracle : NAIVE);
+        strcpy(cell, "-");
+}
+
+enum {
+    VARIANT,
+    DIRECTION,
+    LATENCY,
+    MIN,
+    TFLOPS,
+    OF_PEAK,
+    GBPS,
+    OF_READ,
+    OF_COPY,
+    SIMULATED,
+    MOVED,
+    INTENSITY,
+    MEMORY,
+    VS_NAIVE,
+    ERROR,
+    COLUMN_COUNT
+};
+
+/* On the CPU device no figure that comes from the clock says anything about a GPU: bytes take their place. */
+enum { ON_GPU = 1, ON_CPU = 2, ON_BOTH = 3 };
+#define OF(kind) (1u << (kind)) /* stages */
+enum { ALL = OF(FORWARD) | OF(BACKWARD) | OF(DECODING) };
+
+/* clang-format off */
+static const struct {
+    const char *title;
+    int width;
+    int on;
+    unsigned kinds;
+} COLUMNS[COLUMN_COUNT] = {
+    [VARIANT] = {"variant", 0, ON_BOTH, ALL},
+    [DIRECTION] = {"direction", 10, ON_BOTH, OF(BACKWARD)},
+    [LATENCY] = {"latency", 9, ON_GPU, ALL},
+    [MIN] = {"min", 8, ON_GPU, ALL},
+    [TFLOPS] = {"TFLOP/s", 9, ON_GPU, OF(FORWARD) | OF(BACKWARD)},
+    [OF_PEAK] = {"of peak", 9, ON_GPU, OF(FORWARD) | OF(BACKWARD)},
+    [GBPS] = {"GB/s", 7, ON_GPU, OF(DECODING)},
+    [OF_READ] = {"of read", 8, ON_GPU, OF(DECODING)},
+    [OF_COPY] = {"of copy", 8, ON_GPU, OF(DECODING)},
+    [SIMULATED] = {"simulated", 10, ON_CPU, ALL},
+    [MOVED] = {"bytes moved", 12, ON_CPU, ALL},
+    [INTENSITY] = {"FLOPs/byte", 11, ON_CPU, ALL},
+    [MEMORY] = {"tensors + workspace", 21, ON_BOTH, ALL},
+    [VS_NAIVE] = {"vs naive", 9, ON_GPU, ALL},
+    [ERROR] = {"error / allowed", 19, ON_BOTH, ALL},
+};
+/* clang-format on */
+
+static int is_shown(const Run *run, int column) {
+    return COLUMNS[column].on & (run->device->is_cpu ? ON_CPU : ON_GPU) && COLUMNS[column].kinds & OF(run->stage->kind);
+}
+
+/* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma", if the line has room for it. */
+static int name_width(const Run *run) {
+    int room = LINE_PLACES;
+    size_t longest = strlen(NAIVE);
+    for (int i = 0; i < COLUMN_COUNT; i++)
+        room -= is_shown(run, i) ? COLUMNS[i].width : 0;
+    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
+        const Variant *v = &run->stage->variants[i];
+        size_t length = strlen(run->stage->name) + 1 + strlen(v->name) + (v->preparation ? strlen(v->preparation->name) + 1 : 0);
+        longest = length > longest ? length : longest;
+    }
+    return (int)longest < room ? (int)longest : room;
+}
+
+/* Names to the left, numbers to the right. What a long name takes too much comes from the gaps behind it. */
+static void print_line(const Run *run, const Cell cells[COLUMN_COUNT]) {
+    int room = name_width(run) - (int)strlen(cells[VARIANT]), too_much = room < 0 ? -room : 0;
+    print_text("%s%*s", cells[VARIANT], room < 0 ? 0 : room, "");
+    for (int i = VARIANT + 1; i < COLUMN_COUNT; i++) {
+        int padding = COLUMNS[i].width - (int)strlen(cells[i]);
+        if (!is_shown(run, i))
+            continue;
+        int taken = padding - 1 < too_much ? padding - 1 : too_much; /* less than none where this cell is too long itself */
+        too_much -= taken;
+        print_text("%*s%s", padding - taken, "", cells[i]);
+    }
+    print_text("\n");
+}
+
+static void table_start(const Run *run) {
+    Cell titles[COLUMN_COUNT];
+    print_head(run);
+    for (int i = 0; i < COLUMN_COUNT; i++)
+        snprintf(titles[i], sizeof(Cell), "%s", COLUMNS[i].title);
+    print_line(run, titles);
+}
+
+static void table_row(const Row *row) {
+    const Run *run = row->run;
+    if (!row_ran(row)) {
+        print_text("%-*s   %s\n", name_width(run), row->name, row->note);
+        return;
+    }
+    Cell cells[COLUMN_COUNT], tensors, workspace;
+    snprintf(cells[VARIANT], sizeof(Cell), "%s", row->name);
+    snprintf(cells[DIRECTION], sizeof(Cell), "%s", passes_name(row->passes));
+    print_time(cells[LATENCY], row->latency_ms);
+    print_time(cells[MIN], row->min_ms);
+    print_known(cells[TFLOPS], row_tflops(row), "");
+    print_known(cells[OF_PEAK], row_of_peak(row), "%");
+    print_known(cells[GBPS], row_gbps(row), "");
+    print_known(cells[OF_READ], 100 * row_gbps(row) / run->bandwidth.read_gbps, "%");
+    print_known(cells[OF_COPY], 100 * row_gbps(row) / run->bandwidth.copy_gbps, "%");
+    print_time(cells[SIMULATED], row->latency_ms);
+    print_known(cells[INTENSITY], row_intensity(row), "");
+    strcpy(cells[MOVED], "-");
+    if (isfinite(row->gpu_bytes))
+        print_bytes(cells[MOVED], row->gpu_bytes);
+    print_bytes(tensors, (double)row->tensor_bytes);
+    print_bytes(workspace, (double)row->workspace_bytes);
+    snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
+    if (row->speed_ratio > 0)
+        print_number(cells[VS_NAIVE], row->speed_ratio, "x");
+    else
+        strcpy(cells[VS_NAIVE], "-");
+    if (row_ok(row) && row_unchecked(row))
+        strcpy(cells[ERROR], "not checked");
+    else if (row->comparison_count)
+        snprintf(cells[ERROR], sizeof(Cell), "%.1e / %.1e", row_worst(row)->error, row_worst(row)->allowed);
+    else
+        strcpy(cells[ERROR], row->role == ROW_PART ? "-" : "not validated");
+    print_line(run, cells);
 }
 
 /* ---- the three calls ---- */
 
-void report_start(const Report *r) {
-    if (r->options->format == FORMAT_TABLE)
-        table_start(r);
-    else if (r->options->format == FORMAT_CSV && r->options->selected == 0)
-        csv_start(r);
+void report_start(const Run *run) {
+    if (run->options->format == FORMAT_TABLE)
+        table_start(run);
+    else if (run->options->format == FORMAT_CSV && run->options->selected == 0)
+        csv_start(run);
     flush_output(); /* a kernel may yet end the program */
 }
 
-void report_row(const Report *r, const Row *row) {
-    if (r->options->format == FORMAT_TABLE)
-        table_row(r, row);
+void report_row(const Row *row) {
+    if (row->run->options->format == FORMAT_TABLE)
+        table_row(row);
     else
-        record_row(r, row);
+        record_row(row);
     flush_output();
 }
 
-void report_end(const Report *r, const Row *rows, int count) {
-    FILE *details = r->options->format == FORMAT_TABLE ? stdout : stderr;
-    if (r->options->format == FORMAT_TABLE)
-        table_end(r, rows, count);
-    for (int i = 0; i < count; i++) {
-        const Row *row = &rows[i];
-        if (!row_ran(row))
-            continue;
-        if (*row->damaged)
-            fprintf(details, "%s: wrote outside %s\n", row->name, row->damaged);
-        for (int c = 0; c < row->comparison_count; c++)
-            if (!row->comparisons[c].ok) {
-                fprintf(details, "%s: ", row->name);
-                comparison_print(details, &row->comparisons[c]);
-            }
-        if (row_ok(row) && row_unchecked(row)) {
-            char note[sizeof row->note];
-            row_note(row, note, sizeof note);
-            fprintf(details, "%s: %s\n", row->name, note);
-        }
-    }
-    if (r->options->format == FORMAT_TABLE)
-        print_verdict(r, rows, count);
+void report_end(const Run *run) {
+    if (run->options->format == FORMAT_TABLE)
+        print_details(run);
+    print_failures(run);
+    if (run->options->format == FORMAT_TABLE)
+        print_verdict(run);
     flush_output();
 }

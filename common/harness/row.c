@@ -1,5 +1,6 @@
 /* row.c - see row.h. */
 #include "row.h"
+#include "checks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,38 +33,101 @@ const Comparison *row_worst(const Row *row) {
     const Comparison *worst = &row->comparisons[0];
     for (int i = 1; i < row->comparison_count; i++) {
         const Comparison *c = &row->comparisons[i];
-        if ((worst->ok && !c->ok) || (row->direction == BACKWARD_PASS && c->severity > worst->severity))
+        if ((worst->ok && !c->ok) || (row->passes == BACKWARD_PASS && c->severity > worst->severity))
             worst = c;
     }
     return worst;
 }
 
-double row_tflops(const Report *r, const Row *row) {
-    return directions[row->direction].passes
-               ? counted_flops(r->problem, r->options->key_lengths, row->direction) / (row->latency_ms * 1e9)
-               : NAN;
+int row_has_errors(const Row *row) { return row->comparison_count && row->passes & FORWARD_PASS; }
+
+const char *passes_name(Passes passes) {
+    return passes == PREPARE        ? "prepare"
+           : passes == WITH_PREPARE ? "prepare and forward"
+           : passes == BOTH         ? "both"
+           : passes == FORWARD_PASS ? "forward"
+                                    : "backward";
 }
 
-double row_of_peak(const Report *r, const Row *row) {
-    return row->peak_tflops > 0 ? 100 * row_tflops(r, row) / row->peak_tflops : NAN;
+/* ---- FLOPs and bytes ---- */
+
+/* Pairs of a query and a key that sees it, in one head. Causal: the last query sees all keys, each before it one fewer. */
+static double seen_pairs(const Problem *p, int keys) {
+    double rows = p->causal && keys < p->seqlen_q ? keys : p->seqlen_q;
+    return rows * keys - (p->causal ? rows * (rows - 1) / 2 : 0);
 }
 
-double row_intensity(const Report *r, const Row *row) {
-    double flops = counted_flops(r->problem, r->options->key_lengths, row->direction);
-    return flops > 0 ? flops / row->gpu_bytes : NAN;
+double counted_flops(const Problem *p, const int *key_lengths, Passes passes) {
+    double pairs = (double)row_count(p) * p->seqlen_k / (p->causal ? 2 : 1);
+    if (key_lengths) {
+        pairs = 0;
+        for (int b = 0; b < p->batch; b++)
+            pairs += p->heads * seen_pairs(p, key_lengths[b]);
+    }
+    double forward = 4.0 * pairs * p->head_dim;
+    return (passes & FORWARD_PASS ? forward : 0) + (passes & BACKWARD_PASS ? 2.5 * forward : 0);
 }
 
+double compulsory_bytes(const Problem *p, const int *key_lengths, Passes passes, size_t key_bytes) {
+    double q = (double)query_elements(p) * (double)dtype_bytes(p->dtype), lse = 4.0 * (double)row_count(p), keys = 0;
+    for (int b = 0; b < p->batch; b++)
+        keys += 2.0 * key_length(p, key_lengths, b) * p->kv_heads * p->head_dim * (double)key_bytes;
+    double gradients = 2.0 * (double)key_elements(p) * (double)dtype_bytes(p->dtype); /* dK and dV */
+    return (passes & FORWARD_PASS ? 2 * q + keys + lse : 0) + (passes & BACKWARD_PASS ? 4 * q + keys + gradients + lse : 0);
+}
+
+double moved_bytes(const Row *row) {
+    const Run *run = row->run;
+    int is_cached = variant_prepares(row->variant, run->p) && row->variant->preparation->key_bytes;
+    return compulsory_bytes(run->p, run->options->key_lengths, row->passes,
+                            is_cached ? row->variant->preparation->key_bytes : dtype_bytes(run->p->dtype));
+}
+
+int row_traffic(const Row *row, Traffic *traffic) {
+    const struct {
+        int is_launched;
+        Predictor *formula;
+    } kernels[] = {{row->passes != PREPARE, row->variant->predict},
+                   {row->passes & PREPARE, row->passes & PREPARE ? row->variant->preparation->predict : NULL},
+                   {row->passes == BOTH, row->passes == BOTH ? row->run->forward->predict : NULL}};
+    int count = 0;
+    for (int i = 0; i < 3; i++) {
+        if (kernels[i].is_launched && !kernels[i].formula)
+            return -1;
+        if (kernels[i].is_launched)
+            count += kernels[i].formula(row->run->p, row->run->options->key_lengths, traffic + count);
+    }
+    return count;
+}
+
+double peak_tflops(const DeviceProperties *device, Dtype dtype, int eight_bits) {
+    static const struct {
+        int chip, tensor, fp32; /* compute capability x 10; FLOPs a clock and multiprocessor, 16-bit factors and fp32 */
+    } CHIPS[] = {{75, 1024, 128}, {80, 2048, 128},  {86, 1024, 256},  {89, 1024, 256},
+                 {90, 4096, 256}, {100, 8192, 256}, {103, 8192, 256}, {120, 1024, 256}};
+    for (size_t i = 0; i < sizeof CHIPS / sizeof *CHIPS; i++) {
+        if (CHIPS[i].chip != device->chip)
+            continue;
+        double flops = dtype == DTYPE_FP32 ? CHIPS[i].fp32 : CHIPS[i].tensor;
+        if (dtype != DTYPE_FP32 && strstr(device->name, "GeForce"))
+            flops /= 2; /* these sum in fp32 at half the rate of the same chip elsewhere */
+        if (eight_bits && device->chip >= 89)
+            flops *= 2;
+        return flops * device->sm_count * device->clock_mhz * 1e-6;
+    }
+    return NAN;
+}
+
+static double flops_of(const Row *row) { return counted_flops(row->run->p, row->run->options->key_lengths, row->passes); }
+
+/* A figure of what is counted. */
+static double counted(const Row *row, double figure) { return row->passes == PREPARE ? NAN : figure; }
+
+double row_tflops(const Row *row) { return counted(row, flops_of(row) / (row->latency_ms * 1e9)); }
+double row_gbps(const Row *row) { return counted(row, moved_bytes(row) / (row->latency_ms * 1e6)); }
+double row_of_peak(const Row *row) { return row->peak_tflops > 0 ? 100 * row_tflops(row) / row->peak_tflops : NAN; }
+double row_intensity(const Row *row) { return flops_of(row) > 0 ? flops_of(row) / row->gpu_bytes : NAN; }
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
-
-/* 00_naive knows none of the stage's own options, the 8-bit cache among them: its bytes are those without. */
-double row_gbps(const Report *r, const Row *row) {
-    Problem p = *r->problem;
-    if (row->role == ROW_REFERENCE)
-        memset(p.settings, 0, sizeof p.settings);
-    const int *key_lengths = r->options->key_lengths;
-    double moved = r->stage->bytes ? r->stage->bytes(&p, key_lengths) : compulsory_bytes(&p, key_lengths, row->direction);
-    return directions[row->direction].passes ? moved / (row->latency_ms * 1e6) : NAN;
-}
 
 void setting_text(const Setting *setting, int value, char *text, size_t size) {
     if (setting->max && value > 0) {

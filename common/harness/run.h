@@ -1,99 +1,127 @@
-/* run.h - the state of one run of a stage's program, and the steps that it is made of, in the order they are taken.
- */
+/* run.h - one run of a stage's program: what it knows, the rows that come of it, and its steps. program.c says in which order. */
 #ifndef FA_RUN_H
 #define FA_RUN_H
 
 #include "../device/device.h"
 #include "../judge/gradient.h"
 #include "../judge/samples.h"
-#include "../stage.h"
 #include "options.h"
-#include "refuse.h"
-#include "report.h"
-#include "task.h"
-#include "tensors.h"
 
-typedef struct Run {
+typedef struct Run Run;
+
+/* A tensor that variants write. */
+typedef enum { LIKE_Q, LIKE_K, LIKE_LSE } TensorShape;
+typedef struct {
+    const char *name, *file; /* "dQ"; the file of --save */
+    TensorShape shape;
+    size_t place; /* offsetof its pointer in Tensors */
+    size_t bytes;
+    void *host;      /* what the variant that ran last wrote; NULL: not read back yet */
+    void *reference; /* what 00_naive wrote; NULL: it did not run */
+} Output;
+
+enum { FORWARD_OUTPUTS = 2, MAX_OUTPUTS = FORWARD_OUTPUTS + GRADIENT_COUNT };
+
+/* What a row measures: passes of attention, and what a variant does to its inputs first (stage.h: Preparation). */
+typedef enum {
+    PREPARE = 1,
+    FORWARD_PASS = 2,
+    BACKWARD_PASS = 4,
+    WITH_PREPARE = PREPARE | FORWARD_PASS,
+    BOTH = FORWARD_PASS | BACKWARD_PASS
+} Passes;
+
+/* Whose row it is: a variant's; 00_naive's; the forward pass that a backward stage starts from; or a part of what a variant does,
+ * timed alone. Only the first says whether a variant is right. */
+typedef enum { ROW_VARIANT, ROW_REFERENCE, ROW_FORWARD, ROW_PART } Role;
+
+typedef struct {
+    /* what it launches */
+    Run *run;
+    const Variant *variant;
+    Role role;
+    Passes passes;
+    Tensors tensors;
+    Output *outputs; /* those of the run that it writes */
+    int output_count;
+    Buffer workspace[MAX_WORKSPACE_BUFFERS];
+    int workspace_count;
+
+    /* what came of it */
+    char name[64];                     /* "01_tiled/mma" or "00_naive" */
+    char note[160];                    /* why it did not run; empty: it ran */
+    int runs;                          /* timed; their median, least, and */
+    double latency_ms, min_ms, iqr_ms; /* interquartile range: what the middle half of them spans */
+    double peak_tflops;                /* of the chip, for what the variant multiplies (row.h); 0 or NAN: unknown */
+    double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
+    double gpu_bytes;                  /* what its kernels ask of device memory, by the stage's formula; NAN: unknown */
+    size_t tensor_bytes, workspace_bytes;
+    Comparison comparisons[5]; /* of O, LSE; of dQ, dK, dV; of O, LSE and the prepared Q, K, V */
+    int comparison_count;      /* 0: not validated */
+    int against_oracle;        /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
+    SampleErrors errors;       /* of O in sampled rows, against fp64 of the inputs as they were given; if validated */
+    double spread;             /* a backward variant: the largest difference between the gradients of several runs */
+    int spread_runs;           /* how many; 0: not measured */
+    char damaged[64];          /* the purpose of an allocation it wrote outside; empty: none */
+} Row;
+
+struct Run {
     const Stage *stage;
-    const Task *task; /* the table of the stage's kind */
-    Options options;
+    const Options *options;
     const Problem *p;
+    const DeviceProperties *device;
     const Variant *only;      /* the one that --variant named, or NULL */
-    const Variant *reference; /* 00_naive, of the stage's direction */
+    const Variant *reference; /* 00_naive, of the stage's kind */
     const Variant *forward;   /* a backward stage's, for this problem; else NULL */
     HostTensors inputs;
-    Tensors device; /* the inputs; the outputs of the variant that is running */
+    Tensors tensors; /* on the device: the inputs, and in a backward stage O and LSE */
     Output outputs[MAX_OUTPUTS];
     int output_count;
-    Samples samples; /* computed when first needed */
-    Report report;
     Row rows[3 * MAX_VARIANTS + 2]; /* up to three a variant; the first is a backward stage's forward pass, with its workspace */
-    int row_total;
+    int row_count;
     double reference_ms;
+    Bandwidth bandwidth; /* what the memory gives, in a decoding stage */
 
-    /* a backward stage */
-    void *o; /* on the host: what the forward pass wrote */
-    float *lse;
-    GradientScale gradient_scale; /* and samples: computed when first needed */
+    /* what the judge compares with, computed when first needed */
+    Samples samples;
+    GradientScale gradient_scale;
     GradientSamples gradient_samples;
-} Run;
+    int sample_count; /* rows the oracle looked at */
+};
 
-/* One launch of a variant, with what its direction says comes before it or instead of it; `context` for device_time_ms. */
-typedef struct Launch {
-    const Run *run;
-    const Variant *variant;
-    const Tensors *tensors;
-    const Buffer *workspace;
-    Direction direction;
-} Launch;
+/* ---- inputs.c ---- */
 
-/* ---- variant.c: a variant from its allocation to its row ---- */
-
-/* Runs, judges and times a variant as run->task says, and prints its row. */
-void run_variant(Run *run, const Variant *variant, Role role);
-/* Times what the launch does in another direction, and prints that as a row, "<stage>/<name>". */
-void run_part(Run *run, const Launch *launch, const Row *row, Direction direction, const char *name);
-/* "01_tiled/mma", "00_naive"; a backward stage's forward pass brings its own stage's name. */
-void name_row(const Run *run, const Variant *variant, Row *row);
-/* A copy of a host array on the device; ends the program if it does not fit. */
-void *upload(const void *host, size_t bytes, const char *purpose);
-/* The task's outputs take the place of those there are. */
-void set_outputs(Run *run, const Task *task);
-/* Fills in the row's workspace, not yet allocated. */
-void plan_workspace(const Run *run, const Variant *variant, Row *row);
-/* Allocates outputs and workspace, filled with NaN. Returns 0 if they do not fit; free_outputs frees what did. */
-int alloc_outputs(Run *run, Row *row);
-void free_outputs(Run *run, Row *row);
-void free_workspace(Row *row);
+/* The inputs, drawn or read, on host and device; and what variants are to write. */
+void load_inputs(Run *run);
+void free_run(Run *run);
 /* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
 int alloc_buffer(Buffer *buffer);
 
-/* ---- timing.c ---- */
+/* ---- variant.c ---- */
 
-void launch_once(void *launch);
-/* Fills in the row's latency: launches one by one. */
-void time_launch(Launch *launch, Row *row);
-/* Calls `sample(context)`, which returns ms, for 15 ms and then as often as --iters or a budget of time
- * says. Fills in the row's sample: how many, median, least and interquartile range. */
-void take_median(const Run *run, double (*sample)(void *), void *context, Row *row);
+/* Runs, judges and times a variant, and prints its row, and rows for parts of it. The forward pass keeps its outputs. */
+Row *run_variant(Run *run, const Variant *variant, Role role);
+/* Its beginning: a row with a name. alloc_row allocates outputs and workspace, filled with NaN; returns 0 if they do not fit. */
+Row *new_row(Run *run, const Variant *variant, Role role);
+int alloc_row(Row *row);
+void free_row(Row *row);
+/* Where the row's pointer to an output on the device is. */
+void **pointer_to(Row *row, const Output *output);
+/* Enqueues what the row measures, on its tensors and workspace. */
+void launch_row(void *row);
 
-/* ---- forward.c ---- */
+/* ---- judging.c: fills in the row's comparisons and errors ---- */
+void judge_row(Row *row);
 
-/* Fills in the row's comparisons, O and LSE against 00_naive, or against fp64 where it did not run; and its errors against fp64,
- * in sampled rows. */
-void judge_outputs(Run *run, Launch *launch, Row *row);
+/* ---- timing.c: fills in its latency ---- */
+void time_row(Row *row);
 
-/* ---- prepare.c: variants that prepare their inputs ---- */
+/* ---- report.c: a table for people, CSV or JSON rows for machines ---- */
+void report_start(const Run *run);
+void report_row(const Row *row); /* as soon as it is done */
+void report_end(const Run *run); /* the workspace by purpose, what failed or was not checked, and the verdict */
 
-/* The comparisons of such a variant, against attention of the prepared inputs. */
-void judge_prepared(Run *run, const Launch *launch, Row *row);
-/* Times the preparation, and it and the variant together, and prints a row for each. */
-void run_preparation(Run *run, const Launch *launch, const Row *row);
-
-/* ---- tracing.c: --trace ---- */
-
-/* Counts what the variant that --variant names, or each of the stage, does to memory. Returns the exit code: 1 if there is a
- * race, 2 if none can run. */
+/* ---- tracing.c: --trace, in place of all of these. Returns the exit code: 1 if there is a race, 2 if none can run ---- */
 int trace_variants(Run *run);
 
 #endif

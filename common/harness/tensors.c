@@ -122,7 +122,7 @@ typedef struct {
 static void save(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count) {
     size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
     size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
-    NpyFile files[MAX_OUTPUTS + 2];
+    NpyFile files[MAX_OUTPUTS];
     for (int i = 0; i < count; i++) {
         const Tensor *t = &tensors[i];
         files[i] = (NpyFile){t->file, p->dtype, 4, t->shape == LIKE_K ? keys : queries, t->host};
@@ -132,14 +132,10 @@ static void save(const char *option, const char *folder, const Problem *p, const
     npy_write(option, folder, files, count);
 }
 
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count, const void *o, const float *lse) {
-    Tensor tensors[MAX_OUTPUTS + 2];
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
+    Tensor tensors[MAX_OUTPUTS];
     for (int i = 0; i < count; i++)
-        tensors[i] = (Tensor){outputs[i].kind->file, outputs[i].kind->shape, outputs[i].host};
-    if (o) {
-        tensors[count++] = (Tensor){"o.npy", LIKE_Q, o};
-        tensors[count++] = (Tensor){"lse.npy", LIKE_LSE, lse};
-    }
+        tensors[i] = (Tensor){outputs[i].file, outputs[i].shape, outputs[i].host};
     save("save", folder, p, tensors, count);
 }
 

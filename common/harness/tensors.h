@@ -5,8 +5,7 @@
 #ifndef FA_TENSORS_H
 #define FA_TENSORS_H
 
-#include "options.h"
-#include "task.h"
+#include "run.h"
 
 /* N(0,1), the same numbers for the same seed on every device; with outliers a thousandth of Q, K and V have N(0,100) added.
  * with_d_o: dO as well, for a backward stage. */
@@ -24,9 +23,8 @@ void save_check(const char *option, const char *folder);
 /* The same for --save-inputs, which must not write into the folder of --load (or NULL). */
 void save_inputs_check(const char *folder, const char *load);
 
-/* Writes the outputs on the host into their files, all or none, and O and LSE beside a backward stage's gradients (o NULL: none):
- * bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of K, LSE as [batch, heads, seqlen_q]. */
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count, const void *o, const float *lse);
+/* Writes the outputs on the host into their files, all or none: bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of K, LSE as [batch, heads, seqlen_q]. */
+void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count);
 
 /* Writes q.npy, k.npy and v.npy (and do.npy, where there is dO) in the same way, as the run computes with them: what was loaded is
  * rounded by now. --load reads them back. */

@@ -1,50 +1,54 @@
 /* tracing.c - the program with --trace: one launch of each variant, and what it did to memory. See ../trace/trace.h. */
+#include "row.h"
+
 #ifdef TRACE
 #include "../host/errors.h"
 #include "../trace/trace.h"
-#include "prepare.h"
-#include "run.h"
+#include "checks.h"
 
 #include <stdio.h>
+
+static Row *alloc_or_end(Run *run, const Variant *v, Role role) {
+    Row *row = new_row(run, v, role);
+    if (!alloc_row(row))
+        cannot_run("%s: out of memory", row->name);
+    return row;
+}
 
 /* Records one launch of the variant and prints what it did to memory. Returns how many races and wrong formulas there are;
  * -1: it cannot run. */
 static int trace_variant(Run *run, const Variant *v) {
-    Row *row = &run->rows[1]; /* the first is the forward pass's */
-    const Options *o = &run->options;
+    const Options *o = run->options;
     const char *reason = variant_refuses(v, run->p);
     Traffic predicted[MAX_TRAFFIC];
-    name_row(run, v, row);
     if (reason) {
-        fprintf(stderr, "%s: not traced: %s\n", row->name, reason);
+        fprintf(stderr, "%s/%s: not traced: %s\n", run->stage->name, v->name, reason);
         return -1;
     }
-    plan_workspace(run, v, row);
-    if (!alloc_outputs(run, row))
-        cannot_run("%s: out of memory", row->name);
+    Row *row = alloc_or_end(run, v, v == run->reference ? ROW_REFERENCE : ROW_VARIANT);
+    if (variant_prepares(v, run->p))
+        row->passes |= PREPARE;
     trace_begin(o->roofline);
-    if (variant_prepares(v, run->p))
-        v->preparation->launch(run->p, &run->device, row->workspace);
-    v->launch(run->p, &run->device, row->workspace);
+    launch_row(row);
     const Trace *trace = trace_end();
-    int count = v->predict ? v->predict(run->p, o->key_lengths, predicted) : 0;
-    if (variant_prepares(v, run->p))
-        count += v->preparation->predict(run->p, o->key_lengths, predicted + count);
-    double flops = counted_flops(run->p, o->key_lengths, run->task->direction);
+    int count = row_traffic(row, predicted);
+    double flops = counted_flops(run->p, o->key_lengths, row->passes);
     int wrong = trace_print(trace, row->name, run->p, flops, predicted, count, o->format == FORMAT_JSON);
     flush_output();
     if (o->watch)
         trace_page_variant(row->name, v->idea);
-    free_outputs(run, row);
+    free_row(row);
     return trace->race_count + wrong;
 }
 
 int trace_variants(Run *run) {
-    const Options *o = &run->options;
+    const Options *o = run->options;
     int traced = 0, wrong = 0;
-    set_outputs(run, run->task);
-    if (run->task->start_untimed)
-        run->task->start_untimed(run);
+    if (run->forward) {
+        Row *row = alloc_or_end(run, run->forward, ROW_FORWARD);
+        launch_row(row);
+        run->tensors = row->tensors;
+    }
     if (o->watch)
         trace_page_begin(o->watch, run->stage->name, run->p, o->key_lengths, o->roofline);
     for (int i = 0; i < MAX_VARIANTS && (run->only ? i < 1 : run->stage->variants[i].name != NULL); i++) {
@@ -59,5 +63,5 @@ int trace_variants(Run *run) {
     return wrong ? 1 : traced ? 0 : 2;
 }
 #else
-typedef int not_an_empty_file;
+int trace_variants(Run *run) { return run == NULL; } /* options.c refuses --trace */
 #endif

@@ -1,0 +1,32 @@
+/* checks.h - what a program is asked for and cannot do, known before anything large is allocated or loaded. */
+#ifndef FA_CHECKS_H
+#define FA_CHECKS_H
+
+#include "options.h"
+
+/* Each ends the program with one line and exit code 2 if something that the options ask for cannot be done here. */
+void check_options(Options *options);              /* all of it; reads the shapes of --load */
+void select_problem(Options *options, int index);  /* what the index-th problem takes; from here on it is the options' problem */
+void check_scores(const Problem *p, const HostTensors *inputs); /* a backward pass needs e^S */
+
+/* 00_naive, of the stage's kind; the variant that --variant names, or NULL for all. */
+const Variant *reference_of(const Stage *stage);
+const Variant *named_variant(const Options *options);
+
+/* Why `variant` cannot run `p` on this device: one sentence without a full stop, or NULL if it can. The text lives until the next call. */
+const char *variant_refuses(const Variant *variant, const Problem *p);
+
+/* Whether the variant prepares its inputs for this problem. */
+int variant_prepares(const Variant *variant, const Problem *p);
+
+/* The forward pass that a backward stage starts from here, whether it can run or not; NULL in others. */
+const Variant *forward_of(const Stage *stage, const Problem *p);
+
+/* Bytes that the selected problem's run holds at a time: inputs, outputs and what judges them. Not the workspace: a
+ * variant whose workspace does not fit is a row that says so. */
+typedef struct {
+    double host, device;
+} MemoryNeed;
+MemoryNeed memory_need(const Options *options);
+
+#endif

@@ -1,0 +1,184 @@
+/* frame.c - what stands above the rows and below: device and problem; workspace, errors, what failed or was not checked, the
+ * verdict. See row.h. */
+#include "../host/text.h"
+#include "row.h"
+
+#include <recorded.h> /* made by make */
+#include <stdio.h>
+#include <string.h>
+
+void print_head(const Run *run) {
+    const Problem *p = run->p;
+    print_text("%sdevice   %s, %s\n", run->options->selected ? "\n" : "", run->device->name, run->device->platform);
+    print_text("problem  %s, batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s", run->stage->kind == BACKWARD ? "forward and backward" : "forward", p->batch,
+               p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype),
+               p->causal ? "causal" : "full");
+    if (p->scale != 1 / sqrtf((float)p->head_dim))
+        print_text(", scale %g", p->scale);
+    if (run->options->key_lengths) {
+        print_text(", key lengths");
+        for (int b = 0; b < p->batch && b < 8; b++)
+            print_text("%s%d", b ? "," : " ", run->options->key_lengths[b]);
+        print_text("%s", p->batch > 8 ? ",..." : "");
+    }
+    for (int i = 0; i < MAX_SETTINGS && run->stage->settings[i].name; i++) {
+        char value[32];
+        setting_text(&run->stage->settings[i], p->settings[i], value, sizeof value);
+        print_text(", %s %s", run->stage->settings[i].name, value);
+    }
+    if (run->options->load)
+        print_text(", from %s", run->options->load);
+    else if (run->options->outliers)
+        print_text(", inputs with outliers");
+    if (run->options->warm)
+        print_text(", warm L2");
+    print_text("\n");
+    if (run->bandwidth.read_gbps > 0)
+        print_text("memory   gives %.0f GB/s when it is read, %.0f GB/s when it is copied (bytes read and written)\n",
+                   run->bandwidth.read_gbps, run->bandwidth.copy_gbps);
+    if (run->device->is_cpu)
+        print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n");
+}
+
+/* "recorded on an NVIDIA H200, 2026-11-22, batch 4, 16 heads, 4096: epilogue 28.5 ms, loop_swap 2.87" */
+static void print_recorded(const Run *run) {
+    int printed = 0;
+    for (int k = 0; RECORDED[k].variant; k++)
+        for (int i = 0; i < run->row_count; i++)
+            if (strcmp(RECORDED[k].stage, run->stage->name) == 0 && strcmp(RECORDED[k].variant, run->rows[i].name) == 0) {
+                if (!printed)
+                    print_text("recorded on an " RECORDED_ON ", %s:", RECORDED[k].problem);
+                print_text("%s %s %.3g%s", printed ? "," : "", RECORDED[k].name, RECORDED[k].ms, printed ? "" : " ms");
+                printed = 1;
+                break;
+            }
+    if (printed)
+        print_text("\n");
+}
+
+/* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB" */
+static void print_workspace(const Row *row) {
+    print_text("workspace  %s:", row->name);
+    for (int i = 0; i < row->workspace_count; i++) {
+        Cell bytes;
+        print_bytes(bytes, (double)row->workspace[i].bytes);
+        print_text("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
+    }
+    print_text("\n");
+}
+
+/* "gradients  05_fa2_backward/atomic: dQ 1.2e-03 / 4.0e-03, dK ..., dV ...; 4 runs differ by up to 3.1e-05" */
+static void print_gradients(const Row *row) {
+    print_text("gradients  %s:", row->name);
+    for (int i = 0; i < row->comparison_count; i++)
+        print_text("%s %s %.1e / %.1e", i ? "," : "", row->comparisons[i].tensor, row->comparisons[i].error,
+                   row->comparisons[i].allowed);
+    if (row->spread_runs && row->spread == 0)
+        print_text("; %d runs are bit-equal", row->spread_runs);
+    else if (row->spread_runs)
+        print_text("; %d runs differ by up to %.1e", row->spread_runs, row->spread);
+    print_text("\n");
+}
+
+/* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 on 64 rows" */
+static void print_accuracy(const Row *row) {
+    print_text("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
+               row->errors.rms, row->errors.worst, row->run->sample_count);
+}
+
+/* "noise      04_fa2/tuned: the middle half of 23 runs spans 7.3% of the median" */
+static void print_noise(const Row *row) {
+    Cell share;
+    print_number(share, 100 * row_noise(row), "%");
+    print_text("noise      %s: the middle half of %d runs spans %s of the median: measure again, on a quiet machine\n",
+               row->name, row->runs, share);
+}
+
+void print_details(const Run *run) {
+    const Row *rows = run->rows;
+    if (run->device->is_cpu)
+        print_recorded(run);
+    int prepared = 0; /* where every variant is exact up to rounding, nobody asks how exact */
+    for (int i = 0; i < run->row_count; i++) {
+        prepared |= rows[i].passes == PREPARE;
+        if (rows[i].workspace_count && row_ran(&rows[i]) && rows[i].role != ROW_PART)
+            print_workspace(&rows[i]);
+    }
+    for (int i = 0; i < run->row_count; i++)
+        if (prepared && row_has_errors(&rows[i]))
+            print_accuracy(&rows[i]);
+    for (int i = 0; i < run->row_count; i++)
+        if (rows[i].passes == BACKWARD_PASS && rows[i].comparison_count)
+            print_gradients(&rows[i]);
+    for (int i = 0; i < run->row_count; i++)
+        if (row_ran(&rows[i]) && !run->device->is_cpu && row_noise(&rows[i]) > NOISY)
+            print_noise(&rows[i]);
+}
+
+void print_failures(const Run *run) {
+    FILE *details = run->options->format == FORMAT_TABLE ? stdout : stderr;
+    for (int i = 0; i < run->row_count; i++) {
+        const Row *row = &run->rows[i];
+        if (!row_ran(row))
+            continue;
+        if (*row->damaged)
+            fprintf(details, "%s: wrote outside %s\n", row->name, row->damaged);
+        for (int c = 0; c < row->comparison_count; c++)
+            if (!row->comparisons[c].ok) {
+                fprintf(details, "%s: ", row->name);
+                comparison_print(details, &row->comparisons[c]);
+            }
+        if (row_ok(row) && row_unchecked(row)) {
+            char note[sizeof row->note];
+            row_note(row, note, sizeof note);
+            fprintf(details, "%s: %s\n", row->name, note);
+        }
+    }
+}
+
+void print_verdict(const Run *run) {
+    const Row *rows = run->rows;
+    int ran = 0, bad = 0, against_oracle = 0, validated = 0, unchecked = 0, variants = 0;
+    const Row *naive = NULL, *forward = NULL;
+    for (int i = 0; i < run->row_count; i++) {
+        int is_variant = rows[i].role == ROW_VARIANT;
+        if (rows[i].role == ROW_REFERENCE)
+            naive = &rows[i];
+        if (rows[i].role == ROW_FORWARD)
+            forward = &rows[i];
+        variants += is_variant;
+        if (!row_ran(&rows[i]))
+            continue;
+        validated += rows[i].comparison_count > 0;
+        unchecked += row_unchecked(&rows[i]) != NULL;
+        if (!is_variant)
+            continue;
+        ran++;
+        bad += !row_ok(&rows[i]);
+        against_oracle = rows[i].against_oracle;
+    }
+    char oracle[64];
+    snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", run->sample_count);
+    int naive_ran = naive && row_ran(naive), alone = naive && !variants;
+    if (forward && !row_ok(forward))
+        printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
+    else if (naive_ran && !row_ok(naive))
+        printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
+    else if (bad && !validated)
+        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
+    else if (bad)
+        printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
+               against_oracle ? oracle : NAIVE);
+    else if (ran == 0 && !(alone && naive_ran))
+        printf("NOT RUN  no variant of %s can run this problem here\n", run->stage->name);
+    else if (!validated)
+        printf("not validated\n");
+    else if (unchecked)
+        printf("NOT CHECKED  %d of %d results: rounding alone may change them by half of the largest value\n", unchecked,
+               validated);
+    else if (alone)
+        printf("PASS  " NAIVE " agrees with %s\n", oracle);
+    else
+        printf("PASS  %d %s with %s\n", ran, ran == 1 ? "variant agrees" : "variants agree",
+               against_oracle ? oracle : NAIVE);
+}
