@@ -333,6 +333,117 @@ template <typename E, int N, int K, int RowBytes, bool from_registers> static vo
        from_registers ? "registers" : "shared memory", RowBytes);
 }
 
+/* ---- wgmma, both operands stored [k][..]: D = A^T B ---- */
+
+template <int N, int K> struct AtbShared {
+    alignas(1024) unsigned char a[K * 128];
+    alignas(1024) unsigned char b[N / 64 * K * 128];
+    Mbarrier full;
+};
+template <typename E, int N, int K>
+__global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out) {
+#ifdef HOPPER
+    using Shared = AtbShared<N, K>;
+    SHARED_MEMORY(Shared, shared);
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared.full, 1);
+        mbarrier_init_fence();
+        mbarrier_arrive_expect(&shared.full, sizeof shared.a + sizeof shared.b);
+        tma_load(shared.a, a_map, 0, 0, 0, &shared.full);
+        for (int panel = 0; panel < N / 64; panel++)
+            tma_load(shared.b + panel * K * 128, b_map, 64 * panel, 0, 0, &shared.full);
+    }
+    __syncthreads();
+    mbarrier_wait(&shared.full, 0);
+    const uint64_t a = wgmma_descriptor_mn<128>(shared.a, K * 128), b = wgmma_descriptor_mn<128>(shared.b, K * 128);
+    float d[N / 2];
+    wgmma_fence(d);
+#pragma unroll
+    for (int step = 0; step < K / 16; step++)
+        wgmma<E, MN_MAJOR, MN_MAJOR>(d, wgmma_advance(a, 16 * 128 * step), wgmma_advance(b, 16 * 128 * step), step > 0);
+    wgmma_commit();
+    wgmma_wait<0>(d);
+    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+#endif
+}
+template <typename E, int N, int K> static void test_wgmma_atb() {
+    std::vector<unsigned char> a_bytes, b_bytes;
+    const std::vector<float> a = small_integers<E>(K * 64, a_bytes), b = small_integers<E>(K * N, b_bytes);
+    DeviceArray<unsigned char> device_a(a_bytes), device_b(b_bytes);
+    DeviceArray<float> d(64 * N);
+    LAUNCH((run_wgmma_atb<E, N, K>), 1, 128, sizeof(AtbShared<N, K>), tensor_map<E, 128>(device_a.pointer, 64, K, 1, K),
+           tensor_map<E, 128>(device_b.pointer, N, K, 1, K), d.pointer);
+    auto got = d.read();
+    int wrong = 0;
+    for (int m = 0; m < 64; m++)
+        for (int n = 0; n < N; n++) {
+            float want = 0;
+            for (int k = 0; k < K; k++)
+                want += a[k * 64 + m] * b[k * N + n];
+            wrong += !(got[m * N + n] == want);
+        }
+    ok(wrong == 0, "wgmma m64n%dk16 %s, %d k, A and B as they lie", N, Format<E>::name(), K);
+}
+
+/* ---- bulk copies: a row at a time to shared memory, and added back ---- */
+
+enum { BULK_ROWS = 5, BULK_FLOATS = 12 };
+struct BulkShared {
+    alignas(128) float row[2][BULK_FLOATS];
+    Mbarrier full[2];
+};
+/* Row after row comes, is doubled, and is added to `sums`; two places, so a place is written again after its addition has read it. */
+template <bool waits> __global__ void run_bulk(const float *rows, float *sums) {
+#ifdef HOPPER
+    SHARED_MEMORY(BulkShared, shared);
+    if (threadIdx.x == 0) {
+        mbarrier_init(&shared.full[0], 1);
+        mbarrier_init(&shared.full[1], 1);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    for (int i = 0; i < BULK_ROWS; i++) {
+        const int bytes = sizeof shared.row[i % 2];
+        if (threadIdx.x == 0) {
+            if (waits)
+                bulk_wait_read<1>();
+            mbarrier_arrive_expect(&shared.full[i % 2], bytes);
+            bulk_load(shared.row[i % 2], rows + i * BULK_FLOATS, bytes, &shared.full[i % 2]);
+        }
+        mbarrier_wait(&shared.full[i % 2], i / 2 % 2);
+        if (threadIdx.x < BULK_FLOATS)
+            shared.row[i % 2][threadIdx.x] *= 2;
+        proxy_fence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            bulk_add(sums + i / 2 * BULK_FLOATS, shared.row[i % 2], bytes);
+            bulk_commit();
+        }
+    }
+    if (threadIdx.x == 0)
+        bulk_wait_read<0>();
+#endif
+}
+static void test_bulk() {
+    std::vector<float> rows(BULK_ROWS * BULK_FLOATS), sums((BULK_ROWS / 2 + 2) * BULK_FLOATS);
+    for (float &x : rows)
+        x = (float)(random_bits() % 100);
+    for (float &x : sums)
+        x = (float)(random_bits() % 100);
+    DeviceArray<float> device_rows(rows), device_sums(sums), other_sums(sums);
+    LAUNCH(run_bulk<true>, 1, 64, sizeof(BulkShared), device_rows.pointer, device_sums.pointer);
+    for (int i = 0; i < BULK_ROWS * BULK_FLOATS; i++)
+        sums[i / BULK_FLOATS / 2 * BULK_FLOATS + i % BULK_FLOATS] += 2 * rows[i];
+    ok(device_sums.read() == sums, "bulk_load and bulk_add: %d rows of %d floats, two to a sum", BULK_ROWS, BULK_FLOATS);
+#ifndef __CUDACC__ /* a GPU can be right by luck */
+    LAUNCH(run_bulk<false>, 1, 64, sizeof(BulkShared), device_rows.pointer, other_sums.pointer);
+    ok(other_sums.read() != sums, "without the wait before a place is written again the sums are wrong");
+#endif
+}
+
 /* ---- wgmma: batches under way, and a tile that threads have written ---- */
 
 /* A and B are written by the threads, swizzled by hand. Two products are under way at once; the older one is read, and begun
@@ -539,6 +650,8 @@ template <typename E> static void test_wgmmas_16() {
     test_wgmma_mn<E, 64, 64, 128, false>(); /* one panel */
     test_wgmma_mn<E, 128, 176, 128, true>();
     test_wgmma_mn<E, 128, 128, 128, false>();
+    test_wgmma_atb<E, 64, 64>();
+    test_wgmma_atb<E, 128, 128>();
 }
 
 int main() {
@@ -561,6 +674,7 @@ int main() {
     test_wgmma_mn<__half, 64, 192, 128, true>();
     test_wgmma_mn<__half, 64, 64, 64, true>(); /* panels of 64 bytes */
     test_wgmma_mn<__half, 256, 32, 64, true>();
+    test_bulk();
     test_batches();
     test_turns();
     test_ring();

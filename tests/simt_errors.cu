@@ -165,6 +165,13 @@ __global__ void ring(const __grid_constant__ TensorMap map, int what) {
         }
 }
 
+enum { ODD_BYTES, ODD_SHARED, ODD_DEVICE };
+__global__ void bulk(float *memory, int what) {
+    SHARED_MEMORY(Tile4K, tile);
+    if (in_bad_block() && threadIdx.x == 9)
+        bulk_add(memory + (what == ODD_DEVICE), tile.byte + (what == ODD_SHARED ? 8 : 0), what == ODD_BYTES ? 24 : 32); /* @bulk */
+}
+
 enum { TOO_FEW, DISAGREE, NO_SUCH_BARRIER, HALF_A_WARP };
 __global__ void named(int what) {
     if (what == TOO_FEW && threadIdx.x / 32 == 1)
@@ -256,6 +263,9 @@ int main(int argc, char **argv) {
         {"too_few_bytes", [](const void *memory) {
              LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), TOO_FEW_BYTES);
          }},
+        {"bulk_bytes", [](const void *memory) { LAUNCH(bulk, dim3(3, 3), 32, sizeof(Tile4K), (float *)memory, ODD_BYTES); }},
+        {"bulk_shared", [](const void *memory) { LAUNCH(bulk, dim3(3, 3), 32, sizeof(Tile4K), (float *)memory, ODD_SHARED); }},
+        {"bulk_device", [](const void *memory) { LAUNCH(bulk, dim3(3, 3), 32, sizeof(Tile4K), (float *)memory, ODD_DEVICE); }},
         {"named_too_few", [](const void *) { LAUNCH(named, 1, 96, 0, TOO_FEW); }},
         {"named_disagree", [](const void *) { LAUNCH(named, 1, 64, 0, DISAGREE); }},
         {"named_none", [](const void *) { LAUNCH(named, 1, 64, 0, NO_SUCH_BARRIER); }},

@@ -81,6 +81,8 @@ for ([too_many_bytes => 128], [too_few_bytes => -128]) {
       . 'parity 0: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; threads 32-63 wait at '
       . "mbarrier_wait (\@full), byte 2048 of shared memory, for parity 0: 0 of 1 arrivals and $_->[1] bytes are missing";
 }
+says bulk_bytes => "kernel bulk, $bad, thread 9: bulk_add: 24 bytes; it takes a multiple of 16 (\@bulk)";
+says $_ => "kernel bulk, $bad, thread 9: bulk_add: address 0x... is not aligned to 16 bytes (\@bulk)" for 'bulk_shared', 'bulk_device';
 says named_too_few => 'kernel named, block (0,0,0): threads 0-63 have returned; '
   . 'threads 64-95 wait at named_barrier_sync (@named), barrier 3: 64 of 96 threads are there';
 says named_half_a_warp => 'kernel named, block (0,0,0): threads 0-31 have returned; '

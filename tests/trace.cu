@@ -275,6 +275,24 @@ template <bool right> __global__ void tile_given_back(const __grid_constant__ Te
             __syncthreads();
     }
 }
+/* What a bulk addition reads has been written by another thread, and is written again. */
+enum BulkDefect { BULK_RIGHT, BULK_NO_WAIT, BULK_NO_FENCE };
+template <BulkDefect defect> __global__ void added(float *to) {
+    SHARED_MEMORY(Loaded, shared);
+    for (int turn = 0; turn < 2; turn++) {
+        shared.tile[threadIdx.x] = threadIdx.x; /* added: write */
+        if (defect != BULK_NO_FENCE)
+            proxy_fence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            bulk_add(to, shared.tile, 256); /* added: add */
+            bulk_commit();
+            if (defect != BULK_NO_WAIT)
+                bulk_wait_read<0>();
+        }
+        __syncthreads();
+    }
+}
 /* A producer, two consumer warpgroups, a ring of two stages; and A, which the consumers write themselves. */
 enum Defect {
     RIGHT, NO_FULL, WRONG_FULL, NO_EMPTY, WRONG_EMPTY, EARLY_EMPTY, ONE_FOR_ALL, THREE_OF_FOUR, NO_SYNCWARP, NO_FENCE, LATE_FENCE, NO_NAMED,
@@ -464,6 +482,11 @@ static void test_races() {
     no_race(TRACED(tile_given_back<true>, 1, 64, SHARED, map, to), "TMA, given back at a barrier");
     one_race(TRACED(tile_given_back<false>, 1, 64, SHARED, map, to), "TMA, given back at once", line_of("tma: issue"),
              line_of("tma: read"));
+    no_race(TRACED(added<BULK_RIGHT>, 2, 64, SHARED, (float *)out), "bulk additions");
+    one_race(TRACED(added<BULK_NO_WAIT>, 2, 64, SHARED, (float *)out), "a bulk addition, not waited for", line_of("added: write"),
+             line_of("added: add"));
+    one_race(TRACED(added<BULK_NO_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, no proxy_fence", line_of("added: write"),
+             line_of("added: add"));
     no_race(TRACED(blocks<true>, 4, 64, 0, to), "blocks that write apart");
     one_race(TRACED(blocks<false>, 4, 64, 0, to), "blocks that write the same", line_of("blocks: write"),
              line_of("blocks: write"));

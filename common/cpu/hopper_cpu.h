@@ -5,6 +5,7 @@
  *     TMA      a tile becomes NaN when it is asked for, and arrives when a thread waits for it at the mbarrier, or when
  *              nobody can run. Where a wait is missing NaN is read, and so it is by a thread that still reads a tile whose
  *              place was given away
+ *     bulk_add is done at the bulk_wait_read that it must be done at, and where that is missing never
  *     wgmma    is computed at the wgmma_wait that it must be done at, from what shared memory and the registers of A hold by
  *              then. Where a wait is missing D is as it was
  *
@@ -112,7 +113,16 @@ struct TmaCopy {
     TensorMap map;
     uint32_t to; /* shared */
     int column, row, matrix;
+    bool swizzles;
     Mbarrier *barrier;
+};
+
+/* An addition, on its way from shared to device memory. */
+struct BulkAddition {
+    float *to;
+    const float *from; /* shared */
+    int floats;
+    unsigned thread, batch;
 };
 
 /* What this core's block has under way. */
@@ -132,6 +142,8 @@ struct Wgmma : WgmmaWords {
 struct HopperState {
     unsigned block;
     std::vector<TmaCopy> copies;
+    std::vector<BulkAddition> additions;
+    unsigned addition_batch[SIMT_MAX_BLOCK]; /* of each thread's next addition */
     struct {
         std::vector<Wgmma> queue; /* oldest first */
         int next[128];            /* in the queue, for each thread */
@@ -178,7 +190,8 @@ NOT_TRACED inline void tma_land(Mbarrier *barrier) {
         for (int r = 0; r < copy.map.tile_rows; r++)
             for (int c = 0; c < copy.map.row_bytes / 16; c++) {
                 const unsigned char *from = tma_source(copy, r, c);
-                unsigned char *to = shared_byte(swizzled(copy.to + r * copy.map.row_bytes + 16 * c, copy.map.row_bytes));
+                const uint32_t address = copy.to + r * copy.map.row_bytes + 16 * c;
+                unsigned char *to = shared_byte(copy.swizzles ? swizzled(address, copy.map.row_bytes) : address);
                 if (from)
                     memcpy(to, from, 16);
                 else
@@ -197,6 +210,25 @@ NOT_TRACED inline int tma_land_all() {
     return count > 0;
 }
 
+/* What tma_load and bulk_load have in common. For the trace: a row is in the tensor or not, and so is a chunk of it; what is longer
+ * than a tile's row counts as several. */
+inline void tma_begin(const TmaCopy &copy) {
+    const TensorMap &map = copy.map;
+    for (int r = 0; r < map.tile_rows; r++)
+        for (int first = 0; first < map.row_bytes; first += 128) {
+            const int end = min(first + 128, map.row_bytes);
+            int inside = first;
+            while (inside < end && tma_source(copy, r, inside / 16))
+                inside += 16;
+            if (inside > first)
+                trace_read(tma_source(copy, r, first / 16), inside - first);
+            trace_async_write(shared_byte(copy.to + r * map.row_bytes + first), end - first, copy.barrier);
+        }
+    memset(shared_byte(copy.to), 0xff, map.tile_rows * map.row_bytes);
+    hopper_state().copies.push_back(copy);
+    simt_when_stuck(tma_land_all);
+    simt_wake(copy.barrier); /* one who waits already lets it arrive */
+}
 inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier, CALLER) {
     const int bytes = map.tile_rows * map.row_bytes;
     simt_need_shared("tma_load", shared, 16, file, line);
@@ -205,19 +237,57 @@ inline void tma_load(void *shared, const TensorMap &map, int column, int row, in
         simt_fail(file, line, "tma_load: the tile begins at %u, not at a multiple of 128 bytes", shared_address(shared));
     if (column * map.element % 16)
         simt_fail(file, line, "tma_load: column %d is not at a multiple of 16 bytes", column);
-    TmaCopy copy = {map, shared_address(shared), column, row, matrix, barrier};
-    for (int r = 0; r < map.tile_rows; r++) { /* for the trace: a row is in the tensor or not, and so is a chunk of it */
-        int inside = 0;
-        while (inside < map.row_bytes && tma_source(copy, r, inside / 16))
-            inside += 16;
-        if (inside)
-            trace_read(tma_source(copy, r, 0), inside);
-        trace_async_write(static_cast<unsigned char *>(shared) + r * map.row_bytes, map.row_bytes, barrier);
+    tma_begin({map, shared_address(shared), column, row, matrix, true, barrier});
+}
+
+/* What bulk_load and bulk_add ask for. */
+inline void need_bulk(const char *what, const void *shared, const void *device, int bytes, const char *file, int line) {
+    if (bytes < 16 || bytes % 16)
+        simt_fail(file, line, "%s: %d bytes; it takes a multiple of 16", what, bytes);
+    simt_need_shared(what, shared, 16, file, line);
+    simt_need_shared(what, static_cast<const unsigned char *>(shared) + bytes - 16, 16, file, line);
+    simt_need_aligned(what, device, 16, file, line);
+}
+inline void bulk_load(void *shared, const void *from, int bytes, Mbarrier *barrier, CALLER) {
+    need_bulk("bulk_load", shared, from, bytes, file, line);
+    tma_begin({{static_cast<const unsigned char *>(from), bytes, 1, 1, 1, bytes, 1}, shared_address(shared), 0, 0, 0, false,
+               barrier});
+}
+
+/* ---- additions from shared to device memory: done at the wait. One that is never waited for is never done. ---- */
+inline void bulk_add(float *to, const void *shared, int bytes, CALLER) {
+    need_bulk("bulk_add", shared, to, bytes, file, line);
+    trace_bulk_add(to, shared, bytes);
+    const unsigned thread = threadIdx.x;
+    hopper_state().additions.push_back({to, static_cast<const float *>(shared), bytes / 4, thread,
+                                        hopper_state().addition_batch[thread]});
+}
+inline void bulk_commit() {
+    hopper_state().addition_batch[threadIdx.x]++;
+    trace_bulk_commit();
+}
+NOT_TRACED inline void finish_additions(unsigned pending) {
+    auto &all = hopper_state().additions;
+    const unsigned thread = threadIdx.x, end = hopper_state().addition_batch[thread];
+    for (size_t i = 0; i < all.size();) {
+        const BulkAddition addition = all[i];
+        if (addition.thread != thread || addition.batch + pending >= end) {
+            i++;
+            continue;
+        }
+        all.erase(all.begin() + i);
+        for (int word = 0; word < addition.floats; word++) {
+            float old, sum;
+            __atomic_load(addition.to + word, &old, __ATOMIC_RELAXED);
+            do
+                sum = old + addition.from[word];
+            while (!__atomic_compare_exchange(addition.to + word, &old, &sum, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+        }
     }
-    memset(shared, 0xff, bytes);
-    hopper_state().copies.push_back(copy);
-    simt_when_stuck(tma_land_all);
-    simt_wake(barrier); /* one who waits already lets it arrive */
+}
+template <int Pending> void bulk_wait_read() {
+    finish_additions(Pending);
+    trace_bulk_wait(Pending);
 }
 
 /* A phase of the other parity is at hand: this one is over, or, of a fresh barrier, the one before the first. */
@@ -367,7 +437,7 @@ template <typename E, Major major> NOT_TRACED void wgmma_operand(const Described
     elements_to_floats<E>(code[0], reinterpret_cast<float *>(value), 8 * K);
 }
 
-template <typename E, Major major> NOT_TRACED void compute_wgmma(const Wgmma &w) {
+template <typename E, Major major, Major A> NOT_TRACED void compute_wgmma(const Wgmma &w) {
     constexpr int K = 32 / sizeof(E);
     float a[64][K];
     if (w.a_registers[0]) {
@@ -380,7 +450,7 @@ template <typename E, Major major> NOT_TRACED void compute_wgmma(const Wgmma &w)
     } else {
         for (int row = 0; row < 64; row += 8) {
             Float8 rows[K];
-            wgmma_operand<E, K_MAJOR>(Described(w.a), row, rows);
+            wgmma_operand<E, A>(Described(w.a), row, rows);
             for (int r = 0; r < 8; r++)
                 for (int k = 0; k < K; k++)
                     a[row + r][k] = reinterpret_cast<float *>(&rows[k])[r];
@@ -413,14 +483,14 @@ template <Major major> void check_descriptor(uint64_t descriptor, int rows, cons
 }
 
 /* A thread comes to a wgmma. It does not wait for the others: all meet at wgmma_commit. */
-template <Major major> NOT_TRACED void begin_wgmma(const WgmmaWords &w, float *d, const uint32_t *a_registers) {
+template <Major major, Major A> NOT_TRACED void begin_wgmma(const WgmmaWords &w, float *d, const uint32_t *a_registers) {
     auto &group = this_warpgroup();
     const int thread = threadIdx.x % 128;
     if (!group.fenced)
         simt_fail(w.file, w.line, "wgmma without a wgmma_fence since the last wgmma_wait");
     if ((size_t)group.next[thread] == group.queue.size()) {
         if (!a_registers)
-            check_descriptor<K_MAJOR>(w.a, 64, w);
+            check_descriptor<A>(w.a, 64, w);
         check_descriptor<major>(w.b, w.n, w);
         group.queue.push_back({w, 0, {}, {}});
     }
@@ -439,29 +509,30 @@ template <int N, int K> struct WgmmaName {
 };
 template <int N, int K> inline const WgmmaName<N, K> wgmma_name;
 
-template <typename E, Major major, int Count>
+template <typename E, Major major, Major A, int Count>
 void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add, const char *file, int line) {
     constexpr int N = 2 * Count;
     static_assert(N % 8 == 0 && N <= 256, "N is a multiple of 8 up to 256");
-    static_assert(major == K_MAJOR || sizeof(E) == 2, "only 16-bit types can be MN-major");
+    static_assert((major == K_MAJOR && A == K_MAJOR) || sizeof(E) == 2, "only 16-bit types can be MN-major");
 #ifdef TRACE
     /* The warp reads B, and its own 16 rows of A, from now to its wgmma_wait; a lane stands for every 32nd chunk. */
     const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
     for (int i = lane; i < 2 * N; i += 32)
         trace_async_read(Described(b).chunk<major>(i), 16);
     if (!a_registers)
-        trace_async_read(Described(a).chunk<K_MAJOR>(32 * warp + lane), 16);
+        trace_async_read(Described(a).chunk<A>(32 * warp + lane), 16);
 #endif
-    begin_wgmma<major>({wgmma_name<N, 32 / sizeof(E)>.text, file, line, this_warpgroup().batch, N, add, a, b,
-                        compute_wgmma<E, major>},
-                       d, a_registers);
+    begin_wgmma<major, A>({wgmma_name<N, 32 / sizeof(E)>.text, file, line, this_warpgroup().batch, N, add, a, b,
+                           compute_wgmma<E, major, A>},
+                          d, a_registers);
 }
-template <typename E, Major B = K_MAJOR, int Count> void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add, CALLER) {
-    wgmma<E, B, Count>(d, nullptr, a, b, add, file, line);
+template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Count>
+void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add, CALLER) {
+    wgmma<E, B, A, Count>(d, nullptr, a, b, add, file, line);
 }
 template <typename E, Major B = K_MAJOR, int Count>
 void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add, CALLER) {
-    wgmma<E, B, Count>(d, a, 0, b, add, file, line);
+    wgmma<E, B, K_MAJOR, Count>(d, a, 0, b, add, file, line);
 }
 
 /* Any array of registers: here they need not be named. */

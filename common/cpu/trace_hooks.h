@@ -34,14 +34,20 @@ typedef struct {
     void (*async_read)(const void *address, size_t bytes);
     void (*async_write)(const void *address, size_t bytes, const void *barrier);
 
+    /* An addition from shared to device memory begins: an atomic access there, and a read here, looked at for races until the
+     * thread's bulk_wait. */
+    void (*bulk_add)(const void *to, const void *shared, size_t bytes);
+
     /* What orders memory, beside __syncthreads and __syncwarp: the current thread arrives at a barrier; a phase of it is over;
      * the thread has waited for one. A batch of wgmma is closed; the thread has waited for all but the youngest `pending`
-     * batches. It has done a proxy_fence. */
+     * batches. The same of its bulk additions. It has done a proxy_fence. */
     void (*release)(const void *barrier);
     void (*phase)(const void *barrier);
     void (*acquire)(const void *barrier);
     void (*batch)(void);
     void (*wait)(int pending);
+    void (*bulk_commit)(void);
+    void (*bulk_wait)(int pending);
     void (*proxy_fence)(void);
 
     /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
@@ -58,6 +64,9 @@ extern const TraceHooks *trace_hooks;
 #define trace_beside_write(address, bytes) TELL_TRACE(access, address, bytes, 1, 0)
 #define trace_async_read(address, bytes) TELL_TRACE(async_read, address, bytes)
 #define trace_async_write(address, bytes, barrier) TELL_TRACE(async_write, address, bytes, barrier)
+#define trace_bulk_add(to, shared, bytes) TELL_TRACE(bulk_add, to, shared, bytes)
+#define trace_bulk_commit() TELL_TRACE(bulk_commit)
+#define trace_bulk_wait(pending) TELL_TRACE(bulk_wait, pending)
 #define trace_release(barrier) TELL_TRACE(release, barrier)
 #define trace_phase(barrier) TELL_TRACE(phase, barrier)
 #define trace_acquire(barrier) TELL_TRACE(acquire, barrier)

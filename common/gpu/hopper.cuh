@@ -30,8 +30,8 @@ template <int RowBytes> struct Swizzle {
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
-/* How wgmma's right operand B, K x N, lies in shared memory. K_MAJOR: [n][k], neighbouring k together; 8-bit types know
- * no other. MN_MAJOR: [k][n]. */
+/* How an operand of wgmma lies in shared memory, A, M x K, or B, K x N. K_MAJOR: [m][k] or [n][k], neighbouring k together;
+ * 8-bit types know no other. MN_MAJOR: [k][m] or [k][n]. */
 enum Major { K_MAJOR, MN_MAJOR };
 
 #ifndef __CUDACC__
@@ -148,6 +148,26 @@ __device__ inline void tma_load(void *shared, const TensorMap &map, int column, 
                  : "memory");
 }
 
+/* The same without a map and a swizzle: `bytes` neighbouring bytes. All three are multiples of 16. */
+__device__ inline void bulk_load(void *shared, const void *from, int bytes, Mbarrier *barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(shared)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+}
+
+/* The other way, adding: starts the addition of `bytes` bytes of floats in shared memory to neighbouring floats in device
+ * memory, each atomic, and returns. All three are multiples of 16. What threads have stored there needs their proxy_fence, as
+ * for wgmma. bulk_wait_read waits until this thread's additions, but those of its `Pending` youngest batches, have read shared
+ * memory, which can then be written again. A batch is what was started before one bulk_commit and after the one before it.
+ * Before a block ends its additions must have been waited for; when a kernel ends they have reached device memory. */
+__device__ inline void bulk_add(float *to, const void *shared, int bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                 ::"l"(to), "r"(shared_address(shared)), "r"(bytes) : "memory");
+}
+__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int Pending> __device__ inline void bulk_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+
 /* ---- what roles of warps need ------------------------------------------------------------------------------------------ */
 
 /* A *proxy* is a road to shared memory: loads and stores of threads take the generic one, TMA and wgmma the
@@ -179,8 +199,8 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
  *
  *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of
- *     fp8. A comes from shared memory, stored [m][k], or from registers: then each warp brings its 16 rows as the A fragment
- *     of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's names here.)
+ *     fp8. A comes from shared memory, stored [m][k] (16-bit types also [k][m]), or from registers: then each warp brings its
+ *     16 rows as the A fragment of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's names here.)
  *
  * A wgmma runs on after the instruction has been issued, and reads and writes registers meanwhile. So:
  *
@@ -252,17 +272,17 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
 #define WGMMA_SHARED(n, count, format, x0, x1, x2, end)                                                                     \
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), x0, x1, x2, end, "l"(a), "l"(b), "r"((int)add),        \
-          "n"((int)B))
+          "n"((int)A), "n"((int)B))
 #define WGMMA_REGISTERS(n, count, format, x0, x1, x2, x3, x4, x5, end)                                                      \
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
 #define WGMMA_SHARED_ANY(format, end)                                                                                       \
-    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35));                                  \
-    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67));                            \
-    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91));                            \
-    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99));                            \
+    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                                  \
+    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                            \
+    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91, 92));                            \
+    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99, 100));                            \
     else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
-        WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131)); }
+        WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131, 132)); }
 #define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
     if constexpr (Count == 32) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
     else if constexpr (Count == 64) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));    \
@@ -270,13 +290,13 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     else if constexpr (Count == 96) WGMMA_REGISTERS(192, 96, format, "%96", "%97", "%98", "%99", "%100", "%101", end(102)); \
     else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
         WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); }
-#define A_AND_B_MAJOR(i) ", 0, %" #i
+#define A_AND_B_MAJOR(i, j) ", %" #i ", %" #j
 #define B_MAJOR(i) ", %" #i
-#define NOTHING(i) ""
+#define NOTHING(...) ""
 
 /* D = A B, or D += A B if `add`. E is the element type of A and B: __half, __nv_bfloat16, E4m3, E5m2. N follows from
- * the size of d. A from shared memory, K-major; a and b are descriptors: */
-template <typename E, Major B = K_MAJOR, int Count>
+ * the size of d. A from shared memory; a and b are descriptors: */
+template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Count>
 __device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_SHARED_ANY("k16.f32.f16.f16", A_AND_B_MAJOR) }
     else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_SHARED_ANY("k16.f32.bf16.bf16", A_AND_B_MAJOR) }
@@ -312,7 +332,8 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
 /* The descriptor of an MN-major B, stored [k][n], of a 16-bit type. It lies in panels: a panel has a row for each k,
- * with RowBytes bytes of n, and the next panel begins panel_bytes further on. In this order both offsets are used:
+ * with RowBytes bytes of n, and the next panel begins panel_bytes further on. (An MN-major A, stored [k][m], is the same; its 64
+ * columns are one panel of 128 bytes.) In this order both offsets are used:
  * leading, from panel to panel; stride, from eight rows to the next eight. The next K = 16 rows are at address + 16
  * RowBytes. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {
@@ -351,8 +372,11 @@ template <typename E, int Rows, int Columns> struct Panels {
         return 32 * step / row_bytes * panel_bytes + 32 * step % row_bytes;
     }
 
-    /* As an MN-major operand, whose rows are k and whose columns are n: one wgmma takes 16 rows. */
-    __device__ uint64_t descriptor_mn() const { return wgmma_descriptor_mn<row_bytes>(byte, panel_bytes); }
+    /* As an MN-major operand, whose rows are k and whose columns, from panel number `panel` on, are m or n: one wgmma takes 16
+     * rows. */
+    __device__ uint64_t descriptor_mn(int panel = 0) const {
+        return wgmma_descriptor_mn<row_bytes>(byte + panel * panel_bytes, panel_bytes);
+    }
     __device__ static constexpr int offset_mn(int step) { return 16 * step * row_bytes; }
 };
 

@@ -204,6 +204,11 @@ static void async_read(const void *address, size_t bytes) {
     record_for(order_wgmma_agent(&r->order), address, bytes, SITE_READ, PLACE, 0);
     watch_async(r, PLACE);
 }
+static void bulk_add(const void *to, const void *shared, size_t bytes) {
+    meet(to, bytes, PLACE);
+    record_atomic(to, bytes, PLACE);
+    record_for(order_adder_agent(&simt_self->recorder->order), shared, bytes, SITE_READ, PLACE, 0);
+}
 static void async_write(const void *address, size_t bytes, const void *barrier) {
     Recorder *r = simt_self->recorder;
     record_for(order_copy_agent(&r->order, barrier), address, bytes, SITE_WRITE, PLACE, 1);
@@ -222,6 +227,8 @@ static void acquire(const void *barrier) {
 }
 static void batch(void) { order_batch(&simt_self->recorder->order); }
 static void wait_for_batches(int pending) { order_wait(&simt_self->recorder->order, pending); }
+static void bulk_commit(void) { order_bulk_commit(&simt_self->recorder->order); }
+static void bulk_wait(int pending) { order_bulk_wait(&simt_self->recorder->order, pending); }
 static void proxy_fence(void) { order_proxy_fence(&simt_self->recorder->order); }
 
 static void wide_atomic(const void *address, int words) {
@@ -300,7 +307,8 @@ static void kernel_fails(void) { trace_print_races(trace_end(), stderr); }
 
 static const TraceHooks HOOKS = {
     launch_begins, launch_ends, kernel_fails, fault, block_begins, barrier, collective, thread_returns, copy_lands, access_by_twin,
-    async_read, async_write, release, phase, acquire, batch, wait_for_batches, proxy_fence, wide_atomic,
+    async_read, async_write, bulk_add, release, phase, acquire, batch, wait_for_batches, bulk_commit, bulk_wait, proxy_fence,
+    wide_atomic,
 };
 
 /* ---- a trace ---- */

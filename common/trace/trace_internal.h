@@ -84,7 +84,7 @@ extern LaunchCount trace_launch;
 typedef struct Recorder {
     WarpLog warps[MAX_WARPS];
     struct TouchCell *shared_cells;
-    uint64_t *wgmma_readers; /* touches, see trace_race.c */
+    uint64_t *async_readers; /* touches, see trace_race.c */
     uint32_t block;          /* its number in the grid */
     Ordering order;
     int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */

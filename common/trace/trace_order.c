@@ -39,12 +39,13 @@ static void use_rows(Ordering *o) {
     o->rows_used = 1;
     o->threads = simt_self->threads;
     o->warps = (o->threads + SIMT_WARP - 1) / SIMT_WARP;
-    o->columns = o->threads + o->warps + MAX_BARRIERS;
+    o->columns = o->threads + 2 * o->warps + MAX_BARRIERS;
     size_t words = (size_t)(o->threads + 1 + 2 * MAX_BARRIERS) * o->columns;
     if (!o->rows)
         o->rows = host_alloc(words, sizeof *o->rows);
     memset(o->rows, 0, words * sizeof *o->rows);
     memset(o->batches, 0, sizeof o->batches);
+    memset(o->bulk_batches, 0, sizeof o->bulk_batches);
     o->barrier_count = 0;
     for (int thread = 0; thread < o->threads; thread++)
         o->fences[thread].count = 0;
@@ -129,6 +130,19 @@ void order_wait(Ordering *o, int pending) {
         order_row(o, thread)[order_wgmma_agent(o)] = o->batch_time[group][(o->batches[group] - 1 - pending) % MAX_BATCHES];
 }
 
+void order_bulk_commit(Ordering *o) {
+    use_rows(o);
+    int warp = current_thread() / SIMT_WARP;
+    o->bulk_time[warp][o->bulk_batches[warp]++ % MAX_BATCHES] = order_tick(o);
+}
+
+void order_bulk_wait(Ordering *o, int pending) {
+    use_rows(o);
+    int thread = current_thread(), warp = thread / SIMT_WARP;
+    if (o->bulk_batches[warp] > (unsigned)pending)
+        order_row(o, thread)[order_adder_agent(o)] = o->bulk_time[warp][(o->bulk_batches[warp] - 1 - pending) % MAX_BATCHES];
+}
+
 void order_proxy_fence(Ordering *o) {
     use_rows(o);
     int thread = current_thread();
@@ -166,9 +180,16 @@ int order_copy_agent(Ordering *o, const void *barrier) {
     return o->threads + o->warps + (int)(b - o->barriers);
 }
 
+int order_adder_agent(Ordering *o) {
+    use_rows(o);
+    return o->threads + o->warps + MAX_BARRIERS + current_thread() / SIMT_WARP;
+}
+
 unsigned order_thread_of(const Ordering *o, int agent) {
     if (agent < simt_self->threads)
         return (unsigned)agent;
+    if (agent >= o->threads + o->warps + MAX_BARRIERS)
+        return (unsigned)(agent - o->threads - o->warps - MAX_BARRIERS) * SIMT_WARP;
     return agent < o->threads + o->warps ? (unsigned)(agent - o->threads) * SIMT_WARP
                                          : o->barriers[agent - o->threads - o->warps].copier;
 }

@@ -7,6 +7,8 @@
  *     threads + w                       the wgmmas of warp w: they read, from their issue to the warp's wgmma_wait
  *     threads + warps + i               the TMA copies that barrier number i counts: they write, from their issue to the end
  *                                       of the barrier's phase
+ *     threads + warps + MAX_BARRIERS + w  the bulk additions of a thread of warp w: they read, from their issue to the thread's
+ *                                       bulk_wait_read
  *
  * Each thread has a row of times, one an agent: what that agent did before this time is ordered before what the thread does
  * now. An arrival at an mbarrier or a named barrier *releases*: the thread's row, and all it did itself, become the barrier's.
@@ -50,6 +52,8 @@ typedef struct {
     int barrier_count;
     uint32_t batch_time[MAX_WARPS / 4][MAX_BATCHES]; /* when a warpgroup closed its latest batches of wgmma */
     unsigned batches[MAX_WARPS / 4];
+    uint32_t bulk_time[MAX_WARPS][MAX_BATCHES]; /* the same of a warp's bulk additions */
+    unsigned bulk_batches[MAX_WARPS];
     struct {
         uint32_t *times;
         int count, capacity;
@@ -68,11 +72,14 @@ void order_phase(Ordering *o, const void *barrier);
 uint32_t order_acquire(Ordering *o, const void *barrier); /* returns that step */
 void order_batch(Ordering *o);
 void order_wait(Ordering *o, int pending);
+void order_bulk_commit(Ordering *o);
+void order_bulk_wait(Ordering *o, int pending);
 void order_proxy_fence(Ordering *o);
 
 /* The agents that work for the current thread. */
 int order_wgmma_agent(Ordering *o);
 int order_copy_agent(Ordering *o, const void *barrier);
+int order_adder_agent(Ordering *o);
 
 /* The thread in whose name an agent works. */
 unsigned order_thread_of(const Ordering *o, int agent);

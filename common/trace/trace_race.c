@@ -16,7 +16,7 @@
  * without being ordered before it. If the two are of different warps, any unordered writer differs from one of them; if all
  * readers were of one warp, two threads of it stand for the rest. Where warpgroups hand each other memory a writer may be
  * ordered after one warpgroup's reads and not after another's: so in shared memory each warpgroup has two readers of its own,
- * and the wgmmas of each warp, which are done in order, have one.
+ * and the wgmmas of each warp, which are done in order, have one, as have its bulk additions.
  */
 #include "trace_internal.h"
 
@@ -29,7 +29,7 @@
 /* A touch is packed into 64 bits: block 19 bits, agent 11, site 12, time 22. Time begins with 1, so no touch is 0. */
 typedef uint64_t Touch;
 enum { TIME_BITS = 22, SITE_BITS = 12, AGENT_BITS = 11, BLOCK_BITS = 19 };
-_Static_assert(1 << SITE_BITS >= MAX_SITES && 1 << AGENT_BITS >= SIMT_MAX_BLOCK + MAX_WARPS + MAX_BARRIERS,
+_Static_assert(1 << SITE_BITS >= MAX_SITES && 1 << AGENT_BITS >= SIMT_MAX_BLOCK + 2 * MAX_WARPS + MAX_BARRIERS,
                "a site and an agent fit a touch");
 
 struct TouchCell {
@@ -127,12 +127,17 @@ static void touch_read(const Access *now, struct TouchCell *readers) {
         readers->read[1] = now->touch;
 }
 
-/* The wgmma readers of a warp, one for each 16 bytes, which wgmma reads together; made when first needed. */
-static Touch *wgmma_readers(Recorder *r, int warp) {
+/* What reads beside the threads, one for each 16 bytes, which it reads together; made when first needed. number: of a warp, its
+ * wgmmas; or that and the number of warps, its bulk additions. */
+static Touch *async_readers(Recorder *r, int number) {
     size_t chunks = simt_job->shared_bytes / 16 + 1;
-    if (!r->wgmma_readers)
-        r->wgmma_readers = zeros(chunks * r->order.warps, sizeof(Touch));
-    return r->wgmma_readers + chunks * (size_t)warp;
+    if (!r->async_readers)
+        r->async_readers = zeros(chunks * 2 * r->order.warps, sizeof(Touch));
+    return r->async_readers + chunks * (size_t)number;
+}
+static int reader_number(const Recorder *r, int agent) {
+    int wgmma = agent - r->order.threads;
+    return wgmma < r->order.warps ? wgmma : wgmma - MAX_BARRIERS;
 }
 
 void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) {
@@ -143,20 +148,20 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
     size_t size = now.in_shared ? simt_job->shared_bytes : trace_tensors[trace_sites[site].tensor].memory.bytes;
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
-    Touch *wgmmas = reads && agent != now.thread ? wgmma_readers(r, now.thread / SIMT_WARP) : NULL;
+    Touch *async = reads && agent != now.thread ? async_readers(r, reader_number(r, agent)) : NULL;
     struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
     for (size_t i = offset; i < end; i++) {
         check_write(&now, cells[i].write, i);
-        if (wgmmas) {
-            wgmmas[i / 16] = now.touch;
+        if (async) {
+            async[i / 16] = now.touch;
         } else if (reads) {
             touch_read(&now, &readers[i]);
         } else {
             for (int group = 0; group < groups; group++)
                 for (int k = 0; k < 2; k++)
                     check(&now, cells[group * size + i].read[k], i);
-            for (int warp = 0; now.in_shared && r->wgmma_readers && warp < r->order.warps; warp++)
-                check(&now, wgmma_readers(r, warp)[i / 16], i);
+            for (int number = 0; now.in_shared && r->async_readers && number < 2 * r->order.warps; number++)
+                check(&now, async_readers(r, number)[i / 16], i);
             cells[i].write = now.touch;
         }
     }
@@ -178,8 +183,8 @@ void race_block_begins(Recorder *r) {
 
 void race_block_ends(Recorder *r) {
     free(r->shared_cells);
-    free(r->wgmma_readers);
-    r->wgmma_readers = NULL;
+    free(r->async_readers);
+    r->async_readers = NULL;
     order_block_ends(&r->order);
 }
 
