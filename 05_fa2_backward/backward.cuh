@@ -1,5 +1,5 @@
-/* backward.cuh - what both two_pass and atomic use: the pre-pass, which makes the two numbers LSE and delta of each query
- * row, and the choice of tiles that fit. Their common kernel, for dK and dV, is in key_half.cuh.
+/* backward.cuh - what both two_pass and atomic use: the two numbers LSE and delta of a tile's rows, which a pre-pass has made
+ * (prepare_rows.cuh), and the choice of tiles that fit. Their common kernel, for dK and dV, is in key_half.cuh.
  *
  * The gradients (Dao et al. 2022, appendix B.2; Dao 2023, algorithm 2). With dP = dO V^T,
  *
@@ -11,71 +11,10 @@
 #ifndef FA_BACKWARD_CUH
 #define FA_BACKWARD_CUH
 
-#include "../common/gpu/eight.cuh"
+#include "../common/gpu/prepare_rows.cuh"
 #include "../common/gpu/warp.cuh"
 #include "../common/host/errors.h"
 #include "backward.h"
-
-/* The two numbers of a query row, each in an array [batch x heads][rows padded to a multiple of ROW_PADDING]. A row that
- * does not exist, or sees no key, has lse = +inf. Then P = 2^(s - inf) = 0, and with P its dS and its gradients, without
- * a branch. */
-struct RowStatistics {
-    float *lse; /* LSE log2(e), so that P = 2^(scale log2(e) S - lse) */
-    float *delta;
-};
-HOST_DEVICE inline int padded_rows(const Problem *p) { return ceil_div(p->seqlen_q, ROW_PADDING) * ROW_PADDING; }
-HOST_DEVICE inline size_t all_padded_rows(const Problem *p) { return (size_t)p->batch * p->heads * padded_rows(p); }
-
-/* The first two workspace buffers of both variants. */
-inline int plan_statistics(const Problem *p, Buffer *workspace) {
-    workspace[0] = Buffer{"LSE in base 2", all_padded_rows(p) * sizeof(float), nullptr, 0};
-    workspace[1] = Buffer{"delta", all_padded_rows(p) * sizeof(float), nullptr, 0};
-    return 2;
-}
-inline RowStatistics statistics_in(const Buffer *workspace) {
-    return RowStatistics{(float *)workspace[0].pointer, (float *)workspace[1].pointer};
-}
-
-constexpr int PREPARE_THREADS = 256;
-
-/* Fills in the statistics of all padded rows, and zeros as many rows of D floats at dq_accumulator (unless NULL).
- * D/8 neighbouring threads take a row, 8 elements each: 16-byte loads, and a few shuffled additions. */
-template <typename T, int D>
-__global__ void __launch_bounds__(PREPARE_THREADS)
-    prepare_rows(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {
-    constexpr int lanes = D / 8;
-    const size_t thread = (size_t)blockIdx.x * PREPARE_THREADS + threadIdx.x, padded_row = thread / lanes;
-    if (padded_row >= all_padded_rows(&p)) /* whole warps: it is a multiple of 128 */
-        return;
-    const size_t matrix = padded_row / padded_rows(&p); /* which (batch, head) */
-    const int row = padded_row % padded_rows(&p), chunk = thread % lanes;
-    const size_t flat_row = matrix * p.seqlen_q + row;
-    const bool exists = row < p.seqlen_q;
-
-    float o[8], d_o[8], delta = 0, lse = -INFINITY;
-    if (exists)
-        lse = t.lse[flat_row];
-    load_8(o, (const T *)t.o + flat_row * D + 8 * chunk, exists);
-    load_8(d_o, (const T *)t.d_o + flat_row * D + 8 * chunk, exists);
-    for (int i = 0; i < 8; i++)
-        delta += o[i] * d_o[i];
-    for (int offset = lanes / 2; offset > 0; offset /= 2)
-        delta += __shfl_xor_sync(WHOLE_WARP, delta, offset);
-    if (chunk == 0) {
-        statistics.lse[padded_row] = lse == -INFINITY ? INFINITY : lse * LOG2_E;
-        statistics.delta[padded_row] = delta;
-    }
-    if (dq_accumulator) {
-        store_4(dq_accumulator + 8 * thread, float4{});
-        store_4(dq_accumulator + 8 * thread + 4, float4{});
-    }
-}
-
-template <typename T, int D>
-static void launch_prepare_rows(const Problem &p, const Tensors &t, const Buffer *workspace, float *dq_accumulator) {
-    LAUNCH((prepare_rows<T, D>), blocks_for(all_padded_rows(&p) * (D / 8), PREPARE_THREADS), PREPARE_THREADS, 0, p, t,
-           statistics_in(workspace), dq_accumulator);
-}
 
 /* The statistics of a tile's rows in shared memory. */
 template <int Rows> struct StatisticsTile { alignas(16) float lse[Rows], delta[Rows]; };

@@ -15,8 +15,6 @@ typedef struct {
 TileShape two_pass_key_tile(const Problem *p), two_pass_query_tile(const Problem *p); /* of its two kernels: two_pass.cu */
 TileShape fma_tile(const Problem *p), atomic_tile(const Problem *p);                  /* fma.cu, atomic.cu */
 
-enum { ROW_PADDING = 128 }; /* LSE, delta and the accumulator of dQ have a multiple of so many rows a head */
-
 #ifdef __cplusplus
 }
 #endif

@@ -1,45 +1,7 @@
 /* traffic.c - the bytes that 05_fa2_backward moves. Where keys are the outer loop, K, V, dK and dV move once, Q and dO once for
- * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile.
- * 00_naive's kernels keep nothing: every product reads both its factors anew. */
+ * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile. */
 #include "../common/traffic.h"
 #include "backward.h"
-
-int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    double e = (double)dtype_bytes(p->dtype), D = p->head_dim, scores = (double)score_elements(p);
-    double visible = visible_pairs(p, key_lengths), gradient_bytes = (double)key_elements(p) * e;
-    int i = 0;
-    for (const char *const *factor = (const char *[]){"Q", "K", "dO", "V", NULL}; *factor; factor++)
-        traffic[i++] = (Traffic){"naive_probabilities", *factor, visible * D * e, 0};
-    traffic[i++] = (Traffic){"naive_probabilities", "LSE", visible * 4, 0};
-    traffic[i++] = (Traffic){"naive_probabilities", "P", 0, scores * e};
-    traffic[i++] = (Traffic){"naive_probabilities", "dP", 0, scores * 4};
-    traffic[i++] = (Traffic){"naive_score_gradient", "O", query_bytes(p), 0};
-    traffic[i++] = (Traffic){"naive_score_gradient", "dO", query_bytes(p), 0};
-    traffic[i++] = (Traffic){"naive_score_gradient", "P", scores * e, 0};
-    traffic[i++] = (Traffic){"naive_score_gradient", "dP", scores * 4, 0};
-    traffic[i++] = (Traffic){"naive_score_gradient", "dS", 0, scores * e};
-    traffic[i++] = (Traffic){"naive_dq", "dS", visible * D * e, 0};
-    traffic[i++] = (Traffic){"naive_dq", "K", visible * D * e, 0};
-    traffic[i++] = (Traffic){"naive_dq", "dQ", 0, query_bytes(p)};
-    for (const char *const *factor = (const char *[]){"dS", "Q", "P", "dO", NULL}; *factor; factor++)
-        traffic[i++] = (Traffic){"naive_dk_dv", *factor, scores * D * e, 0};
-    traffic[i++] = (Traffic){"naive_dk_dv", "dK", 0, gradient_bytes};
-    traffic[i++] = (Traffic){"naive_dk_dv", "dV", 0, gradient_bytes};
-    return i;
-}
-
-static double padded_rows(const Problem *p) { return round_up(p->seqlen_q, ROW_PADDING) * p->batch * p->heads; }
-
-/* The pre-pass: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8 threads. */
-static int prepare(const Problem *p, Traffic *traffic) {
-    int i = 0;
-    traffic[i++] = (Traffic){"prepare_rows", "O", query_bytes(p), 0};
-    traffic[i++] = (Traffic){"prepare_rows", "dO", query_bytes(p), 0};
-    traffic[i++] = (Traffic){"prepare_rows", "LSE", row_bytes(p) * p->head_dim / 8, 0};
-    traffic[i++] = (Traffic){"prepare_rows", "LSE in base 2", 0, 4 * padded_rows(p)};
-    traffic[i++] = (Traffic){"prepare_rows", "delta", 0, 4 * padded_rows(p)};
-    return i;
-}
 
 /* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *rows becomes the
  * number of rows of all tiles walked over, and *tile_rows the same, rows that do not exist included. */
@@ -74,7 +36,7 @@ static int keys_outer(const Problem *p, const int *key_lengths, const char *kern
 int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     TileShape tile = two_pass_query_tile(p);
     double rows, tile_rows;
-    int i = prepare(p, traffic);
+    int i = prepare_rows_traffic(p, traffic);
     i += keys_outer(p, key_lengths, "key_gradients", two_pass_key_tile(p), &rows, &tile_rows, traffic + i);
     traffic[i++] = (Traffic){"key_gradients", "LSE in base 2", tile_rows * 4, 0};
     traffic[i++] = (Traffic){"key_gradients", "delta", tile_rows * 4, 0};
@@ -92,8 +54,8 @@ int backward_two_pass_traffic(const Problem *p, const int *key_lengths, Traffic 
 }
 
 int backward_atomic_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    double rows, tile_rows, accumulator = padded_rows(p) * p->head_dim * 4;
-    int i = prepare(p, traffic);
+    double rows, tile_rows, accumulator = padded_row_count(p) * p->head_dim * 4;
+    int i = prepare_rows_traffic(p, traffic);
     traffic[i++] = (Traffic){"prepare_rows", "dQ accumulator", 0, accumulator}; /* zeros */
     i += keys_outer(p, key_lengths, "backward_atomic", atomic_tile(p), &rows, &tile_rows, traffic + i);
     traffic[i++] = (Traffic){"backward_atomic", "LSE in base 2", tile_rows * 4, 0};

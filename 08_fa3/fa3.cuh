@@ -1,5 +1,5 @@
-/* fa3.cuh - what the three kernels of 08_fa3 share: the order of the query tiles, the softmax of a tile of S in
- * registers, and P as an operand. This is 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
+/* fa3.cuh - what the three kernels of 08_fa3 share: the order of the query tiles, and the softmax of a tile of S in
+ * registers. This is 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
@@ -24,17 +24,6 @@ inline TileOrder tile_order(const Problem &p, int Br) {
     const size_t fit = device_properties()->l2_bytes / 4 / head_bytes + 1;
     const int heads = p.batch * p.heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
     return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_q, Br)};
-}
-
-/* TMA writes zeros behind the tensor's last key, but not behind the last key that this batch entry has. The rows
- * between may hold NaN, and P V would have 0 * NaN = NaN. So these rows of V's tile, from `first` on, are set to zero
- * here. To be called by `threads` threads, numbered `thread` = 0, 1, ...; they must meet at a barrier before wgmma
- * reads V. K needs no zeros, because the mask replaces the scores of these keys. */
-template <typename V> __device__ inline void zero_rows(V &v, int first, int rows, int thread, int threads) {
-    const int chunks = V::bytes / 16 / rows;
-    for (int i = first * chunks + thread; i < rows * chunks; i += threads)
-        store_16(v.chunk(i / chunks, i % chunks), uint4{0, 0, 0, 0});
-    proxy_fence();
 }
 
 /* S becomes P = 2^(scale_log2 S - m), in place. Updates m, which is kept times scale_log2, and this lane's part of l.
@@ -65,16 +54,6 @@ __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2]
         l[r] += tile_l;
     }
     return __any_sync(WHOLE_WARP, moved);
-}
-
-/* P, rounded, as the A operand of P V. A step is 16 keys, two pieces of the accumulator; each lane already has what it
- * must bring. */
-template <typename T, int N> __device__ inline void to_operand(uint32_t (&a)[N / 2][4], const float (&p)[1][N][4]) {
-    UNROLL for (int step = 0; step < N / 2; step++)
-        UNROLL for (int j = 0; j < 4; j++) { /* j % 2 is 8 rows down, j / 2 is 8 keys right */
-            const float *pair = &p[0][2 * step + j / 2][2 * (j % 2)];
-            a[step][j] = pack_pair<T>(pair[0], pair[1]);
-        }
 }
 
 #endif

@@ -90,4 +90,20 @@ static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, c
     return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
+/* LSE, delta and the accumulator of dQ have a multiple of so many rows a head. */
+enum { ROW_PADDING = 128 };
+static inline double padded_row_count(const Problem *p) { return round_up(p->seqlen_q, ROW_PADDING) * p->batch * p->heads; }
+
+/* The pre-pass of the fast backward kernels: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8 threads. */
+static inline int prepare_rows_traffic(const Problem *p, Traffic *traffic) {
+    const Traffic all[] = {
+        {"prepare_rows", "O", query_bytes(p), 0},
+        {"prepare_rows", "dO", query_bytes(p), 0},
+        {"prepare_rows", "LSE", row_bytes(p) * p->head_dim / 8, 0},
+        {"prepare_rows", "LSE in base 2", 0, 4 * padded_row_count(p)},
+        {"prepare_rows", "delta", 0, 4 * padded_row_count(p)},
+    };
+    return list_traffic(traffic, all, sizeof all / sizeof *all);
+}
+
 #endif
