@@ -1,0 +1,45 @@
+/* 09_fa3_backward - the gradients at Hopper's speed: FlashAttention-3's backward pass. */
+#include "../common/stage.h"
+
+extern Launcher fa3_overlapped, naive_backward, fa3_backward_wgmma, fa3_backward_overlapped;
+extern Planner fa3_overlapped_plan, naive_backward_plan, fa3_backward_wgmma_plan, fa3_backward_overlapped_plan;
+extern Predictor fa3_overlapped_traffic, naive_backward_traffic, fa3_backward_wgmma_traffic, fa3_backward_overlapped_traffic;
+
+static const Variant forward = {
+    .name = "08_fa3/overlapped",
+    .idea = "the forward pass: O and LSE",
+    .launch = fa3_overlapped,
+    .plan = fa3_overlapped_plan,
+    .predict = fa3_overlapped_traffic,
+    .dtypes = FP16 | BF16,
+    .head_dims = {64, 128},
+    .uses = TENSOR_CORES | WGMMA,
+};
+
+static const Variant reference = {
+    .name = "00_naive",
+    .idea = "the definition: one thread an output, P and dS in device memory",
+    .launch = naive_backward,
+    .plan = naive_backward_plan,
+    .predict = naive_backward_traffic,
+    .dtypes = FP16 | BF16 | FP32,
+};
+
+const Stage stage = {
+    .name = "09_fa3_backward",
+    .idea = "asynchrony in the backward: five products by wgmma, dQ added by bulk copies",
+    .kind = BACKWARD,
+    .forward = &forward,
+    .reference = &reference,
+    .defaults = {{0}, {.batch = 1, .heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* several key tiles: dQ depends on their order */
+    .variants = {
+        {.name = "wgmma", .idea = "05's atomic with TMA and wgmma, nothing overlapped", .launch = fa3_backward_wgmma,
+         .plan = fa3_backward_wgmma_plan, .predict = fa3_backward_wgmma_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
+        {.name = "overlapped", .idea = "a producer and two consumers; products run beside P, dS and the addition of dQ; tuned",
+         .launch = fa3_backward_overlapped, .plan = fa3_backward_overlapped_plan, .predict = fa3_backward_overlapped_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
+    },
+};
+
+int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }

@@ -1,0 +1,170 @@
+/* 09_fa3_backward/wgmma - the five products of the backward pass on Hopper's own instructions. Every product is waited for as soon
+ * as it is started.
+ *
+ * The idea. 05_fa2_backward/atomic spends most of its time on loading operands from shared memory into registers, for mma.sync.
+ * wgmma reads them from shared memory itself. Of the five products three have an operand that lies transposed in shared memory, and
+ * none needs a copy: wgmma takes either order of 16-bit operands.
+ *
+ *     product                      left operand                   right operand, as it lies       wgmma's names
+ *     S^T  = K Q^T                 K, shared                      Q  [query][d]                   both K-major
+ *     dP^T = V dO^T                V, shared                      dO [query][d]                   both K-major
+ *     dV  += P^T dO                P^T, registers                 dO [query][d]                   B MN-major
+ *     dK  += dS^T Q                dS^T, registers                Q  [query][d]                   B MN-major
+ *     dQ   = dS K                  dS, shared, as dS^T lies       K  [key][d]                     both MN-major
+ *
+ * P^T and dS^T are in the registers that they must be in, since S and dP are computed transposed. Only dQ, a sum over keys, needs
+ * the dS of all four warps, so dS^T goes through shared memory, once.
+ *
+ * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys of one K/V head. It walks over the queries that see them, Br = 64
+ * at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in 05_fa2_backward/atomic.
+ *
+ *              queries ->                             shared memory, D = 128            registers a thread, D = 128
+ *            +--------+--------+--------+             K, V    Bc x D    32 KB           dK, dV   D / 2 each   128
+ *     warp 0 | 16 x Br|        |        |             Q, dO   Br x D    32 KB           S, dP    Br / 2 each   64
+ *     warp 1 | 16 x Br|        |        | keys        dS      Bc x Br    8 KB           dQ       D / 2         64
+ *     warp 2 | 16 x Br|        |        |   |                           72 KB           P, dS as operands      32
+ *     warp 3 | 16 x Br|        |        |   v
+ *            +--------+--------+--------+             two blocks a multiprocessor
+ *
+ * Nothing overlaps within a block. The blocks of a multiprocessor do: while one computes P, another can multiply.
+ *
+ * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 clocks of the tensor cores at D = 128; Br Bc exponentials, 256 clocks
+ * of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.
+ *
+ *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant wgmma --head-dim 128
+ */
+#include "fa3_backward.cuh"
+
+constexpr int THREADS = 128, Br = 64, Bc = 64;
+
+template <typename T, int D> struct WgmmaShared {
+    Panels<T, Bc, D> k, v;
+    Panels<T, Br, D> q, d_o;
+    Panels<T, Bc, Br> ds; /* dS^T: [key][query] */
+    Statistics<Br> statistics;
+    Mbarrier kv_full, q_full, d_o_full; /* with Q comes LSE, with dO delta */
+};
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 2)
+    wgmma_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, float *dq_accumulator,
+                   const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap d_o_map,
+                   const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = WgmmaShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
+    const KeyTile here = key_tile(p, t.key_lengths, order.together, blockIdx.x, Br, Bc);
+    const int first_matrix = here.kv_matrix * (p.heads / p.kv_heads); /* in Q: the first head of the group */
+
+    /* A step is one query tile of one head. The heads of a group follow each other: dK and dV are summed over all of them. */
+    auto load_q = [&](int step) {
+        const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
+        mbarrier_arrive_expect(&shared.q_full, shared.q.bytes + sizeof shared.statistics.lse);
+        shared.q.load(q_map, row, 0, matrix, &shared.q_full);
+        bulk_load(shared.statistics.lse, statistics.lse + (size_t)matrix * padded_rows(&p) + row, sizeof shared.statistics.lse,
+                  &shared.q_full);
+    };
+    auto load_d_o = [&](int step) {
+        const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
+        mbarrier_arrive_expect(&shared.d_o_full, shared.d_o.bytes + sizeof shared.statistics.delta);
+        shared.d_o.load(d_o_map, row, 0, matrix, &shared.d_o_full);
+        bulk_load(shared.statistics.delta, statistics.delta + (size_t)matrix * padded_rows(&p) + row,
+                  sizeof shared.statistics.delta, &shared.d_o_full);
+    };
+    if (warp == 0 && elect_one()) {
+        mbarrier_init(&shared.kv_full, 1);
+        mbarrier_init(&shared.q_full, 1);
+        mbarrier_init(&shared.d_o_full, 1);
+        mbarrier_init_fence();
+        if (here.steps > 0) {
+            mbarrier_arrive_expect(&shared.kv_full, shared.k.bytes + shared.v.bytes);
+            shared.k.load(k_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+            shared.v.load(v_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+            load_q(0);
+            load_d_o(0);
+        }
+    }
+    __syncthreads(); /* no thread waits before the mbarriers are initialised */
+
+    if (here.steps > 0)
+        mbarrier_wait(&shared.kv_full, 0);
+    if (here.steps > 0 && here.keys < here.first_key + Bc) {
+        zero_rows(shared.k, here.keys - here.first_key, Bc, threadIdx.x, THREADS);
+        zero_rows(shared.v, here.keys - here.first_key, Bc, threadIdx.x, THREADS);
+        __syncthreads();
+    }
+
+    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+    float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+    for (int step = 0; step < here.steps; step++) {
+        const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
+        const bool next = step + 1 < here.steps;
+
+        /* S^T = K Q^T; P */
+        mbarrier_wait(&shared.q_full, step % 2); /* each step is one phase of both barriers */
+        float s[1][Br / 8][4];
+        start_abt(s, shared.k, 0, shared.q);
+        wgmma_wait<0>(s);
+        if (here.first_key + Bc > visible_keys(&p, here.keys, row))
+            mask_transposed(s, p, here.keys, here.first_key + 16 * warp, row);
+        probabilities(s, shared.statistics.lse, scale_log2);
+        uint32_t p_a[Br / 16][4], ds_a[Br / 16][4];
+        to_operand<T>(p_a, s);
+
+        /* dP^T = V dO^T; dS */
+        mbarrier_wait(&shared.d_o_full, step % 2);
+        float dp[1][Br / 8][4];
+        start_abt(dp, shared.v, 0, shared.d_o);
+        wgmma_wait<0>(dp);
+        score_gradients<T>(dp, p_a, shared.statistics.delta);
+
+        /* dV += P^T dO */
+        start_ab(dv, p_a, shared.d_o);
+        wgmma_wait<0>(dv);
+
+        to_operand<T>(ds_a, dp);
+        store_operand(shared.ds, ds_a, 16 * warp);
+        proxy_fence();
+        __syncthreads(); /* the dS of all four warps is there, and all are done with dO */
+        if (warp == 0 && next && elect_one())
+            load_d_o(step + 1);
+
+        /* dK += dS^T Q */
+        start_ab(dk, ds_a, shared.q);
+        wgmma_wait<0>(dk);
+
+        /* dQ = dS K */
+        float dq[1][D / 8][4];
+        start_atb(dq, shared.ds, 0, shared.k);
+        wgmma_wait<0>(dq);
+        __syncthreads(); /* all four warps are done with Q and dS */
+        if (warp == 0 && next && elect_one())
+            load_q(step + 1);
+        const size_t padded_row = (size_t)matrix * padded_rows(&p) + row;
+        UNROLL for (int n = 0; n < D / 8; n++)
+            atomic_add_4(dq_accumulator + dq_place(padded_row, D, n),
+                         make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
+    }
+
+    const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
+    store_rows<D>((T *)t.dk + first, here.first_key + 16 * warp, p.seqlen_k, dk, p.scale);
+    store_rows<D>((T *)t.dv + first, here.first_key + 16 * warp, p.seqlen_k, dv, 1);
+#endif
+}
+
+PLANNER(fa3_backward_wgmma_plan) { return plan_backward(p, workspace); }
+
+LAUNCHER(fa3_backward_wgmma) {
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
+        const TensorMap d_o_map = tensor_map<T, 128>(t->d_o, D, p->seqlen_q, p->batch * p->heads, Br);
+        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const KeyTileOrder order = key_tile_order(*p, Bc);
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
+            LAUNCH((wgmma_backward<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, statistics,
+                   dq_accumulator, q_map, d_o_map, k_map, v_map);
+        });
+    }));
+}
