@@ -23,7 +23,8 @@ write_script("$scratch/bin/git", $ENV{TEST_ALL} ? '' : "ln -s '$root/build' \"\$
 $ENV{PATH} = "$scratch/bin:$ENV{PATH}";
 chdir $scratch or die "$scratch: $!";
 
-my @shorter = (['--batch 1 --seqlen 2048', '--seqlen 32'], ['LENGTHS=512,1024,2048', 'LENGTHS=16,32']);
+my @shorter = (['--batch 1 --seqlen 2048"', '--seqlen 32 --iters 1" DECODE_OPTIONS="--seqlen-k 64 --iters 1"'],
+    ['make trace', 'make trace TRACE_OPTIONS="--heads 1 --seqlen 16"'], ['LENGTHS=512,1024,2048', 'LENGTHS=16 MASKS=full']);
 my @says = (undef, qr/^04_fa2\/04_fa2 is built for the CPU device/m, qr/^PASS  \d+ variants agree with 00_naive\n\z/m,
     qr/^07_flash_decoding\/split_k +\d.*0\n/m, qr/sweep\.csv: \d+ rows\n/);
 for my $i (0 .. $#cells) {
@@ -51,7 +52,7 @@ for my $i (0 .. $#cells) {
         ok(!@long, 'in lines of at most 120 places') or diag(@long);
     }
 }
-is(scalar(grep { $_->[2] } @shorter), 2, 'the lengths are those that this test shortens');
+is(scalar(grep { $_->[2] } @shorter), 3, 'the lengths are those that this test shortens');
 chdir '/';
 done_testing;
 

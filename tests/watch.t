@@ -20,9 +20,9 @@ my $scratch = tempdir(CLEANUP => 1);
 my ($chromium) = grep { -x } map { my $name = $_; map { "$_/$name" } split /:/, $ENV{PATH} } qw(chromium chromium-browser google-chrome);
 my %options = (
     '00_naive' => ['--heads 1 --seqlen 128', '--heads 2 --seqlen 40 --seqlen-k 100 --causal'],
-    '03_fa1' => ['--heads 1 --seqlen 512 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 333 --causal --batch 2'],
-    '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 300 --seqlen-k 400 --batch 2 --lengths 400,77'],
-    '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 256', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
+    '03_fa1' => ['--heads 1 --seqlen 512 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 130 --seqlen-k 213 --causal --batch 2'],
+    '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 200 --seqlen-k 300 --batch 2 --lengths 300,77'],
+    '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 128', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
     '06_fp8' => ['--heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
     '08_fa3' => ['--heads 1 --seqlen 256'],
@@ -46,13 +46,17 @@ for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
         is_deeply([uncovered($data)], [], '... each query meets each key that it sees');
         is_deeply([beyond($data)], [], '... no row beyond a tensor');
         is_deeply([collisions($data)], [], '... one step at a time on a multiprocessor, one launch after the other');
-        my $page = "$file.html";
-        is(system("sh common/classroom/watch.sh $page '$shape' $build/$stage/$stage >/dev/null") >> 8, 0, '... a page of it');
+        my ($page, $program) = ("$file.html", "$build/$stage/$stage");
+        if ($planted) { # not the first page: a program that says once more what the stage's has just said
+            write_file($program = "$scratch/$stage", "#!/bin/sh\ncp $file.json \$2\n");
+            chmod 0755, $program;
+        }
+        is(system("sh common/classroom/watch.sh $page '$shape' $program >/dev/null") >> 8, 0, '... a page of it');
         cmp_ok(-s $page, '<', 5e6, '... of less than 5 MB');
         unlike(read_file($page) =~ s/<script type="application\/json".*?<\/script>//sr, qr/https?:/, '... that needs no network');
         my %ideas = ('00_naive' => 'the definition: one thread an output, S and P in device memory', `$build/$stage/$stage --help` =~ /^  ([a-z]\w*) +(\S.*)$/mg); # --help says another thing of naive
         my @ideas = map { "$_->{name}: " . $ideas{$_->{name} =~ s{.*/}{}r} } @{$data->{variants}};
-        looks_right($page, $traced, \@ideas, without_place($data), '... in Chromium', $number == 1);
+        looks_right($page, $traced, \@ideas, without_place($data), '... in Chromium', $number);
         $planted //= [$data, $traced, $page];
     }
 }
@@ -73,7 +77,7 @@ is_deeply(by_steps($long), traced(@rows)->{variants}, '... and nothing is lost')
 
 for my $stage ('03_fa1', '04_fa2', '08_fa3') {
     my ($forward, $shuffled) = map {
-        system("CPU_DEVICE_ORDER=$_ $build/$stage/$stage --watch $file --json --heads 1 --seqlen 256 >/dev/null");
+        system("CPU_DEVICE_ORDER=$_ $build/$stage/$stage --watch $file --json --heads 1 --seqlen 128 --seqlen-k 256 >/dev/null");
         steps_of(decode_json(read_file($file)));
     } 'forward', 'shuffle';
     is_deeply($shuffled, $forward, "$stage: the same steps in any order of threads");
@@ -82,16 +86,16 @@ for my $stage ('03_fa1', '04_fa2', '08_fa3') {
 # ---- the same page on any computer: overlapped gives its blocks work as they come, here 44 query tiles to 40 blocks ----
 
 my @pages = map {
-    my $rows = `CPU_DEVICE_THREADS=$_ $build/08_fa3/08_fa3 --watch $file --json --variant overlapped --heads 44 --seqlen 64 --seqlen-k 256 --roofline t4`;
+    my $rows = `CPU_DEVICE_THREADS=$_ $build/08_fa3/08_fa3 --watch $file --json --variant overlapped --heads 44 --seqlen 64 --seqlen-k 128 --roofline t4`;
     $rows . read_file($file);
-} 1, 2, 8;
-ok($pages[0] =~ /"steps":\[\n/ && $pages[0] eq $pages[1] && $pages[0] eq $pages[2], 'overlapped: rows and page are equal on 1, 2 and 8 cores');
+} 1, 8;
+ok($pages[0] =~ /"steps":\[\n/ && $pages[0] eq $pages[1], 'overlapped: rows and page are equal on 1 and 8 cores');
 my @drawn = grep { /^4[0-3] / } uniq map { my $step = $_; map { int($_ / 64) . " by block $step->[0]" } (@{$step->[7]})[2] } grep { @{$_->[7]} }
     map { @{$_->{steps}} } @{decode_json(read_file($file))->{variants}[0]{launches}};
 is(join(', ', sort @drawn), '40 by block 0, 41 by block 1, 42 by block 2, 43 by block 3', '... where blocks that are free at the same time draw in turn');
 
 my ($wgmma, $overlapped) = map {
-    system("$build/08_fa3/08_fa3 --watch $file --json --heads 8 --seqlen 1024 --head-dim 128 --variant $_ >/dev/null");
+    system("$build/08_fa3/08_fa3 --watch $file --json --heads 5 --seqlen 512 --head-dim 128 --roofline t4 --variant $_ >/dev/null");
     last_clock(decode_json(read_file($file))->{variants}[0]);
 } 'wgmma', 'overlapped';
 cmp_ok($overlapped, '<=', $wgmma, 'overlapped is not slower than wgmma by the clock');
@@ -406,9 +410,9 @@ sub wanted_source {
 }
 
 sub looks_right {
-    my ($page, $traced, $ideas, $nowhere, $name, $picture) = @_;
+    my ($page, $traced, $ideas, $nowhere, $name, $number) = @_;
 SKIP: {
-        skip 'no Chromium', 9 + $picture if !$chromium;
+        skip 'no Chromium', 9 if !$chromium;
         my ($seen, $errors) = opened($page);
         is($errors, '', "$name: nothing on the console");
         cmp_ok($seen->{steps}, '>', 2, "$name: " . $seen->{steps} . ' steps');
@@ -416,14 +420,14 @@ SKIP: {
         is_deeply($seen->{ideas}, $ideas, "$name: each panel with the line that --help prints of its variant");
         is($seen->{before}, 0, "$name: nothing is counted before the first step is over");
         is(join("\n", grep { !/^(block \d+: (?=\S)|done: )/ } map { keys %$_ } values %{$seen->{words}}), '', "$name: a word for every step");
-        if ((my $words = $seen->{words}{"04_fa2/split_q"}) && !$picture) { # the second shape: the first one's block 0 has one key tile
+        if ((my $words = $seen->{words}{"04_fa2/split_q"}) && $number == 2) { # the second shape: the first one's block 0 has one key tile
             is_deeply([uniq(sort map { s/^block \d+: |key lengths, //gr =~ s/\x{1d40}/^T/r } keys %$words)], ['Q K^T; reads V', 'done: no block holds shared memory', 'exponentials, P V; reads K',
                 'exponentials, P V; writes LSE, O', 'reads Q, K'], "$name: what split_q's steps are");
         }
         is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
         is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], "$name: the totals of the lines");
-        return if !$picture;
+        return if $page !~ /04_fa2\.0/;
         unlink "$scratch/picture.png";
         system("timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1280,720 --screenshot=$scratch/picture.png"
             . " file://$page >/dev/null 2>&1");
