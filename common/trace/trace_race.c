@@ -94,8 +94,11 @@ static int is_ordered(const Access *now, Touch earlier) {
     return agent == now->thread || order_knows(&r->order, now->thread, agent, time_of(earlier));
 }
 
+static unsigned reports; /* so far */
+
 static void report(const Access *now, Touch earlier, size_t offset, int unpublished) {
     const Recorder *r = now->recorder;
+    reports++;
     int agent = agent_of(earlier);
     unsigned thread = block_of(earlier) == r->block ? order_thread_of(&r->order, agent) : (unsigned)agent;
     result_add_race((Toucher){site_of(earlier), block_of(earlier), thread},
@@ -149,8 +152,15 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
     Touch *async = reads && agent != now.thread ? async_readers(r, reader_number(r, agent)) : NULL;
-    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
+    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0), before;
+    const int alone = groups == 1 && !r->async_readers; /* a byte's cell is all there is of it */
+    unsigned reported = reports + 1;
     for (size_t i = offset; i < end; i++) {
+        if (alone && reported == reports && memcmp(&cells[i], &before, sizeof before) == 0) {
+            cells[i] = cells[i - 1]; /* touched as the byte before was, and no race either */
+            continue;
+        }
+        before = cells[i], reported = reports;
         check_write(&now, cells[i].write, i);
         if (async) {
             async[i / 16] = now.touch;
