@@ -111,6 +111,9 @@ static void test_sectors() {
     CHECK_READ(backwards, float, float, 0, 128, 4, 4);
     CHECK_READ(half_a_warp, float, float, 0, 64, 2, 2);
     CHECK_READ(asynchronous, __half, float, SHARED, 496, 16, 16);
+    const TraceRow *copied = trace_find(TRACED(asynchronous, 1, 32, SHARED, (const __half *)in, (float *)out), "asynchronous",
+                                        SHARED_MEMORY_NAME);
+    ok(copied->requests[TRACE_WRITE] == 1 && copied->bytes[TRACE_WRITE] == 512, "a copy of zeros is a part of the same request");
     const TraceRow *turns = trace_find(TRACED(two_turns, 1, 32, 0, (const float *)in, (float *)out), "two_turns", "in");
     ok(turns->requests[TRACE_READ] == 2 && turns->cost[TRACE_READ] == 17 && !turns->approximate,
        "two_turns: 16 sectors, then 1");
