@@ -355,24 +355,16 @@ static int pieces_of(const char *name, int who, const Problem *p, Piece *pieces)
 
 /* The errors of O against fp64, over the whole tensor: these problems are so small that every row is a sample. */
 static void fp64_errors(const Problem *p, const int *lengths, const void *o, double *rms, double *worst) {
-    size_t queries = query_elements(p), keys = key_elements(p);
-    double *values[3], *want = host_alloc(queries, sizeof *want), *lse = host_alloc(row_count(p), sizeof *lse), sum = 0;
-    for (int i = 0; i < 3; i++) {
-        values[i] = host_alloc(i ? keys : queries, sizeof(double));
-        for (size_t e = 0; e < (i ? keys : queries); e++)
-            values[i][e] = dtype_to_double(p->dtype, inputs[i], e);
-    }
-    oracle_forward(p, lengths, values[0], values[1], values[2], want, lse);
+    Samples exact = samples_compute(p, lengths, &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, row_count(p));
+    double sum = 0;
     *worst = 0;
-    for (size_t e = 0; e < queries; e++) {
-        double error = fabs(dtype_to_double(p->dtype, o, e) - want[e]);
-        sum += error * error / (double)queries;
+    for (size_t e = 0; e < query_elements(p); e++) {
+        double error = fabs(dtype_to_double(p->dtype, o, e) - exact.o[e]);
+        sum += error * error / (double)query_elements(p);
         *worst = fmax(*worst, error);
     }
     *rms = sqrt(sum);
-    for (int i = 0; i < 3; i++)
-        free(values[i]);
-    free(want), free(lse);
+    free_samples(&exact);
 }
 
 /* Whether two results differ somewhere by just that much, and nowhere by more than a hundred times as much. */

@@ -1,4 +1,5 @@
-/* gradient.c - tests of common/judge/gradient.h: its bounds by hand, its samples against the oracle, and what comparing must refuse.
+/* gradient.c - tests of common/judge/gradient.h: its bounds by hand, its samples, and what comparing must refuse. Whether its
+ * gradients in fp64 are right is tests/oracle.c's matter.
  */
 #include "../common/judge/gradient.h"
 #include "../common/judge/oracle.h"
@@ -16,11 +17,9 @@ typedef struct {
     const int *lengths;
     HostTensors inputs;
     float *o, *lse;
-    double *want[GRADIENT_COUNT];
+    Gradients exact; /* everywhere */
     float *got[GRADIENT_COUNT];
 } Example;
-
-static double *doubles(const void *values, size_t count) { return to_doubles(DTYPE_FP32, values, 0, count); }
 
 static float *normal(size_t count, uint32_t stream, double mean) {
     float *values = host_alloc(count, sizeof *values);
@@ -28,25 +27,21 @@ static float *normal(size_t count, uint32_t stream, double mean) {
     return values;
 }
 
-static Example make_example(Problem p, const int *lengths, double mean_of_k) {
-    Example e = {.p = p, .lengths = lengths};
-    size_t queries = query_elements(&p), keys = key_elements(&p), rows = row_count(&p);
+static Example make_example(const Problem *p, const int *lengths, double mean_of_k) {
+    Example e = {.p = *p, .lengths = lengths};
+    size_t queries = query_elements(p), keys = key_elements(p), rows = row_count(p);
     e.inputs = (HostTensors){normal(queries, 0, 0), normal(keys, 1, mean_of_k), normal(keys, 2, 0), normal(queries, 3, 0)};
-    double *q = doubles(e.inputs.q, queries), *k = doubles(e.inputs.k, keys), *v = doubles(e.inputs.v, keys),
-           *d_o = doubles(e.inputs.d_o, queries), *o = host_alloc(queries, sizeof *o), *lse = host_alloc(rows, sizeof *lse);
-    oracle_forward(&p, lengths, q, k, v, o, lse);
-    for (int i = 0; i < GRADIENT_COUNT; i++) {
-        e.want[i] = host_alloc(gradient_elements(&p, (Gradient)i), sizeof(double));
-        e.got[i] = host_alloc(gradient_elements(&p, (Gradient)i), sizeof(float));
-    }
-    oracle_backward(&p, lengths, q, k, v, d_o, e.want[0], e.want[1], e.want[2]);
+    Samples forward = samples_compute(p, lengths, &e.inputs, rows);
     e.o = host_alloc(queries, sizeof *e.o);
     e.lse = host_alloc(rows, sizeof *e.lse);
     for (size_t i = 0; i < queries; i++)
-        e.o[i] = (float)o[i];
+        e.o[i] = (float)forward.o[i];
     for (size_t i = 0; i < rows; i++)
-        e.lse[i] = (float)lse[i];
-    free(q), free(k), free(v), free(d_o), free(o), free(lse);
+        e.lse[i] = (float)forward.lse[i];
+    free_samples(&forward);
+    e.exact = gradients_compute(p, lengths, &e.inputs, e.o, e.lse, queries + keys);
+    for (int i = 0; i < GRADIENT_COUNT; i++)
+        e.got[i] = host_alloc(gradient_elements(p, (Gradient)i), sizeof(float));
     return e;
 }
 
@@ -54,13 +49,14 @@ static Example make_example(Problem p, const int *lengths, double mean_of_k) {
 static void reset(Example *e) {
     for (int which = 0; which < GRADIENT_COUNT; which++)
         for (size_t i = 0; i < gradient_elements(&e->p, (Gradient)which); i++)
-            e->got[which][i] = (float)e->want[which][i];
+            e->got[which][i] = (float)e->exact.of[which].values[i];
 }
 
 static void free_example(Example *e) {
     free(e->inputs.q), free(e->inputs.k), free(e->inputs.v), free(e->inputs.d_o), free(e->o), free(e->lse);
     for (int i = 0; i < GRADIENT_COUNT; i++)
-        free(e->want[i]), free(e->got[i]);
+        free(e->got[i]);
+    free_gradients(&e->exact);
 }
 
 static int heads_of(const Problem *p, int which) { return which == GRADIENT_Q ? p->heads : p->kv_heads; }
@@ -76,7 +72,7 @@ static int is_at(const Comparison *c, const Problem *p, int which, size_t elemen
 
 static int is_close(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
 
-static void test_scale(void) {
+static void test_bounds(void) {
     /* 2 queries of 4 heads, 9 keys of 2 heads, D = 4. The largest elements are the last ones, and negative; |q| = 3, |k| = 5 */
     Problem p = {.batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 2, .seqlen_k = 9, .head_dim = 4, .scale = 0.5f};
     enum { QUERIES = 32, KEYS = 72 };
@@ -93,97 +89,107 @@ static void test_scale(void) {
         }
         const HostTensors inputs = {tensors[0], tensors[1], tensors[2], tensors[3]};
         float lse[9] = {1, 2, -INFINITY, 3, 2, 1, 2, -4, 1000};
-        GradientScale s = gradient_scale(&p, &inputs, lse);
+        GradientSamples s[GRADIENT_COUNT] = {{0}};
+        gradient_bounds(&p, &inputs, lse, s);
         double u = dtype_epsilon(p.dtype), step = dtype_step(p.dtype), ds = 0x1p-20 * 2 * 11 * 7;
         double p_step = dtype == DTYPE_FP16 ? step : 0x1p-126, ds_step = dtype == DTYPE_FP16 ? step : 0x1p-126 * 4 * 11 * 7;
         double relative = 6 * u + 0x1p-21, scores = 7.5 * 7.5 + 4 * 4 * 4; /* scale |q| |k|; D times that of LSE */
-        ok(is_close(s.relative[GRADIENT_Q], relative + 3 * sqrt(9 + scores) * 0x1p-24),
+        ok(is_close(s[GRADIENT_Q].relative, relative + 3 * sqrt(9 + scores) * 0x1p-24),
            "%s, dQ: 6u, the scores' errors, a sum of 9 keys", dtype_name(p.dtype));
-        ok(is_close(s.relative[GRADIENT_K], relative + 3 * sqrt(4 + scores) * 0x1p-24) &&
-               s.relative[GRADIENT_V] == s.relative[GRADIENT_K],
+        ok(is_close(s[GRADIENT_K].relative, relative + 3 * sqrt(4 + scores) * 0x1p-24) &&
+               s[GRADIENT_V].relative == s[GRADIENT_K].relative,
            "dK, dV: of 2 queries of 2 heads");
-        ok(is_close(s.steps[GRADIENT_Q], 0.5 * 5 * 3 * ds_step + step) &&
-               is_close(s.steps[GRADIENT_K], 0.5 * 3 * 2 * ds_step + step) && s.steps[GRADIENT_V] == s.floor[GRADIENT_V],
+        ok(is_close(s[GRADIENT_Q].steps, 0.5 * 5 * 3 * ds_step + step) &&
+               is_close(s[GRADIENT_K].steps, 0.5 * 3 * 2 * ds_step + step) && s[GRADIENT_V].steps == s[GRADIENT_V].floor,
            "the steps of 9 keys, of 2 queries of 2 heads");
-        ok(is_close(s.floor[GRADIENT_Q], 0.5 * 5 * (ds + 3 * ds_step) + step), "dQ: what 9 keys leave");
-        ok(is_close(s.floor[GRADIENT_K], 0.5 * 3 * (ds + 2 * ds_step) + step), "dK: what 2 queries of 2 heads leave");
-        ok(is_close(s.floor[GRADIENT_V], 11 * 2 * p_step + step), "dV");
-        ok(s.condition[0] == 1 && s.condition[1] == 1 && s.condition[2] == 1, "nothing is known to cancel");
+        ok(is_close(s[GRADIENT_Q].floor, 0.5 * 5 * (ds + 3 * ds_step) + step), "dQ: what 9 keys leave");
+        ok(is_close(s[GRADIENT_K].floor, 0.5 * 3 * (ds + 2 * ds_step) + step), "dK: what 2 queries of 2 heads leave");
+        ok(is_close(s[GRADIENT_V].floor, 11 * 2 * p_step + step), "dV");
+        ok(s[0].condition == 1 && s[1].condition == 1 && s[2].condition == 1, "nothing is known to cancel");
         dtype_store(p.dtype, tensors[2], 5, (double)NAN);
-        s = gradient_scale(&p, &inputs, lse);
-        ok(isnan(s.floor[GRADIENT_Q]) && isnan(s.floor[GRADIENT_K]), "NaN in V: nothing is allowed");
+        gradient_bounds(&p, &inputs, lse, s);
+        ok(isnan(s[GRADIENT_Q].floor) && isnan(s[GRADIENT_K].floor), "NaN in V: nothing is allowed");
         lse[1] = NAN;
-        s = gradient_scale(&p, &inputs, lse);
-        ok(isnan(s.relative[GRADIENT_Q]) && isnan(s.relative[GRADIENT_V]), "nor with NaN in LSE");
+        gradient_bounds(&p, &inputs, lse, s);
+        ok(isnan(s[GRADIENT_Q].relative) && isnan(s[GRADIENT_V].relative), "nor with NaN in LSE");
     }
 }
 
 /* ---- whole tensors ---- */
 
+/* A bound of its own for each gradient, so that one taken for another shows. */
+static Gradients with_bounds(const Problem *p, double relative, double condition, double steps, double floor) {
+    Gradients g = {.p = p};
+    for (int which = 0; which < GRADIENT_COUNT; which++) {
+        g.of[which].relative = relative * (which + 1), g.of[which].condition = condition * (which + 1);
+        g.of[which].steps = steps * (which + 1), g.of[which].floor = floor * (which + 1);
+    }
+    return g;
+}
+
+/* How often a wrong verdict comes of an element that is just inside its bound, just outside of it, or NaN. */
+static int misses(const Gradients *exact, Gradient which, float *got, const float *want, size_t element, double right,
+                  double allowed) {
+    const float kept = got[element];
+    int missed = 0;
+    for (int sign = -1; sign < 2; sign += 2) {
+        got[element] = (float)(right + sign * 0.999 * allowed);
+        missed += !compare_gradient(exact, which, got, want).ok;
+        got[element] = (float)(right + sign * 1.001 * allowed);
+        Comparison c = compare_gradient(exact, which, got, want);
+        missed += c.ok || c.bad != 1 || !is_at(&c, exact->p, which, element);
+    }
+    got[element] = NAN;
+    Comparison c = compare_gradient(exact, which, got, want);
+    missed += c.ok || c.bad != 1 || !is_at(&c, exact->p, which, element);
+    got[element] = kept;
+    return missed;
+}
+
 static void test_compare(Example *e) {
     static const char *names[] = {"dQ", "dK", "dV"};
     const Problem *p = &e->p;
     const int d = p->head_dim;
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
-        Gradient g = (Gradient)which;
-        const char *name = gradient_name(g);
-        size_t count = gradient_elements(p, g);
+    const Gradients g = with_bounds(p, 1e-3, 2, 0, 0.02), narrow = with_bounds(p, 0.5, 0.9, 9, 9),
+                    wide = with_bounds(p, 0.5, 1.1, 0, 0);
+    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
+        const char *name = gradient_name(which);
+        const size_t count = gradient_elements(p, which);
         ok(!strcmp(name, names[which]) && count == (size_t)p->batch * heads_of(p, which) * rows_of(p, which) * d, "%s",
            name);
-        /* a bound of its own for each, so that one taken for another shows */
-        GradientScale scale = {.relative = {1e-3, 2e-3, 3e-3}, .condition = {2, 3, 4}, .floor = {0.02, 0.03, 0.05}};
         float *reference = host_alloc(count, sizeof *reference);
         reset(e);
         memcpy(reference, e->got[which], count * sizeof *reference);
-        Comparison c = compare_gradient(p, g, e->got[which], reference, &scale);
+        Comparison c = compare_gradient(&g, which, e->got[which], reference);
         ok(c.ok && !c.empty && c.max_error == 0 && !strcmp(c.tensor, name), "%s: equal", name);
         int missed = 0;
         for (size_t i = 0; i < count; i += i % d ? 1 : (size_t)d - 1) { /* first and last column of each row */
-            double allowed =
-                1e-3 * (which + 1) * (which + 2) * largest_of(e->want[which] + i / d * d, d) + scale.floor[which];
-            for (int sign = -1; sign < 2; sign += 2) {
-                e->got[which][i] = (float)(reference[i] + sign * 0.999 * allowed);
-                missed += !compare_gradient(p, g, e->got[which], reference, &scale).ok;
-                e->got[which][i] = (float)(reference[i] + sign * 1.001 * allowed);
-                c = compare_gradient(p, g, e->got[which], reference, &scale);
-                missed += c.ok || c.bad != 1 || !is_at(&c, p, which, i);
-            }
-            e->got[which][i] = NAN;
-            c = compare_gradient(p, g, e->got[which], reference, &scale);
-            missed += c.ok || c.bad != 1 || !is_at(&c, p, which, i);
-            e->got[which][i] = reference[i];
+            double largest = largest_of(e->exact.of[which].values + i / d * d, d);
+            missed += misses(&g, which, e->got[which], reference, i, reference[i],
+                             g.of[which].relative * g.of[which].condition * largest + g.of[which].floor);
         }
         ok(!missed, "%s: inside the bound, outside of it, NaN, in each row", name);
         reference[count - 1] = NAN;
-        c = compare_gradient(p, g, e->got[which], reference, &scale);
+        c = compare_gradient(&g, which, e->got[which], reference);
         ok(!c.ok && c.bad == (size_t)d, "%s: NaN in the reference: nothing of its row passes", name);
         reset(e);
+        ok(!compare_gradient(which ? &g : &narrow, which, e->got[which], e->got[which]).empty &&
+               compare_gradient(&wide, which, e->got[which], e->got[which]).empty,
+           "%s: below half of the largest it is checked, above it is not", name);
+
         memcpy(reference, e->got[which], count * sizeof *reference);
-        scale = (GradientScale){.relative = {0.5, 0.5, 0.5}, .condition = {0.99, 0.99, 0.99}, .floor = {9, 9, 9}};
-        ok(!compare_gradient(p, g, reference, reference, &scale).empty, "%s: below half of the largest it is checked", name);
-        scale = (GradientScale){.relative = {0.5, 0.5, 0.5}, .condition = {1.01, 1.01, 1.01}};
-        ok(compare_gradient(p, g, reference, reference, &scale).empty, "%s: above it is not", name);
+        c = compare_runs(p, which, e->got[which], reference);
+        ok(c.ok && c.max_error == 0, "%s: two runs that are equal", name);
+        reference[count - 1] += 0.25f, reference[0] += 0.125f;
+        c = compare_runs(p, which, e->got[which], reference);
+        ok(!c.ok && c.bad == 2 && is_at(&c, p, which, 0) && fabs(c.max_error - 0.25) < 1e-6, "%s: two that are not", name);
+        reference[1] = NAN;
+        ok(isnan(compare_runs(p, which, e->got[which], reference).max_error), "%s: NaN in one of them", name);
         free(reference);
     }
 }
 
-static void test_difference(void) {
-    float a[] = {1, 2, 3}, b[] = {1, 2.5f, 2.75f};
-    ok(largest_difference(DTYPE_FP32, a, b, 3) == 0.5 && largest_difference(DTYPE_FP32, b, a, 3) == 0.5,
-       "the largest difference");
-    ok(largest_difference(DTYPE_FP32, a, a, 3) == 0 && largest_difference(DTYPE_FP32, a, b, 1) == 0, "none");
-    a[2] = NAN;
-    ok(isnan(largest_difference(DTYPE_FP32, a, b, 3)) && isnan(largest_difference(DTYPE_FP32, b, a, 3)), "NaN in either");
-    ok(isnan(largest_difference(DTYPE_FP32, a, a, 3)), "NaN in both");
-    a[0] = NAN;
-    ok(isnan(largest_difference(DTYPE_FP32, a, b, 2)), "a number after a NaN does not hide it");
-}
-
 /* ---- samples ---- */
-
-static size_t flat(const Problem *p, int which, RowIndex i) {
-    return ((size_t)i.batch * heads_of(p, which) + i.head) * rows_of(p, which) + i.row;
-}
 
 /* The squares of the terms of a row, or of the errors that dP and delta bring into them, added up over all pairs of a query and a
  * key; the root of the largest of them. */
@@ -193,23 +199,23 @@ static double term_size(const Example *e, int which, RowIndex at, int of_errors)
     double squares[MAX_HEAD_DIM] = {0};
     for (int head = 0; head < p->heads; head++)
         for (int i = 0; i < p->seqlen_q; i++) {
-            OracleView view = oracle_view(p, e->lengths, at.batch, head, i);
+            OracleView view = oracle_view(p, e->lengths, (RowIndex){at.batch, head, i});
             for (int j = 0; j < view.visible; j++) {
-                int is_its = which == GRADIENT_Q ? head == at.head && i == at.row
-                                                 : head / (p->heads / p->kv_heads) == at.head && j == at.row;
-                size_t row = flat(p, GRADIENT_Q, (RowIndex){at.batch, head, i}), query = row * d,
-                       key = view.keys + (size_t)j * d;
+                if (which == GRADIENT_Q ? head != at.head || i != at.row
+                                        : head / (p->heads / p->kv_heads) != at.head || j != at.row)
+                    continue;
+                size_t row = flat_row(p, (RowIndex){at.batch, head, i}), query = row * d, key = (view.first_key + j) * d;
                 const float *q = (float *)e->inputs.q + query, *d_o = (float *)e->inputs.d_o + query, *o = e->o + query,
                             *k = (float *)e->inputs.k + key, *v = (float *)e->inputs.v + key;
                 double s_ij = 0, dp = 0, delta = 0, dodo = 0, vv = 0, oo = 0;
-                for (int c = 0; c < d && is_its; c++) {
+                for (int c = 0; c < d; c++) {
                     s_ij += (double)q[c] * k[c], dp += (double)d_o[c] * v[c], delta += (double)d_o[c] * o[c];
                     dodo += (double)d_o[c] * d_o[c], vv += (double)v[c] * v[c], oo += (double)o[c] * o[c];
                 }
                 double p_ij = exp(p->scale * s_ij - e->lse[row]), ds = p->scale * p_ij * (dp - delta);
                 if (of_errors)
                     ds = p->scale * p_ij * 3 * 0x1p-24 * sqrt(dodo * vv + dodo * oo + d * dp * dp + d * delta * delta);
-                for (int c = 0; c < d && is_its; c++) {
+                for (int c = 0; c < d; c++) {
                     double term = which == GRADIENT_Q   ? ds * k[c]
                                   : which == GRADIENT_K ? ds * q[c]
                                                         : !of_errors * p_ij * d_o[c];
@@ -220,35 +226,33 @@ static double term_size(const Example *e, int which, RowIndex at, int of_errors)
     return sqrt(largest_of(squares, d));
 }
 
-static void test_samples(Problem p, const int *lengths, int queries, int keys) {
-    Example e = make_example(p, lengths, 0);
+static double root_of(const double *squares, size_t sample, int d) { return sqrt(largest_of(squares + sample * d, d)); }
+
+static void test_samples(Problem p, const int *lengths, size_t queries, size_t keys) {
+    Example e = make_example(&p, lengths, 0);
     const int d = p.head_dim;
-    GradientScale scale = gradient_scale(&e.p, &e.inputs, e.lse);
-    GradientSamples s = gradient_samples_compute(&e.p, lengths, &e.inputs, e.o, e.lse, &scale);
-    ok(s.query_count == queries && s.key_count == keys, "%d queries and %d keys are sampled", queries, keys);
-    Problem as_keys = p;
-    as_keys.heads = p.kv_heads, as_keys.seqlen_q = p.seqlen_k;
-    int wrong = 0;
-    double condition[] = {1, 1, 1};
-    for (int which = 0; which < GRADIENT_COUNT; which++)
-        for (int i = 0; i < (which == GRADIENT_Q ? queries : keys); i++) {
-            RowIndex at = which == GRADIENT_Q ? s.queries[i] : s.keys[i],
-                     expected = which == GRADIENT_Q ? sampled_row(&p, i, queries) : sampled_row(&as_keys, i, keys);
-            wrong += at.batch != expected.batch || at.head != expected.head || at.row != expected.row;
-            const double *want = e.want[which] + flat(&p, which, at) * d, *got = s.gradients[which] + (size_t)i * d;
-            for (int c = 0; c < d; c++) /* O and LSE are floats */
-                wrong += !(fabs(got[c] - want[c]) <= 1e-5);
-            double terms = sqrt(largest_of(s.squares[which] + (size_t)i * d, d)), largest = largest_of(got, d);
-            double noise = sqrt(largest_of(s.noise[which] + (size_t)i * d, d));
+    Gradients g = gradients_compute(&e.p, lengths, &e.inputs, e.o, e.lse, MAX_SAMPLES);
+    int wrong = g.of[GRADIENT_Q].count != queries || g.of[GRADIENT_K].count != keys || g.of[GRADIENT_V].count != keys;
+    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
+        const GradientSamples *s = &g.of[which];
+        Problem rows = which == GRADIENT_Q ? p : keys_as_queries(&p);
+        double condition = 1;
+        for (size_t i = 0; i < s->count; i++) {
+            const size_t row = sampled_row(&rows, i, s->count);
+            RowIndex at = row_index(&rows, row);
+            double terms = root_of(s->squares, i, d), noise = root_of(s->noise, i, d),
+                   largest = largest_of(s->values + i * d, d);
+            wrong += memcmp(s->values + i * d, e.exact.of[which].values + row * d, d * sizeof(double)) != 0;
             wrong += !(fabs(terms - term_size(&e, which, at, 0)) <= 1e-9 * terms);
             wrong += !(fabs(noise - term_size(&e, which, at, 1)) <= 1e-9 * noise);
-            if (largest > scale.floor[which])
-                condition[which] = fmax(condition[which], terms / largest);
+            if (largest > s->floor)
+                condition = fmax(condition, terms / largest);
         }
-    ok(!wrong, "%d/%d heads, %d x %d%s%s: they are the oracle's", p.heads, p.kv_heads, p.seqlen_q, p.seqlen_k,
-       p.causal ? ", causal" : "", lengths ? ", key lengths" : "");
-    ok(!memcmp(scale.condition, condition, sizeof condition), "and say how much cancels");
-    free_gradient_samples(&s);
+        wrong += s->condition != condition;
+    }
+    ok(!wrong, "%d/%d heads, %d x %d%s%s: %zu queries and %zu keys, their terms, and how much cancels", p.heads, p.kv_heads,
+       p.seqlen_q, p.seqlen_k, p.causal ? ", causal" : "", lengths ? ", key lengths" : "", queries, keys);
+    free_gradients(&g);
     free_example(&e);
 }
 
@@ -261,23 +265,23 @@ static void test_condition(void) {
                        .head_dim = 8,
                        .dtype = DTYPE_FP32,
                        .scale = 0.3f};
-    Example e = make_example(p, NULL, 20); /* what all keys have in common drops out of dQ, not out of its terms */
-    GradientScale scale = gradient_scale(&p, &e.inputs, e.lse);
-    GradientSamples s = gradient_samples_compute(&p, NULL, &e.inputs, e.o, e.lse, &scale);
-    ok(scale.condition[GRADIENT_Q] > 5, "a mean of 20 in K: dQ cancels, %g", scale.condition[GRADIENT_Q]);
-    ok(scale.condition[GRADIENT_K] >= 1 && scale.condition[GRADIENT_K] < 5 && scale.condition[GRADIENT_V] >= 1 &&
-           scale.condition[GRADIENT_V] < 5,
+    Example e = make_example(&p, NULL, 20); /* what all keys have in common drops out of dQ, not out of its terms */
+    const GradientSamples *of = e.exact.of;
+    ok(of[GRADIENT_Q].condition > 5, "a mean of 20 in K: dQ cancels, %g", of[GRADIENT_Q].condition);
+    ok(of[GRADIENT_K].condition >= 1 && of[GRADIENT_K].condition < 5 && of[GRADIENT_V].condition >= 1 &&
+           of[GRADIENT_V].condition < 5,
        "dK and dV do not");
-    free_gradient_samples(&s);
-    const double high = 1e30;
-    scale = (GradientScale){.condition = {1, 1, 1}, .floor = {high, high, high}};
-    s = gradient_samples_compute(&p, NULL, &e.inputs, e.o, e.lse, &scale);
-    ok(scale.condition[0] == 1 && scale.condition[1] == 1 && scale.condition[2] == 1,
-       "gradients below the floor say nothing");
-    free_gradient_samples(&s);
+    for (size_t i = 0; i < key_elements(&p); i++)
+        ((float *)e.inputs.v)[i] = 1;
+    for (size_t i = 0; i < query_elements(&p); i++)
+        e.o[i] = 1; /* so that dP is delta, and dQ and dK are 0 */
+    Gradients g = gradients_compute(&p, NULL, &e.inputs, e.o, e.lse, MAX_SAMPLES);
+    ok(g.of[GRADIENT_Q].condition == 1 && g.of[GRADIENT_K].condition == 1, "gradients below the floor say nothing");
+    free_gradients(&g);
     free_example(&e);
 }
 
+/* Every row is a sample, with a bound of its own. */
 static void test_compare_samples(void) {
     static const int lengths[] = {5, 7};
     const Problem p = {.batch = 2,
@@ -289,63 +293,46 @@ static void test_compare_samples(void) {
                        .dtype = DTYPE_FP32,
                        .causal = 1,
                        .scale = 0.3f};
-    Example e = make_example(p, lengths, 0);
+    Example e = make_example(&p, lengths, 0);
     const int d = p.head_dim;
-    GradientScale scale = {.condition = {1, 1, 1}};
-    GradientSamples s = gradient_samples_compute(&p, lengths, &e.inputs, e.o, e.lse, &scale);
-    scale = (GradientScale){.relative = {1e-2, 2e-2, 3e-2}, .steps = {0.02, 0.03, 0.05}, .floor = {9, 9, 9}};
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
-        Gradient g = (Gradient)which;
-        for (int i = 0; i < (which == GRADIENT_Q ? s.query_count : s.key_count) * d; i++)
-            s.noise[which][i] *= 1e8; /* so that it shows */
-        reset(&e);
-        Comparison c = gradient_samples_compare(&s, g, e.got[which], NULL, &scale);
-        ok(c.ok && !c.empty && c.max_error < 1e-5 && !strcmp(c.tensor, gradient_name(g)),
-           "samples of %s: what is right passes", c.tensor);
-        int missed = 0;
-        for (int i = 0; i < (which == GRADIENT_Q ? s.query_count : s.key_count); i++)
+    Gradients *g = &e.exact;
+    reset(&e);
+    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
+        const char *name = gradient_name(which);
+        GradientSamples *s = &g->of[which];
+        const size_t count = gradient_elements(&p, which);
+        s->relative = 1e-2 * (which + 1), s->steps = 0.02 * (which + 1), s->floor = 9;
+        for (size_t i = 0; i < count; i++)
+            s->noise[i] *= 1e8; /* so that it shows */
+        Comparison c = compare_gradient(g, which, e.got[which], NULL);
+        ok(c.ok && !c.empty && c.max_error < 1e-5 && !strcmp(c.tensor, name), "samples of %s: what is right passes", name);
+        float *other = host_alloc(count, sizeof *other);
+        memcpy(other, e.got[which], count * sizeof *other);
+        int missed = 0, missed_other = 0;
+        for (size_t i = 0; i < s->count; i++)
             for (int column = 0; column < d; column += d - 1) {
-                const double *want = s.gradients[which] + (size_t)i * d;
-                double terms = sqrt(largest_of(s.squares[which] + (size_t)i * d, d));
-                double allowed = 1e-2 * (which + 1) * fmax(terms, largest_of(want, d)) + scale.steps[which] +
-                                 sqrt(largest_of(s.noise[which] + (size_t)i * d, d));
-                size_t element = flat(&p, which, which == GRADIENT_Q ? s.queries[i] : s.keys[i]) * d + column;
-                for (int sign = -1; sign < 2; sign += 2) {
-                    e.got[which][element] = (float)(want[column] + sign * 0.999 * allowed);
-                    missed += !gradient_samples_compare(&s, g, e.got[which], NULL, &scale).ok;
-                    e.got[which][element] = (float)(want[column] + sign * 1.001 * allowed);
-                    c = gradient_samples_compare(&s, g, e.got[which], NULL, &scale);
-                    missed += c.ok || c.bad != 1 || !is_at(&c, &p, which, element);
-                }
-                e.got[which][element] = NAN;
-                c = gradient_samples_compare(&s, g, e.got[which], NULL, &scale);
-                missed += c.ok || c.bad != 1 || !is_at(&c, &p, which, element);
-                e.got[which][element] = (float)e.want[which][element];
+                double largest = fmax(root_of(s->squares, i, d), largest_of(s->values + i * d, d));
+                double allowed = s->relative * largest + s->steps + root_of(s->noise, i, d);
+                missed += misses(g, which, e.got[which], NULL, i * d + column, s->values[i * d + column], allowed);
+                missed_other += misses(g, which, e.got[which], other, i * d + column, other[i * d + column], allowed);
             }
-        ok(!missed, "samples of %s: inside the bound, outside of it, NaN, in each row", c.tensor);
-        float *other = host_alloc(gradient_elements(&p, g), sizeof *other);
-        memcpy(other, e.got[which], gradient_elements(&p, g) * sizeof *other);
+        ok(!missed && !missed_other, "samples of %s: inside the bound, outside of it, NaN, in each row", name);
         other[0] += 100, e.got[which][0] += 100;
-        ok(gradient_samples_compare(&s, g, e.got[which], other, &scale).max_error == 0 &&
-               !gradient_samples_compare(&s, g, e.got[which], NULL, &scale).ok,
-           "samples of %s: against another gradient", c.tensor);
+        ok(compare_gradient(g, which, e.got[which], other).max_error == 0 &&
+               !compare_gradient(g, which, e.got[which], NULL).ok,
+           "samples of %s: against another gradient", name);
+        e.got[which][0] = (float)s->values[0];
+        s->relative = 0.6, s->steps = 9;
+        int wide = compare_gradient(g, which, e.got[which], NULL).empty;
+        s->relative = 0.1;
+        ok(wide && !compare_gradient(g, which, e.got[which], NULL).empty, "samples of %s: a wide bound is no check", name);
         free(other);
-        GradientScale wide = {.relative = {0.6, 0.6, 0.6}, .steps = {9, 9, 9}, .floor = {9, 9, 9}},
-                      narrow = {.relative = {0.1, 0.1, 0.1}, .steps = {9, 9, 9}, .floor = {9, 9, 9}};
-        reset(&e);
-        ok(gradient_samples_compare(&s, g, e.got[which], NULL, &wide).empty &&
-               !gradient_samples_compare(&s, g, e.got[which], NULL, &narrow).empty,
-           "samples of %s: a wide bound is no check", c.tensor);
     }
-    free_gradient_samples(&s);
     free_example(&e);
 }
 
 int main(void) {
-    ok(strcmp(gradient_name(GRADIENT_Q), "dQ") == 0 && strcmp(gradient_name(GRADIENT_K), "dK") == 0 &&
-           strcmp(gradient_name(GRADIENT_V), "dV") == 0,
-       "names");
-    static const int lengths[] = {7, 0, 3};
+    static const int lengths[] = {7, 0, 3}, long_lengths[] = {50, 20, 41};
     const Problem small = {.batch = 3,
                            .heads = 2,
                            .kv_heads = 1,
@@ -357,12 +344,10 @@ int main(void) {
     Problem causal = small, large = small;
     causal.causal = 1, causal.kv_heads = 2;
     large.seqlen_q = 30, large.seqlen_k = 50, large.heads = 4, large.kv_heads = 2, large.causal = 1;
-    const int long_lengths[] = {50, 20, 41};
-    test_scale();
-    Example e = make_example(small, NULL, 0);
+    test_bounds();
+    Example e = make_example(&small, NULL, 0);
     test_compare(&e);
     free_example(&e);
-    test_difference();
     test_samples(small, NULL, 24, 21);
     test_samples(small, lengths, 24, 21);
     test_samples(causal, lengths, 24, 42);

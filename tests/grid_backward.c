@@ -16,28 +16,38 @@
 
 static const Inputs INPUTS[] = {NORMAL, PEAKED, K_MEAN, EQUAL, V_MEAN};
 
+static float *floats(const Problem *p, const void *tensor, size_t count) {
+    float *values = host_alloc(count, sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = (float)dtype_to_double(p->dtype, tensor, i);
+    return values;
+}
+
 static void solve(Case *c) {
     const Problem *p = &c->p;
-    double *q = to_doubles(p->dtype, c->host.q, 0, query_elements(p)),
-           *k = to_doubles(p->dtype, c->host.k, 0, key_elements(p)),
-           *v = to_doubles(p->dtype, c->host.v, 0, key_elements(p)),
-           *d_o = to_doubles(p->dtype, c->host.d_o, 0, query_elements(p));
-    double *o = host_alloc(query_elements(p), sizeof *o), *lse = host_alloc(row_count(p), sizeof *lse);
-    oracle_forward(p, c->key_lengths, q, k, v, o, lse);
-    c->o = host_alloc(query_elements(p), dtype_bytes(p->dtype));
+    size_t queries = query_elements(p), keys = key_elements(p);
+    Problem fp32 = *p; /* so that of O no rounding shows but the kernels' own */
+    fp32.dtype = DTYPE_FP32;
+    HostTensors in = {floats(p, c->host.q, queries), floats(p, c->host.k, keys), floats(p, c->host.v, keys),
+                      floats(p, c->host.d_o, queries)};
+    Samples exact = samples_compute(&fp32, c->key_lengths, &in, row_count(p));
+    float *o = host_alloc(queries, sizeof *o);
+    c->o = host_alloc(queries, dtype_bytes(p->dtype));
     c->lse = host_alloc(row_count(p), sizeof *c->lse);
-    for (size_t i = 0; i < query_elements(p); i++)
-        dtype_store(p->dtype, c->o, i, o[i]);
+    for (size_t i = 0; i < queries; i++)
+        dtype_store(p->dtype, c->o, i, exact.o[i]), o[i] = (float)exact.o[i];
     for (size_t i = 0; i < row_count(p); i++)
-        c->lse[i] = (float)lse[i];
-    for (int which = 0; which < GRADIENT_COUNT; which++)
-        c->want[which] = host_alloc(gradient_elements(p, which), sizeof(double));
-    oracle_backward(p, c->key_lengths, q, k, v, d_o, c->want[GRADIENT_Q], c->want[GRADIENT_K], c->want[GRADIENT_V]);
+        c->lse[i] = (float)exact.lse[i];
+    Gradients gradients = gradients_compute(&fp32, c->key_lengths, &in, o, c->lse, queries + keys);
+    for (int which = 0; which < GRADIENT_COUNT; which++) {
+        c->want[which] = gradients.of[which].values;
+        gradients.of[which].values = NULL;
+    }
     /* |dS| <= |dO| |V| <= about D, and it meets K in dQ, Q in dK; of N(0,1) the largest is about 5 */
     c->size[GRADIENT_Q] = p->scale * p->head_dim * exp2(c->v_shift - c->qk_shift);
     c->size[GRADIENT_K] = p->scale * p->head_dim * exp2(c->v_shift + c->qk_shift);
     c->size[GRADIENT_V] = p->scale * p->head_dim;
-    free(q), free(k), free(v), free(d_o), free(o), free(lse);
+    free(in.q), free(in.k), free(in.v), free(in.d_o), free(o), free_samples(&exact), free_gradients(&gradients);
 }
 
 static int outputs(const Case *c, Buffer *o) {
@@ -65,8 +75,8 @@ static Comparison compare(const Case *c, Gradient which, double allowed) {
         int batch = (int)(row / rows / heads);
         for (int d = 0; d < p->head_dim; d++)
             got[d] = dtype_to_double(p->dtype, c->got[which], first + d);
-        compare_row(&result, batch, (int)(row / rows % heads), (int)(row % rows), got, c->want[which] + first, p->head_dim,
-                    is_cut_off(c, which, batch, (int)(row % rows)) ? 0 : allowed);
+        compare_row(&result, (RowIndex){batch, (int)(row / rows % heads), (int)(row % rows)}, got, c->want[which] + first,
+                    p->head_dim, is_cut_off(c, which, batch, (int)(row % rows)) ? 0 : allowed);
     }
     return result;
 }

@@ -6,9 +6,7 @@
  */
 #include "../common/harness/prepare.h"
 #include "../common/judge/check.h"
-#include "../common/judge/oracle.h"
-#include "../common/judge/rows.h"
-#include "../common/host/memory.h"
+#include "../common/numeric.h"
 #include "grid.h"
 
 #include <stdlib.h>
@@ -17,14 +15,9 @@ static const Inputs INPUTS[] = {NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, O
 
 static void solve(Case *c) {
     const Problem *p = &c->p;
-    double *q = to_doubles(p->dtype, c->host.q, 0, query_elements(p)),
-           *k = to_doubles(p->dtype, c->host.k, 0, key_elements(p)),
-           *v = to_doubles(p->dtype, c->host.v, 0, key_elements(p));
-    c->want[0] = host_alloc(query_elements(p), sizeof(double));
-    c->want[1] = host_alloc(row_count(p), sizeof(double));
-    oracle_forward(p, c->key_lengths, q, k, v, c->want[0], c->want[1]);
-    c->size[0] = score_size(p, c->host.q, c->host.k);
-    free(q), free(k), free(v);
+    Samples exact = samples_compute(p, c->key_lengths, &c->host, row_count(p));
+    c->want[0] = exact.o, c->want[1] = exact.lse;
+    c->size[0] = exact.score_size;
 }
 
 static int outputs(const Case *c, Buffer *o) {
@@ -35,8 +28,9 @@ static int outputs(const Case *c, Buffer *o) {
 
 /* The calls of check.h: O and LSE. */
 static void compare(const Case *c, Comparison *comparisons) {
-    comparisons[0] = compare_output_double(&c->p, c->got[0], c->want[0], c->want[1], c->size[0]);
-    comparisons[1] = compare_lse_double(&c->p, c->got[1], c->want[1], c->size[0]);
+    const Samples exact = {&c->p, row_count(&c->p), c->want[0], c->want[1], c->size[0]};
+    comparisons[0] = compare_output(&exact, c->got[0], NULL, NULL);
+    comparisons[1] = compare_lse(&exact, c->got[1], NULL);
 }
 
 static int judge(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *)) {
@@ -44,8 +38,8 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     int prepares = variant_prepares(variant, &c->p), count = prepares ? PREPARED_COMPARISONS : 2, good = 1;
     double allowed = INFINITY;
     if (prepares)
-        compare_preparation(&c->p, variant, c->key_lengths, &c->host, workspace, c->got[0], c->got[1], oracle_attention,
-                            comparisons);
+        compare_preparation(&c->p, variant, c->key_lengths, &c->host, workspace, c->got[0], c->got[1], NULL,
+                            row_count(&c->p), comparisons);
     else
         compare(c, comparisons);
     if (variant == reference())

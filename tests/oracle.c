@@ -1,8 +1,10 @@
-/* oracle.c - tests of common/judge/oracle.h, the reference of everything else, so it is held against things that owe it nothing:
- * a direct computation written the other way round, cases with a known answer, and central finite differences.
+/* oracle.c - tests of common/judge/oracle.h and of the gradients in fp64 of gradient.h. They are the reference of everything else,
+ * so they are held against things that owe them nothing: a direct computation written the other way round, cases with a known
+ * answer, and central finite differences.
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include "../common/judge/gradient.h"
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
@@ -31,19 +33,16 @@ static const Case cases[] = {
 enum { CASES = sizeof cases / sizeof *cases };
 static const int some_lengths[] = {0, 1, 5};
 
+/* fp32, so that what is stored is what was meant. */
 typedef struct {
     Problem p;
     const int *lengths;
-    double *q, *k, *v, *d_o, *o, *lse, *dq, *dk, *dv;
+    float *q, *k, *v, *d_o;
 } Example;
 
-static double *normal(size_t count, uint32_t stream) {
-    float *rounded = host_alloc(count, sizeof *rounded);
-    double *values = host_alloc(count, sizeof *values);
-    random_normal(DTYPE_FP32, rounded, count, 11, stream, 0, 1);
-    for (size_t i = 0; i < count; i++)
-        values[i] = rounded[i];
-    free(rounded);
+static float *normal(size_t count, uint32_t stream) {
+    float *values = host_alloc(count, sizeof *values);
+    random_normal(DTYPE_FP32, values, count, 11, stream, 0, 1);
     return values;
 }
 
@@ -54,56 +53,52 @@ static Example example(const Case *c) {
                        .seqlen_q = c->seqlen_q,
                        .seqlen_k = c->seqlen_k,
                        .head_dim = c->head_dim,
+                       .dtype = DTYPE_FP32,
                        .causal = c->causal,
                        .scale = 0.75f},
                  .lengths = c->lengths ? some_lengths : NULL};
     size_t queries = query_elements(&e.p), keys = key_elements(&e.p);
     e.q = normal(queries, 0), e.k = normal(keys, 1), e.v = normal(keys, 2), e.d_o = normal(queries, 3);
-    e.o = host_alloc(queries, sizeof(double)), e.lse = host_alloc(row_count(&e.p), sizeof(double));
-    e.dq = host_alloc(queries, sizeof(double));
-    e.dk = host_alloc(keys, sizeof(double)), e.dv = host_alloc(keys, sizeof(double));
     return e;
 }
 
-static void example_free(Example *e) {
-    double *all[] = {e->q, e->k, e->v, e->d_o, e->o, e->lse, e->dq, e->dk, e->dv};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
-}
+static void example_free(Example *e) { free(e->q), free(e->k), free(e->v), free(e->d_o); }
 
-static void forward(Example *e) { oracle_forward(&e->p, e->lengths, e->q, e->k, e->v, e->o, e->lse); }
+static Samples forward(const Example *e) {
+    return samples_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, NULL}, row_count(&e->p));
+}
 
 /* ---- forward ---- */
 
 /* The definition once more, but written differently: every index in the open, the mask decided key by key with a test of
  * its own, no maximum subtracted, O's sum taken before the division. True if O and LSE agree to 1e-12. */
-static int agrees_with_definition(const Example *e) {
+static int agrees_with_definition(const Example *e, const Samples *s) {
     const Problem *p = &e->p;
-    int D = p->head_dim, Sq = p->seqlen_q, Sk = p->seqlen_k, pass = 1;
+    int D = p->head_dim, Sq = p->seqlen_q, Sk = p->seqlen_k, pass = s->count == row_count(p);
     for (int b = 0; b < p->batch; b++)
         for (int h = 0; h < p->heads; h++)
             for (int i = 0; i < Sq; i++) {
                 int shared = h * p->kv_heads / p->heads, length = e->lengths ? e->lengths[b] : Sk;
-                const double *q = e->q + ((b * p->heads + h) * Sq + i) * D;
+                const float *q = e->q + ((b * p->heads + h) * Sq + i) * D;
                 double l = 0, o[8] = {0};
                 for (int j = 0; j < Sk; j++) {
-                    const double *k = e->k + ((b * p->kv_heads + shared) * Sk + j) * D;
-                    const double *v = e->v + ((b * p->kv_heads + shared) * Sk + j) * D;
+                    const float *k = e->k + ((b * p->kv_heads + shared) * Sk + j) * D;
+                    const float *v = e->v + ((b * p->kv_heads + shared) * Sk + j) * D;
                     /* Counted from the end, causal means: query i has Sq-1-i queries after it, and may not see the
                      * keys that belong to those. */
                     if (j >= length || (p->causal && (length - 1 - j) < (Sq - 1 - i)))
                         continue;
-                    double s = 0;
+                    double score = 0;
                     for (int d = D - 1; d >= 0; d--)
-                        s += q[d] * (double)p->scale * k[d];
-                    l += exp(s);
+                        score += q[d] * (double)p->scale * k[d];
+                    l += exp(score);
                     for (int d = 0; d < D; d++)
-                        o[d] += exp(s) * v[d];
+                        o[d] += exp(score) * v[d];
                 }
                 int row = (b * p->heads + h) * Sq + i;
-                pass &= l == 0 ? e->lse[row] == -INFINITY : fabs(e->lse[row] - log(l)) <= 1e-12;
+                pass &= l == 0 ? s->lse[row] == -INFINITY : fabs(s->lse[row] - log(l)) <= 1e-12;
                 for (int d = 0; d < D; d++)
-                    pass &= fabs(e->o[row * D + d] - (l == 0 ? 0 : o[d] / l)) <= 1e-12;
+                    pass &= fabs(s->o[row * D + d] - (l == 0 ? 0 : o[d] / l)) <= 1e-12;
             }
     return pass;
 }
@@ -111,144 +106,184 @@ static int agrees_with_definition(const Example *e) {
 static void test_forward(void) {
     for (int i = 0; i < CASES; i++) {
         Example e = example(&cases[i]);
-        forward(&e);
-        ok(agrees_with_definition(&e), "forward: %s", cases[i].name);
-        e.o[query_elements(&e.p) - 1] += 1e-9;
+        Samples s = forward(&e);
+        ok(agrees_with_definition(&e, &s), "forward: %s", cases[i].name);
+        s.o[query_elements(&e.p) - 1] += 1e-9;
         if (i == 0)
-            ok(!agrees_with_definition(&e), "a result off by 1e-9 is noticed");
+            ok(!agrees_with_definition(&e, &s), "a result off by 1e-9 is noticed");
+        free_samples(&s);
         example_free(&e);
     }
 }
 
-static void test_rows(void) {
-    const double k[] = {1, 2, -3, 4, 5, 6}, v[] = {1, 10, 2, 20, 6, 60}, q[] = {0.5, -1}, zero[] = {0, 0};
-    double o[2], lse;
-    oracle_row(zero, k, v, 3, 2, 1, o, &lse);
-    ok(fabs(o[0] - 3) < 1e-14 && fabs(o[1] - 30) < 1e-13 && fabs(lse - log(3)) < 1e-14, "equal scores: the mean of V");
-    oracle_row(q, k, v, 1, 2, 2, o, &lse);
-    ok(o[0] == 1 && o[1] == 10 && fabs(lse + 3) < 1e-14, "one key: its V, and LSE is the score itself");
-    oracle_row(q, k, v, 0, 2, 2, o, &lse);
-    ok(o[0] == 0 && o[1] == 0 && lse == -INFINITY, "no key: O = 0 and LSE = -infinity");
-    oracle_row(q, k, v, 3, 2, 1e4, o, &lse);
-    ok(o[0] == 1 && o[1] == 10 && lse == -1.5e4, "huge scores: the largest takes all, and nothing overflows");
-    oracle_row(q, k, v, 3, 2, -1e4, o, &lse);
-    ok(o[0] == 2 && o[1] == 20 && lse == 5.5e4, "a negative scale turns the order round");
-    const double ln2[] = {0, 0.6931471805599453};
-    oracle_row((double[]){1}, ln2, v, 2, 1, 1, o, &lse);
-    ok(fabs(o[0] - (1 + 2 * 10) / 3.0) < 1e-14 && fabs(lse - log(3)) < 1e-15, "scores 0 and ln 2: weights 1/3 and 2/3");
+static void test_known(void) {
+    static const struct {
+        const char *name;
+        float scale, q[2];
+        int keys;
+        double o[2], lse, tolerance;
+    } known[] = {
+        {"equal scores: the mean of V", 1, {0, 0}, 3, {3, 30}, 1.0986122886681098, 1e-13},
+        {"one key: its V, and LSE is the score itself", 2, {0.5, -1}, 1, {1, 10}, -3, 1e-14},
+        {"huge scores: the largest takes all, and nothing overflows", 1e4f, {0.5, -1}, 3, {1, 10}, -1.5e4, 0},
+        {"a negative scale turns the order round", -1e4f, {0.5, -1}, 3, {2, 20}, 5.5e4, 0},
+    };
+    float k[] = {1, 2, -3, 4, 5, 6}, v[] = {1, 10, 2, 20, 6, 60};
+    for (int i = 0; i < 4; i++) {
+        float q[] = {known[i].q[0], known[i].q[1]};
+        Example e = {{1, 1, 1, 1, known[i].keys, 2, DTYPE_FP32, 0, known[i].scale, {0}}, NULL, q, k, v, NULL};
+        Samples s = forward(&e);
+        ok(fabs(s.o[0] - known[i].o[0]) <= known[i].tolerance && fabs(s.o[1] - known[i].o[1]) <= known[i].tolerance &&
+               fabs(s.lse[0] - known[i].lse) <= known[i].tolerance,
+           "%s", known[i].name);
+        free_samples(&s);
+    }
 }
 
 /* ---- backward ---- */
 
 /* A number that depends on all of O: its gradient with respect to O is d_o. */
-static double loss(Example *e) {
-    forward(e);
+static double loss(const Example *e) {
+    Samples s = forward(e);
     double sum = 0;
     for (size_t i = 0; i < query_elements(&e->p); i++)
-        sum += e->o[i] * e->d_o[i];
+        sum += s.o[i] * e->d_o[i];
+    free_samples(&s);
     return sum;
 }
 
 /* The largest difference between `gradient` and central differences over every entry of `input`, relative to the largest
  * entry of the gradient (or to 1 if all of them are small). */
-static double gradient_error(Example *e, double *input, const double *gradient, size_t count) {
-    const double h = 1e-5; /* error of the quotient about h^2 + 1e-16 / h = 1e-10 */
+static double gradient_error(const Example *e, float *input, const double *gradient, size_t count) {
+    const float h = 0x1p-11f; /* error of the quotient: about h^2 / 6 */
     double error = 0, size = 1;
     for (size_t i = 0; i < count; i++) {
-        double kept = input[i];
-        input[i] = kept + h;
+        const float kept = input[i], more = kept + h, less = kept - h;
+        input[i] = more;
         double above = loss(e);
-        input[i] = kept - h;
+        input[i] = less;
         double below = loss(e);
         input[i] = kept;
-        double difference = fabs((above - below) / (2 * h) - gradient[i]);
+        double difference = fabs((above - below) / ((double)more - less) - gradient[i]);
         error = difference > error || difference != difference ? difference : error;
         size = fmax(size, fabs(gradient[i]));
     }
     return error / size;
 }
 
-static double all_gradients_error(Example *e) {
-    size_t queries = query_elements(&e->p), keys = key_elements(&e->p);
-    double dq = gradient_error(e, e->q, e->dq, queries), dk = gradient_error(e, e->k, e->dk, keys);
-    double dv = gradient_error(e, e->v, e->dv, keys);
-    return dq + dk + dv; /* NaN if any of them is; fmax would drop it */
+/* From the O and LSE of the forward pass, which are floats. */
+static Gradients backward(const Example *e) {
+    Samples s = forward(e);
+    float *o = host_alloc(query_elements(&e->p), sizeof *o), *lse = host_alloc(row_count(&e->p), sizeof *lse);
+    for (size_t i = 0; i < query_elements(&e->p); i++)
+        o[i] = (float)s.o[i];
+    for (size_t i = 0; i < row_count(&e->p); i++)
+        lse[i] = (float)s.lse[i];
+    Gradients g = gradients_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, e->d_o}, o, lse,
+                                    query_elements(&e->p) + key_elements(&e->p));
+    free(o), free(lse), free_samples(&s);
+    return g;
 }
 
 static void test_backward(void) {
     setenv("HOST_THREADS", "1", 1); /* thousands of tiny problems: starting threads would be most of the work */
     for (int i = 0; i < CASES; i++) {
         Example e = example(&cases[i]);
-        memset(e.dq, 0xff, query_elements(&e.p) * sizeof(double)); /* NaN: every entry must be written */
-        memset(e.dk, 0xff, key_elements(&e.p) * sizeof(double));
-        memset(e.dv, 0xff, key_elements(&e.p) * sizeof(double));
-        oracle_backward(&e.p, e.lengths, e.q, e.k, e.v, e.d_o, e.dq, e.dk, e.dv);
-        double error = all_gradients_error(&e);
-        if (!ok(error < 1e-8, "backward equals finite differences: %s", cases[i].name))
-            diag("relative error %g", error);
+        Gradients g = backward(&e);
+        float *inputs[] = {e.q, e.k, e.v};
+        for (int which = 0; which < GRADIENT_COUNT; which++) {
+            size_t count = gradient_elements(&e.p, (Gradient)which);
+            double *values = g.of[which].values, error = gradient_error(&e, inputs[which], values, count);
+            ok(g.of[which].count == count / e.p.head_dim && error < 1e-6, "%s equals finite differences to %.1e: %s",
+               gradient_name((Gradient)which), error, cases[i].name);
+            if (i > 1)
+                continue;
+            values[count - 1] += 1e-4;
+            int is_noticed = gradient_error(&e, inputs[which], values, count) > 1e-5;
+            values[count - 1] = (double)NAN;
+            ok(is_noticed && isnan(gradient_error(&e, inputs[which], values, count)),
+               "what is off by 1e-4 is noticed, and NaN");
+        }
+        free_gradients(&g);
         example_free(&e);
     }
     unsetenv("HOST_THREADS");
 }
 
-/* The check itself must be able to fail: gradients with the usual mistakes in them. */
-static void test_wrong_gradients(void) {
-    setenv("HOST_THREADS", "1", 1);
-    Example e = example(&cases[6]);
-    size_t queries = query_elements(&e.p), keys = key_elements(&e.p);
-    oracle_backward(&e.p, e.lengths, e.q, e.k, e.v, e.d_o, e.dq, e.dk, e.dv);
-    ok(gradient_error(&e, e.q, e.dq, queries) < 1e-8, "the right dQ passes");
+/* ---- samples ---- */
 
-    /* dQ without delta: what is left out is scale * sum_j P_ij delta_i k_j. Put it back in, as that mistake would. */
-    double *wrong = host_alloc(queries, sizeof *wrong), *o = host_alloc(queries, sizeof *o), unused;
-    const Problem *p = &e.p;
-    int d = p->head_dim;
-    forward(&e);
-    for (size_t row = 0; row < row_count(p); row++) {
-        int batch = (int)(row / p->seqlen_q / p->heads), head = (int)(row / p->seqlen_q % p->heads);
-        size_t key = key_head_offset(p, batch, kv_head_of(p, head));
-        double delta = 0;
-        for (int c = 0; c < d; c++)
-            delta += e.d_o[row * d + c] * e.o[row * d + c];
-        /* sum_j P_ij k_j is attention with K in the place of V. */
-        int visible = visible_keys(p, p->seqlen_k, (int)(row % p->seqlen_q));
-        oracle_row(e.q + row * d, e.k + key, e.k + key, visible, d, p->scale, o, &unused);
-        for (int c = 0; c < d; c++)
-            wrong[row * d + c] = e.dq[row * d + c] + p->scale * delta * o[c];
+static void test_rows(void) {
+    Problem p = {.batch = 2, .heads = 2, .seqlen_q = 16};
+    int wrong = 0;
+    for (size_t i = 0; i < 64; i++)
+        wrong += sampled_row(&p, i, 64) != i;
+    ok(!wrong, "64 rows are all taken, in order");
+
+    p = (Problem){.batch = 3, .heads = 5, .seqlen_q = 100};
+    int firsts = 0, lasts = 0, seen[15] = {0}, heads = 0;
+    for (size_t i = 0; i < 64; i++) {
+        size_t row = sampled_row(&p, i, 64), even = i * 1499 / 63;
+        seen[row / 100] = 1;
+        firsts += i % 4 == 0 && row % 100 == 0;
+        lasts += i % 4 == 3 && row % 100 == 99;
+        wrong += row / 100 != even / 100 || (i % 4 % 3 && row != even);
     }
-    ok(gradient_error(&e, e.q, wrong, queries) > 1e-2, "dQ without delta is caught");
-    for (size_t i = 0; i < queries; i++)
-        wrong[i] = e.dq[i] / p->scale;
-    ok(gradient_error(&e, e.q, wrong, queries) > 1e-2, "dQ without scale is caught");
-    e.dk[0] += 1e-4;
-    ok(gradient_error(&e, e.k, e.dk, keys) > 1e-6, "one entry of dK off by 1e-4 is caught");
-    e.dv[keys - 1] = (double)NAN;
-    double error = gradient_error(&e, e.v, e.dv, keys);
-    ok(!(error < 1e-8), "a NaN in dV is caught");
-    free(wrong), free(o);
-    example_free(&e);
-    unsetenv("HOST_THREADS");
+    for (int i = 0; i < 15; i++)
+        heads += seen[i];
+    ok(!wrong && heads == 15, "of 1500 rows 64 that are spread evenly over all heads");
+    ok(firsts == 16 && lasts == 16, "every fourth moved to the first row of its head, every fourth to the last");
 }
 
-static void test_threads(void) {
-    Example e = example(&cases[8]), f = example(&cases[8]);
-    setenv("HOST_THREADS", "1", 1);
-    oracle_backward(&e.p, e.lengths, e.q, e.k, e.v, e.d_o, e.dq, e.dk, e.dv);
-    setenv("HOST_THREADS", "5", 1);
-    oracle_backward(&f.p, f.lengths, f.q, f.k, f.v, f.d_o, f.dq, f.dk, f.dv);
-    unsetenv("HOST_THREADS");
-    size_t queries = query_elements(&e.p) * sizeof(double), keys = key_elements(&e.p) * sizeof(double);
-    ok(!memcmp(e.dq, f.dq, queries) && !memcmp(e.dk, f.dk, keys) && !memcmp(e.dv, f.dv, keys),
-       "the same gradients, bit for bit, from one thread and from five");
-    example_free(&e);
-    example_free(&f);
+static void test_samples(void) {
+    static const Case larger = {"", 3, 4, 2, 50, 7, 16, 1, 1};
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
+        Example e = example(&larger);
+        Problem *p = &e.p;
+        p->dtype = (Dtype)dtype;
+        random_normal(p->dtype, e.q, query_elements(p), 3, 0, 0, 1);
+        random_normal(p->dtype, e.k, key_elements(p), 3, 1, 0, 1);
+        random_normal(p->dtype, e.v, key_elements(p), 3, 2, 0, 1);
+        Samples all = forward(&e), s = samples_compute(p, e.lengths, &(HostTensors){e.q, e.k, e.v, NULL}, 64);
+        int wrong = s.count != 64 || s.score_size != score_size(p, e.q, e.k);
+        for (size_t i = 0; i < s.count; i++) {
+            size_t row = sampled_row(p, i, 64);
+            wrong += s.lse[i] != all.lse[row] || memcmp(s.o + i * 16, all.o + row * 16, 16 * sizeof *s.o);
+        }
+        ok(!wrong, "%s: 64 rows of all", dtype_name(p->dtype));
+        free_samples(&all), free_samples(&s);
+        example_free(&e);
+    }
+}
+
+static void test_score_size(void) {
+    static const float q[] = {3, 4, 0, 1, 0, 0}, k[] = {0, 0, 0, 1, 2, 2}; /* |q| at most 5, |k| at most 3 */
+    const Problem p = {1, 2, 1, 1, 2, 3, DTYPE_FP32, 0, 0.5f, {0}};
+    ok(score_size(&p, q, k) == 7.5, "the scores' size is scale |q| |k|");
+}
+
+static void test_errors(void) {
+    double o[8] = {1, 2, 3, 4, 5, 6, 7, 8}, lse[4] = {0};
+    float got[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const Problem p = {1, 1, 1, 4, 1, 2, DTYPE_FP32, 0, 1, {0}};
+    const Samples s = {&p, 4, o, lse, 1};
+    got[7] += 0.5f;
+    SampleErrors errors = samples_errors(&s, got);
+    ok(errors.worst == 0.5 && fabs(errors.rms - sqrt(0.25 / 8)) < 1e-15, "one error: worst, root mean square");
+    got[0] -= 0.25f;
+    errors = samples_errors(&s, got);
+    ok(errors.worst == 0.5 && fabs(errors.rms - sqrt(0.3125 / 8)) < 1e-15, "two");
+    got[3] = NAN;
+    errors = samples_errors(&s, got);
+    ok(isnan(errors.worst) && isnan(errors.rms), "NaN");
 }
 
 int main(void) {
-    test_rows();
+    test_known();
     test_forward();
     test_backward();
-    test_wrong_gradients();
-    test_threads();
+    test_rows();
+    test_samples();
+    test_score_size();
+    test_errors();
     return tap_done();
 }

@@ -424,8 +424,7 @@ MISTAKE(dv_differs, add(t->dv, p->dtype, mistake.at, launches ? 1e-3 * read_elem
 #define BACKWARD_VARIANT(n, l)                                                                                              \
     { .name = n, .idea = "", .launch = l, .dtypes = ALL, .unordered = 1 }
 static const Variant forward_variant = FORWARD_VARIANT("forward", right), /* with its workspace */
-                     wrong_forward_variant = FORWARD_VARIANT("forward", wrong),
-                     right_gradients = BACKWARD_VARIANT("00_naive", gradients),
+    wrong_forward_variant = FORWARD_VARIANT("forward", wrong), right_gradients = BACKWARD_VARIANT("00_naive", gradients),
                      wrong_reference_gradients = BACKWARD_VARIANT("00_naive", wrong_gradients);
 #define BACKWARD_STAGE(wrong_variant, f, r)                                                                                 \
     {                                                                                                                       \
@@ -554,15 +553,13 @@ static PreparedRounding prepared_values(const Problem *p, const Buffer *w, float
 static void attend(const Problem *p, const Tensors *t, const Buffer *w) {
     Problem bf16 = *p;
     bf16.dtype = DTYPE_BF16;
-    double *q = read_doubles(&bf16, w[0].pointer, query_elements(p)),
-           *k = read_doubles(&bf16, w[1].pointer, key_elements(p)), *v = read_doubles(&bf16, w[2].pointer, key_elements(p));
-    double *o = host_alloc(query_elements(p), sizeof *o), *lse = host_alloc(row_count(p), sizeof *lse);
+    HostTensors inputs = {read_tensor(w[0].pointer, query_elements(p), 2), read_tensor(w[1].pointer, key_elements(p), 2),
+                          read_tensor(w[2].pointer, key_elements(p), 2), NULL};
     int *lengths = t->key_lengths ? read_tensor(t->key_lengths, (size_t)p->batch, sizeof *lengths) : NULL;
-    oracle_forward(p, lengths, q, k, v, o, lse);
-    free(lengths);
-    write_doubles(p->dtype, t->o, o, query_elements(p));
-    write_doubles(DTYPE_FP32, t->lse, lse, row_count(p));
-    free(q), free(k), free(v), free(o), free(lse);
+    Samples exact = samples_compute(&bf16, lengths, &inputs, row_count(p));
+    write_doubles(p->dtype, t->o, exact.o, query_elements(p));
+    write_doubles(DTYPE_FP32, t->lse, exact.lse, row_count(p));
+    free(inputs.q), free(inputs.k), free(inputs.v), free(lengths), free_samples(&exact);
 }
 static void wrong_attend(const Problem *p, const Tensors *t, const Buffer *w) {
     attend(p, t, w);

@@ -6,7 +6,6 @@
 #include "../host/memory.h"
 #include "../host/parallel.h"
 #include "../judge/check.h"
-#include "../judge/samples.h"
 #include "tensors.h"
 
 #include <stdio.h>
@@ -71,14 +70,14 @@ const Variant *forward_of(const Stage *stage, const Problem *p) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* samples.c: each thread has a head's keys that exist, K and V, and their scores, as doubles. */
+/* judge/oracle.c: each thread has the scores of a row. */
 static double sample_bytes(const Options *o) {
     const Problem *p = &o->problem;
     int threads = host_threads() < MAX_SAMPLES ? host_threads() : MAX_SAMPLES, longest = 0;
     for (int b = 0; b < p->batch; b++)
         longest = key_length(p, o->key_lengths, b) > longest ? key_length(p, o->key_lengths, b) : longest;
-    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (2.0 * p->head_dim + 1) *
-           8;
+    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest *
+           (double)sizeof(double);
 }
 
 /* judge/prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one
@@ -142,7 +141,7 @@ static void check_budget(const Options *o) {
 /* A kernel computes S again and takes LSE from another that computed S: each has its own rounding errors, and P = e^(S - LSE),
  * at most 1, turns their difference x into a factor e^x. The end is where a row's sum is no longer checked (LSE_FLOOR). */
 void check_scores(const Problem *p, const HostTensors *in) {
-    double size = score_size(p, in->q, in->k), off = score_error(p->head_dim, size);
+    double size = score_size(p, in->q, in->k), off = sum_error(p->head_dim) * size;
     if (!(off <= LSE_FLOOR))
         cannot_run(
             "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale below %.2g here",

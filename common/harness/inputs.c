@@ -51,14 +51,15 @@ void free_run(Run *run) {
     const void *on_device[] = {run->tensors.q, run->tensors.k, run->tensors.v, run->tensors.d_o, run->tensors.key_lengths};
     for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
         device_free((void *)on_device[i]);
-    void *on_host[] = {run->inputs.q, run->inputs.k, run->inputs.v, run->inputs.d_o, run->samples.o};
+    void *on_host[] = {run->inputs.q, run->inputs.k, run->inputs.v, run->inputs.d_o};
     for (size_t i = 0; i < sizeof on_host / sizeof *on_host; i++)
         free(on_host[i]);
     for (int i = 0; i < run->output_count; i++) {
         free(run->outputs[i].host);
         free(run->outputs[i].reference);
     }
-    free_gradient_samples(&run->gradient_samples);
+    free_samples(&run->samples);
+    free_gradients(&run->gradients);
 }
 
 int alloc_buffer(Buffer *buffer) {

@@ -10,19 +10,16 @@ static void judge_outputs(Row *row) {
     Run *run = row->run;
     const Output *o = &row->outputs[0], *lse = &row->outputs[1];
     if (!run->samples.count)
-        run->samples = samples_compute(run->p, run->options->key_lengths, &run->inputs);
-    run->sample_count = run->samples.count;
+        run->samples = samples_compute(run->p, run->options->key_lengths, &run->inputs, MAX_SAMPLES);
+    run->sample_count = (int)run->samples.count;
     row->errors = samples_errors(&run->samples, o->host);
     row->against_oracle = !o->reference;
     row->comparison_count = FORWARD_OUTPUTS;
     if (variant_prepares(row->variant, run->p)) {
         judge_prepared(row);
-    } else if (row->against_oracle) {
-        row->comparisons[0] = samples_compare_output(&run->samples, o->host);
-        row->comparisons[1] = samples_compare_lse(&run->samples, lse->host);
     } else {
-        row->comparisons[0] = compare_output(run->p, o->host, o->reference, lse->reference, run->samples.score_size);
-        row->comparisons[1] = compare_lse(run->p, lse->host, lse->reference, run->samples.score_size);
+        row->comparisons[0] = compare_output(&run->samples, o->host, o->reference, lse->reference);
+        row->comparisons[1] = compare_lse(&run->samples, lse->host, lse->reference);
     }
 }
 
@@ -30,29 +27,16 @@ static void judge_outputs(Row *row) {
  * outputs. */
 static void judge_gradients(Row *row) {
     Run *run = row->run;
-    const Problem *p = run->p;
-    const void *o = run->outputs[0].host;
-    const float *lse = run->outputs[1].host;
-    if (!run->gradient_samples.p) {
-        run->gradient_scale = gradient_scale(p, &run->inputs, lse);
-        run->gradient_samples =
-            gradient_samples_compute(p, run->options->key_lengths, &run->inputs, o, lse, &run->gradient_scale);
-    }
+    if (!run->gradients.p)
+        run->gradients = gradients_compute(run->p, run->options->key_lengths, &run->inputs, run->outputs[0].host,
+                                           run->outputs[1].host, MAX_SAMPLES);
     row->against_oracle = !row->outputs[0].reference;
     if (row->against_oracle)
-        run->sample_count = run->gradient_samples.query_count;
+        run->sample_count = (int)run->gradients.of[GRADIENT_Q].count;
     row->comparison_count = GRADIENT_COUNT;
-    for (int i = 0; i < GRADIENT_COUNT; i++) {
-        const Output *output = &row->outputs[i];
-        Comparison samples = gradient_samples_compare(&run->gradient_samples, (Gradient)i, output->host, output->reference,
-                                                      &run->gradient_scale),
-                   all = samples;
-        if (output->reference)
-            all = compare_gradient(p, (Gradient)i, output->host, output->reference, &run->gradient_scale);
-        if (all.ok) /* sampled rows have narrower bounds of their own */
-            comparison_merge(&all, &samples);
-        row->comparisons[i] = all;
-    }
+    for (int i = 0; i < GRADIENT_COUNT; i++)
+        row->comparisons[i] =
+            compare_gradient(&run->gradients, (Gradient)i, row->outputs[i].host, row->outputs[i].reference);
 }
 
 /* How far dQ, dK and dV of a few more launches are from the first. A variant that is not unordered fails if they are. */
@@ -67,13 +51,10 @@ static void measure_spread(Row *row) {
             launch_row(row);
             device_synchronize();
             device_read(again, *pointer_to(row, output), output->bytes);
-            double difference =
-                largest_difference(run->p->dtype, output->host, again, gradient_elements(run->p, (Gradient)i));
-            row->spread = difference > row->spread || difference != difference ? difference : row->spread;
-            if (!row->variant->unordered) { /* nothing is allowed, then */
-                Comparison c = compare_gradient(run->p, (Gradient)i, again, output->host, &(GradientScale){.relative = {0}});
+            Comparison c = compare_runs(run->p, (Gradient)i, again, output->host);
+            row->spread = c.max_error > row->spread || isnan(c.max_error) ? c.max_error : row->spread;
+            if (!row->variant->unordered)
                 comparison_merge(&row->comparisons[i], &c);
-            }
         }
         free(again);
     }

@@ -8,16 +8,17 @@
 #include <stdlib.h>
 
 int compare_preparation(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
-                        const Buffer *workspace, const void *o, const float *lse, Attention *attention,
+                        const Buffer *workspace, const void *o, const float *lse, Attention *attention, size_t limit,
                         Comparison comparisons[PREPARED_COMPARISONS]) {
-    float *q = host_alloc(query_elements(p), sizeof *q), *k = host_alloc(key_elements(p), sizeof *k),
-          *v = host_alloc(key_elements(p), sizeof *v);
+    Prepared x = {.p = p, .key_lengths = key_lengths, .inputs = inputs};
+    x.q = host_alloc(query_elements(p), sizeof *x.q);
+    x.k = host_alloc(key_elements(p), sizeof *x.k);
+    x.v = host_alloc(key_elements(p), sizeof *x.v);
     for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
-        q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
-    PreparedRounding rounding = variant->preparation->values(p, workspace, q, k, v);
-    HostTensors prepared = {q, k, v, NULL};
-    int fits = compare_prepared(p, key_lengths, inputs, &prepared, rounding, o, lse, attention, comparisons);
-    free(q), free(k), free(v);
+        x.q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
+    x.rounding = variant->preparation->values(p, workspace, x.q, x.k, x.v);
+    int fits = compare_prepared(&x, o, lse, attention, limit, comparisons);
+    free(x.q), free(x.k), free(x.v);
     return fits;
 }
 
@@ -53,7 +54,7 @@ int naive_attention(const Problem *p, const int *key_lengths, const HostTensors 
 static int compare_with(Row *row, Attention *attention) {
     const Run *run = row->run;
     return compare_preparation(run->p, row->variant, run->options->key_lengths, &run->inputs, row->workspace,
-                               row->outputs[0].host, row->outputs[1].host, attention, row->comparisons);
+                               row->outputs[0].host, row->outputs[1].host, attention, MAX_SAMPLES, row->comparisons);
 }
 
 void judge_prepared(Row *row) {

@@ -10,7 +10,7 @@ void judge_prepared(Row *row);
 
 /* compare_prepared of what `variant` prepared into `workspace`. */
 int compare_preparation(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
-                        const Buffer *workspace, const void *o, const float *lse, Attention *attention,
+                        const Buffer *workspace, const void *o, const float *lse, Attention *attention, size_t limit,
                         Comparison comparisons[PREPARED_COMPARISONS]);
 
 /* By 00_naive on the device. */

@@ -3,8 +3,8 @@
 #define FA_RUN_H
 
 #include "../device/device.h"
+#include "../judge/check.h"
 #include "../judge/gradient.h"
-#include "../judge/samples.h"
 #include "options.h"
 
 typedef struct Run Run;
@@ -84,8 +84,7 @@ struct Run {
 
     /* what the judge compares with, computed when first needed */
     Samples samples;
-    GradientScale gradient_scale;
-    GradientSamples gradient_samples;
+    Gradients gradients;
     int sample_count; /* rows the oracle looked at */
 };
 

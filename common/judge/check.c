@@ -1,90 +1,37 @@
-/* check.c - see check.h. */
+/* check.c - what an element of O and LSE may be off by, and why NaN never passes. See check.h. */
 #include "check.h"
 
-#include "../host/memory.h"
-#include "../host/parallel.h"
 #include "rows.h"
 
 #include <float.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-
-Comparison comparison_start(const char *tensor) { return (Comparison){.ok = 1, .tensor = tensor, .severity = -1}; }
 
 static double finite_larger(double a, double b) { return a > b && a <= DBL_MAX ? a : b; }
 
-void compare_row(Comparison *c, int batch, int head, int row, const double *got, const double *want, int columns,
-                 double allowed) {
+void compare_element(Comparison *c, RowIndex at, int column, double got, double want, double allowed) {
+    double error = got == want ? 0 : fabs(got - want); /* the first case also covers two equal infinities */
+    /* `error <= allowed` is false if either number is NaN; `!(error > allowed)` would be true. An allowance that is not finite,
+     * as of a reference with NaN in it, allows nothing. */
+    int is_right = error <= allowed && allowed <= DBL_MAX;
+    double severity = !(error <= DBL_MAX && allowed <= DBL_MAX) ? INFINITY
+                      : error == 0                              ? 0
+                      : allowed > 0                             ? error / allowed
+                                                                : DBL_MAX; /* less than what NaN and Inf get */
+    c->ok = c->ok && is_right;
+    c->bad += !is_right;
+    c->max_error = worse(error, c->max_error);
     c->loosest = finite_larger(allowed, c->loosest);
-    for (int column = 0; column < columns || column == 0; column++) {
-        double g = got[column], w = want[column];
-        double error = g == w ? 0 : fabs(g - w); /* the first case also covers two equal infinities */
-        c->max_error = worse(error, c->max_error);
-        c->largest = finite_larger(fabs(w), c->largest);
-        if (!(error <= allowed && allowed <= DBL_MAX)) { /* an allowance that is not finite allows nothing */
-            c->ok = 0;
-            c->bad++;
-        }
-        /* DBL_MAX for a finite error where none is allowed: less than what NaN and Inf get. */
-        double severity = !(error <= DBL_MAX && allowed <= DBL_MAX) ? INFINITY
-                          : error == 0                              ? 0
-                          : allowed > 0                             ? error / allowed
-                                                                    : DBL_MAX;
-        if (severity > c->severity) {
-            c->severity = severity;
-            c->batch = batch, c->head = head, c->row = row, c->column = columns == 0 ? -1 : column;
-            c->got = g, c->want = w, c->error = error, c->allowed = allowed;
-        }
+    c->largest = finite_larger(fabs(want), c->largest);
+    if (severity > c->severity) {
+        c->severity = severity;
+        c->batch = at.batch, c->head = at.head, c->row = at.row, c->column = column;
+        c->got = got, c->want = want, c->error = error, c->allowed = allowed;
     }
 }
 
-/* Half: with an allowance as wide as the result a kernel that writes zeros passes, and with half of it one that is wrong by a
- * factor of 1.5. The allowances end there, too: they take e^x, which turns the error x of a score into one of P, for 1 + x. */
-int comparison_is_empty(const Comparison *c, double floor) { return c->loosest - floor > c->largest / 2; }
-
-/* Whether a's worst element comes before b's in memory. */
-static int comes_first(const Comparison *a, const Comparison *b) {
-    if (a->batch != b->batch)
-        return a->batch < b->batch;
-    if (a->head != b->head)
-        return a->head < b->head;
-    return a->row != b->row ? a->row < b->row : a->column < b->column;
-}
-
-void comparison_merge(Comparison *c, const Comparison *other) {
-    Comparison worst = *c; /* bad if one of the two is: then its severity is above 1 */
-    if (other->severity > c->severity || (other->severity == c->severity && comes_first(other, c)))
-        worst = *other;
-    worst.bad = c->bad + other->bad;
-    worst.max_error = worse(c->max_error, other->max_error);
-    worst.loosest = finite_larger(other->loosest, c->loosest);
-    worst.largest = finite_larger(other->largest, c->largest);
-    worst.empty = c->empty || other->empty;
-    *c = worst;
-}
-
-typedef struct {
-    RowComparer *compare;
-    const void *context;
-    Comparison result;
-    pthread_mutex_t lock; /* of result */
-} RowLoop;
-
-static void compare_some_rows(size_t begin, size_t end, void *context) {
-    RowLoop *loop = context;
-    Comparison part = comparison_start(loop->result.tensor);
-    loop->compare(loop->context, begin, end, &part);
-    pthread_mutex_lock(&loop->lock);
-    comparison_merge(&loop->result, &part);
-    pthread_mutex_unlock(&loop->lock);
-}
-
-Comparison compare_rows(const char *tensor, double floor, size_t rows, RowComparer *compare, const void *context) {
-    RowLoop loop = {compare, context, comparison_start(tensor), PTHREAD_MUTEX_INITIALIZER};
-    parallel_for(rows, compare_some_rows, &loop);
-    loop.result.empty = comparison_is_empty(&loop.result, floor);
-    return loop.result;
+void compare_row(Comparison *c, RowIndex at, const double *got, const double *want, int columns, double allowed) {
+    for (int column = 0; column < columns; column++)
+        compare_element(c, at, column, got[column], want[column], allowed);
 }
 
 /* How far a sum of n terms in fp32 may be off, relative to the sum.
@@ -98,9 +45,6 @@ Comparison compare_rows(const char *tensor, double floor, size_t rows, RowCompar
  *
  * 7 sqrt(2) / sqrt(12) = 2.9. Products that are rounded before they are added, or an order in tiles, change little. */
 double sum_error(double terms) { return 3 * sqrt(terms) * 0x1p-24; }
-
-/* How far a score may be off at most: all its partial sums as large as scale |q| |k|. */
-double score_error(int head_dim, double score_size) { return sum_error(head_dim) * score_size; }
 
 /* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
  *
@@ -119,38 +63,19 @@ double score_error(int head_dim, double score_size) { return sum_error(head_dim)
  *                     are at least as large as its LSE tells: one is LSE - ln keys or more, and none is above LSE.
  * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
  *
- * A row that sees no key (LSE = -inf) is exactly 0. Any other reference that is not finite gives
- * an allowance that is not finite, and compare_row takes that as no allowance at all. */
-double least_score(double lse, int keys) { return worse(worse(lse - log(keys), -lse), 0); }
-
-double output_allowance(Dtype dtype, const double *want_row, int columns, int keys, double lse, double score_size) {
+ * A row that sees no key (LSE = -inf) is exactly 0. */
+double output_allowance(const Problem *p, const double *want, double lse, double score_size) {
     if (lse == -INFINITY)
         return 0;
     if (!isfinite(lse))
         return (double)NAN;
-    double score = least_score(lse, keys);
-    double relative =
-        4 * dtype_epsilon(dtype) + 0x1p-21 + sum_error(keys + score_size * score_size + columns * score * score);
-    return relative * largest_of(want_row, columns) + dtype_step(dtype);
+    double score = least_score(lse, p->seqlen_k);
+    double relative = 4 * dtype_epsilon(p->dtype) + 0x1p-21 +
+                      sum_error(p->seqlen_k + score_size * score_size + p->head_dim * score * score);
+    return relative * largest_of(want, p->head_dim) + dtype_step(p->dtype);
 }
 
-/* The largest |row|^2 of a matrix. */
-static double largest_square(Dtype dtype, const void *matrix, size_t rows, int columns) {
-    double largest = 0;
-    for (size_t row = 0; row < rows; row++) {
-        double square = 0;
-        for (int column = 0; column < columns; column++) {
-            double value = dtype_to_double(dtype, matrix, row * columns + column);
-            square += value * value;
-        }
-        largest = worse(square, largest);
-    }
-    return largest;
-}
-double score_size(const Problem *p, const void *q, const void *k) {
-    return p->scale * sqrt(largest_square(p->dtype, q, row_count(p), p->head_dim)) *
-           sqrt(largest_square(p->dtype, k, (size_t)p->batch * p->kv_heads * p->seqlen_k, p->head_dim));
-}
+double least_score(double lse, int keys) { return worse(worse(lse - log(keys), -lse), 0); }
 
 /* LSE is fp32 throughout and nothing of it is rounded to the dtype, so only the summation of S and of the row sum shows.
  *
@@ -162,78 +87,48 @@ double lse_allowance(double want, double score_size) {
     return want == -INFINITY ? 0 : 0x1p-17 * (1 + fabs(want)) + sum_error(score_size * score_size);
 }
 
-/* Two whole tensors. Either reference may be there: in the dtype and float, or in double. */
 typedef struct {
-    const Problem *p;
-    const void *got, *want;
+    const Samples *exact;
+    const void *got, *want; /* want NULL: the rows of `exact` */
     const float *want_lse;
-    const double *want_double, *want_lse_double;
-    double score_size;
-} OutputPair;
+} Outputs;
 
-static double reference_lse(const OutputPair *x, size_t row) {
-    return x->want_lse_double ? x->want_lse_double[row] : (double)x->want_lse[row];
+static size_t row_number(const Outputs *x, size_t i) {
+    return x->want_lse ? i : sampled_row(x->exact->p, i, x->exact->count);
 }
+static double lse_of(const Outputs *x, size_t i) { return x->want_lse ? (double)x->want_lse[i] : x->exact->lse[i]; }
 
 static void compare_output_rows(const void *context, size_t begin, size_t end, Comparison *part) {
-    const OutputPair *x = context;
-    const Problem *p = x->p;
-    size_t d = (size_t)p->head_dim;
-    double *got = host_alloc(d, sizeof *got), *want = host_alloc(d, sizeof *want);
-    for (size_t row = begin; row < end; row++) {
-        RowIndex at = row_index(p, row);
-        read_doubles(p->dtype, x->got, row * d, d, got);
-        if (x->want_double)
-            memcpy(want, x->want_double + row * d, d * sizeof *want);
+    const Outputs *x = context;
+    const Problem *p = x->exact->p;
+    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM];
+    for (size_t i = begin; i < end; i++) {
+        size_t row = row_number(x, i);
+        read_row(p, x->got, row, got);
+        if (x->want)
+            read_row(p, x->want, row, want);
         else
-            read_doubles(p->dtype, x->want, row * d, d, want);
-        compare_row(part, at.batch, at.head, at.row, got, want, p->head_dim,
-                    output_allowance(p->dtype, want, p->head_dim, p->seqlen_k, reference_lse(x, row), x->score_size));
+            memcpy(want, x->exact->o + i * p->head_dim, p->head_dim * sizeof *want);
+        compare_row(part, row_index(p, row), got, want, p->head_dim,
+                    output_allowance(p, want, lse_of(x, i), x->exact->score_size));
     }
-    free(got);
-    free(want);
-}
-static Comparison compare_outputs(const OutputPair *x) {
-    return compare_rows("O", dtype_step(x->p->dtype), row_count(x->p), compare_output_rows, x);
 }
 
 static void compare_lse_rows(const void *context, size_t begin, size_t end, Comparison *part) {
-    const OutputPair *x = context;
-    for (size_t row = begin; row < end; row++) {
-        RowIndex at = row_index(x->p, row);
-        double got = ((const float *)x->got)[row], want = reference_lse(x, row);
-        compare_row(part, at.batch, at.head, at.row, &got, &want, 0, lse_allowance(want, x->score_size));
+    const Outputs *x = context;
+    for (size_t i = begin; i < end; i++) {
+        size_t row = row_number(x, i);
+        compare_element(part, row_index(x->exact->p, row), -1, ((const float *)x->got)[row], lse_of(x, i),
+                        lse_allowance(lse_of(x, i), x->exact->score_size));
     }
 }
-static Comparison compare_lses(const OutputPair *x) {
-    return compare_rows("LSE", LSE_FLOOR, row_count(x->p), compare_lse_rows, x);
+
+Comparison compare_output(const Samples *exact, const void *got, const void *want, const float *want_lse) {
+    return compare_rows("O", dtype_step(exact->p->dtype), want ? row_count(exact->p) : exact->count, compare_output_rows,
+                        &(Outputs){exact, got, want, want_lse});
 }
 
-Comparison compare_output(const Problem *p, const void *got, const void *want, const float *want_lse, double score_size) {
-    return compare_outputs(&(OutputPair){.p = p, .got = got, .want = want, .want_lse = want_lse, .score_size = score_size});
-}
-
-Comparison compare_output_double(const Problem *p, const void *got, const double *want, const double *want_lse,
-                                 double score_size) {
-    return compare_outputs(
-        &(OutputPair){.p = p, .got = got, .want_double = want, .want_lse_double = want_lse, .score_size = score_size});
-}
-
-Comparison compare_lse(const Problem *p, const float *got, const float *want, double score_size) {
-    return compare_lses(&(OutputPair){.p = p, .got = got, .want_lse = want, .score_size = score_size});
-}
-
-Comparison compare_lse_double(const Problem *p, const float *got, const double *want, double score_size) {
-    return compare_lses(&(OutputPair){.p = p, .got = got, .want_lse_double = want, .score_size = score_size});
-}
-
-/* Without the sign that a NaN may carry: poison would print as "-nan". */
-static double printable(double value) { return value == value ? value : (double)NAN; }
-
-void comparison_print(FILE *file, const Comparison *c) {
-    fprintf(file, "%s[batch %d, head %d, row %d", c->tensor, c->batch, c->head, c->row);
-    if (c->column >= 0)
-        fprintf(file, ", column %d", c->column);
-    fprintf(file, "] = %.6g, want %.6g, error %.3g, allowed %.3g (%zu element%s out of bounds)\n", printable(c->got),
-            printable(c->want), c->error, c->allowed, c->bad, c->bad == 1 ? "" : "s");
+Comparison compare_lse(const Samples *exact, const float *got, const float *want) {
+    return compare_rows("LSE", LSE_FLOOR, want ? row_count(exact->p) : exact->count, compare_lse_rows,
+                        &(Outputs){exact, got, NULL, want});
 }

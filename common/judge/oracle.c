@@ -1,167 +1,119 @@
 /* oracle.c - see oracle.h.
  *
- * Forward (Dao et al. 2022, section 2.2), one row i:
+ * Dao et al. 2022, section 2.2, one row i:
  *     S_j = scale q_i . k_j,   m = max_j S_j,   l = sum_j e^(S_j - m),   P_j = e^(S_j - m) / l,   O_i = sum_j P_j v_j
  *     LSE_i = m + ln l, so that P_j = e^(S_j - LSE_i)
  * Subtracting m changes nothing in P (it cancels in the quotient) and keeps every exponential at or below 1.
- *
- * Backward (ibid., appendix B.2). A loss changes through P_j by dP_j = dO_i . v_j. The softmax's Jacobian is
- * dP_a/dS_b = P_a (1[a = b] - P_b), hence
- *     dS_b = sum_a dP_a P_a (1[a = b] - P_b) = P_b (dP_b - delta_i),   delta_i = sum_a P_a dP_a
- * and because sum_a P_a (dO_i . v_a) = dO_i . sum_a P_a v_a, that last sum needs no P at all: delta_i = dO_i . O_i.
- * S is bilinear in Q and K, and O is linear in P and V, which gives the rest:
- *     dq_i = scale sum_j dS_ij k_j      dk_j = scale sum_i dS_ij q_i      dv_j = sum_i P_ij dO_i
- * the last two summed over all query heads that share the key head.
  */
 #include "oracle.h"
 
-#include "../host/memory.h"
 #include "../host/parallel.h"
 #include "rows.h"
 
 #include <stdlib.h>
 
-/* y += factor * a */
-static void add_scaled(double *y, double factor, const double *a, int n) {
-    for (int i = 0; i < n; i++)
-        y[i] += factor * a[i];
-}
-
-static void set_zero(double *y, int n) {
-    for (int i = 0; i < n; i++)
-        y[i] = 0;
-}
-
-void oracle_row(const double *q_row, const double *k, const double *v, int visible, int head_dim, double scale,
-                double *o_row, double *lse) {
-    set_zero(o_row, head_dim);
-    *lse = -INFINITY;
-    if (visible == 0)
-        return;
-
-    double *s = host_alloc((size_t)visible, sizeof *s);
-    double m = -INFINITY;
-    for (int j = 0; j < visible; j++) {
-        s[j] = scale * dot(q_row, k + (size_t)j * head_dim, head_dim);
-        m = fmax(m, s[j]);
-    }
-    double l = 0;
-    for (int j = 0; j < visible; j++)
-        l += exp(s[j] - m);
-    for (int j = 0; j < visible; j++)
-        add_scaled(o_row, exp(s[j] - m) / l, v + (size_t)j * head_dim, head_dim);
-    *lse = m + log(l);
-    free(s);
-}
-
-/* What the parallel loops below share. */
-typedef struct {
-    const Problem *p;
-    const int *key_lengths;
-    const double *q, *k, *v, *d_o;
-    double *o, *lse, *delta;
-    double *dq, *dk, *dv;
-} OracleWork;
-
-static int sees(const Problem *p, const int *key_lengths, int batch, int row, int column) {
+int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key) {
     int length = key_lengths ? key_lengths[batch] : p->seqlen_k;
-    return column < length && (!p->causal || column - length <= row - p->seqlen_q); /* both counted from the end */
+    return key < length && (!p->causal || key - length <= row - p->seqlen_q); /* both counted from the end */
 }
 
-OracleView oracle_view(const Problem *p, const int *key_lengths, int batch, int head, int row) {
-    size_t kv_head = (size_t)head * p->kv_heads / p->heads;
-    OracleView view = {(batch * (size_t)p->kv_heads + kv_head) * p->seqlen_k * p->head_dim, 0};
-    while (sees(p, key_lengths, batch, row, view.visible))
+OracleView oracle_view(const Problem *p, const int *key_lengths, RowIndex at) {
+    size_t kv_head = (size_t)at.head * p->kv_heads / p->heads;
+    OracleView view = {(at.batch * (size_t)p->kv_heads + kv_head) * p->seqlen_k, 0};
+    while (oracle_sees(p, key_lengths, at.batch, at.row, view.visible))
         view.visible++;
     return view;
 }
 
-/* The same for an index into [batch, heads, seqlen_q]. */
-static OracleView view_row(const OracleWork *w, size_t index) {
-    const Problem *p = w->p;
-    int row = (int)(index % p->seqlen_q);
-    int head = (int)(index / p->seqlen_q % p->heads);
-    int batch = (int)(index / p->seqlen_q / p->heads);
-    return oracle_view(p, w->key_lengths, batch, head, row);
-}
+/* What the threads share. */
+typedef struct {
+    Samples *samples;
+    const int *key_lengths;
+    const HostTensors *inputs;
+} SampleWork;
 
-static void forward_rows(size_t begin, size_t end, void *context) {
-    const OracleWork *w = context;
-    int d = w->p->head_dim;
-    for (size_t row = begin; row < end; row++) {
-        OracleView view = view_row(w, row);
-        oracle_row(w->q + row * d, w->k + view.keys, w->v + view.keys, view.visible, d, w->p->scale, w->o + row * d,
-                   &w->lse[row]);
+/* O = 0 and LSE = -infinity in a row that sees no key. */
+static void compute_sample(const SampleWork *w, size_t sample) {
+    const Problem *p = w->samples->p;
+    int d = p->head_dim;
+    size_t row = sampled_row(p, sample, w->samples->count);
+    OracleView view = oracle_view(p, w->key_lengths, row_index(p, row));
+    double *o = w->samples->o + sample * d, *s = host_alloc((size_t)view.visible, sizeof *s), m = -INFINITY, l = 0;
+    double q[MAX_HEAD_DIM], k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
+    read_row(p, w->inputs->q, row, q);
+    for (int j = 0; j < view.visible; j++) {
+        read_row(p, w->inputs->k, view.first_key + j, k);
+        s[j] = p->scale * dot(q, k, d);
+        m = fmax(m, s[j]);
     }
+    for (int j = 0; j < view.visible; j++)
+        l += exp(s[j] - m);
+    for (int j = 0; j < view.visible; j++) {
+        double p_j = exp(s[j] - m) / l;
+        read_row(p, w->inputs->v, view.first_key + j, v);
+        for (int i = 0; i < d; i++)
+            o[i] += p_j * v[i];
+    }
+    w->samples->lse[sample] = m + log(l);
+    free(s);
 }
 
-void oracle_forward(const Problem *p, const int *key_lengths, const double *q, const double *k, const double *v, double *o,
-                    double *lse) {
-    OracleWork work = {.p = p, .key_lengths = key_lengths, .q = q, .k = k, .v = v, .o = o, .lse = lse};
-    parallel_for(row_count(p), forward_rows, &work);
+static void compute_samples(size_t begin, size_t end, void *context) {
+    for (size_t i = begin; i < end; i++)
+        compute_sample(context, i);
 }
 
-/* P_ij and dS_ij of query row i and key j, from LSE and delta. */
-static void score_gradient(const OracleWork *w, size_t row, const double *k_row, const double *v_row, double *p_ij,
-                           double *ds_ij) {
-    int d = w->p->head_dim;
-    double s = w->p->scale * dot(w->q + row * d, k_row, d);
-    *p_ij = exp(s - w->lse[row]);
-    *ds_ij = *p_ij * (dot(w->d_o + row * d, v_row, d) - w->delta[row]);
+/* Every fourth sample moves to the first row of its head and every fourth to the last: there sit a causal row with one key
+ * to see, and the tail of the last tile. A problem of up to `count` rows is taken whole. */
+size_t sampled_row(const Problem *p, size_t sample, size_t count) {
+    size_t rows = row_count(p);
+    if (rows == count)
+        return sample;
+    size_t row = (size_t)((double)sample * (double)(rows - 1) / (double)(count - 1)), in_head = row % p->seqlen_q;
+    return sample % 4 == 0 ? row - in_head : sample % 4 == 3 ? row - in_head + p->seqlen_q - 1 : row;
 }
 
-static void query_gradients(size_t begin, size_t end, void *context) {
-    const OracleWork *w = context;
-    int d = w->p->head_dim;
-    for (size_t row = begin; row < end; row++) {
-        OracleView view = view_row(w, row);
-        w->delta[row] = dot(w->d_o + row * d, w->o + row * d, d);
-        set_zero(w->dq + row * d, d);
-        for (int j = 0; j < view.visible; j++) {
-            const double *k_row = w->k + view.keys + (size_t)j * d, *v_row = w->v + view.keys + (size_t)j * d;
-            double p_ij, ds_ij;
-            score_gradient(w, row, k_row, v_row, &p_ij, &ds_ij);
-            add_scaled(w->dq + row * d, w->p->scale * ds_ij, k_row, d);
+/* The largest |row| of Q. */
+static double largest_length(const Problem *p, const void *q) {
+    double row[MAX_HEAD_DIM], largest = 0;
+    for (size_t i = 0; i < row_count(p); i++) {
+        read_row(p, q, i, row);
+        largest = worse(dot(row, row, p->head_dim), largest);
+    }
+    return sqrt(largest);
+}
+
+double score_size(const Problem *p, const void *q, const void *k) {
+    Problem keys = keys_as_queries(p);
+    return p->scale * largest_length(p, q) * largest_length(&keys, k);
+}
+
+Samples samples_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit) {
+    Samples s = {.p = p, .count = row_count(p) < limit ? row_count(p) : limit};
+    s.o = host_alloc(s.count * p->head_dim, sizeof *s.o);
+    s.lse = host_alloc(s.count, sizeof *s.lse);
+    parallel_for(s.count, compute_samples, &(SampleWork){&s, key_lengths, inputs});
+    s.score_size = score_size(p, inputs->q, inputs->k);
+    return s;
+}
+
+void free_samples(Samples *s) {
+    free(s->o);
+    free(s->lse);
+}
+
+SampleErrors samples_errors(const Samples *s, const void *o) {
+    const Problem *p = s->p;
+    SampleErrors errors = {0, 0};
+    double got[MAX_HEAD_DIM];
+    for (size_t i = 0; i < s->count; i++) {
+        read_row(p, o, sampled_row(p, i, s->count), got);
+        for (int d = 0; d < p->head_dim; d++) {
+            double error = fabs(got[d] - s->o[i * p->head_dim + d]);
+            errors.rms += error * error;
+            errors.worst = worse(error, errors.worst);
         }
     }
-}
-
-/* One index is one key row of [batch, kv_heads, seqlen_k]: it collects from every query, of every head of its group, that
- * sees it. Gathering, instead of letting each query add to dK and dV, needs no locks and always adds in the same order. */
-static void key_gradients(size_t begin, size_t end, void *context) {
-    const OracleWork *w = context;
-    const Problem *p = w->p;
-    int d = p->head_dim, group = p->heads / p->kv_heads;
-    for (size_t key = begin; key < end; key++) {
-        int column = (int)(key % p->seqlen_k);
-        int kv_head = (int)(key / p->seqlen_k % p->kv_heads);
-        int batch = (int)(key / p->seqlen_k / p->kv_heads);
-        set_zero(w->dk + key * d, d);
-        set_zero(w->dv + key * d, d);
-        for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-            for (int i = 0; i < p->seqlen_q; i++) {
-                if (!sees(p, w->key_lengths, batch, i, column))
-                    continue;
-                size_t row = ((size_t)batch * p->heads + head) * p->seqlen_q + i;
-                double p_ij, ds_ij;
-                score_gradient(w, row, w->k + key * d, w->v + key * d, &p_ij, &ds_ij);
-                add_scaled(w->dk + key * d, p->scale * ds_ij, w->q + row * d, d);
-                add_scaled(w->dv + key * d, p_ij, w->d_o + row * d, d);
-            }
-        }
-    }
-}
-
-void oracle_backward(const Problem *p, const int *key_lengths, const double *q, const double *k, const double *v,
-                     const double *d_o, double *dq, double *dk, double *dv) {
-    OracleWork work = {.p = p, .key_lengths = key_lengths, .q = q, .k = k, .v = v, .d_o = d_o, .dq = dq, .dk = dk, .dv = dv};
-    work.o = host_alloc(query_elements(p), sizeof(double));
-    work.lse = host_alloc(row_count(p), sizeof(double));
-    work.delta = host_alloc(row_count(p), sizeof(double));
-    oracle_forward(p, key_lengths, q, k, v, work.o, work.lse);
-    parallel_for(row_count(p), query_gradients, &work); /* also fills delta, which key_gradients reads */
-    parallel_for((size_t)p->batch * p->kv_heads * p->seqlen_k, key_gradients, &work);
-    free(work.o);
-    free(work.lse);
-    free(work.delta);
+    errors.rms = sqrt(errors.rms / ((double)s->count * p->head_dim));
+    return errors;
 }

@@ -1,41 +1,48 @@
-/* oracle.h - attention and its gradients in double precision on the host: the definition, nothing else.
+/* oracle.h - attention in double precision on the host, in all rows of a problem or in a sample of them: the definition.
  *
- * Everything the project computes is in the end held against these functions, so they are written to be obviously right,
- * not fast: no tiles, no online softmax. The tests hold them in turn against central finite differences.
- * All arrays are doubles in the shapes of problem.h; key_lengths is on the host, NULL when all keys exist.
+ * Everything the project computes is in the end held against it, so it is written to be obviously right, not fast: no tiles, no
+ * online softmax. 00_naive is held against a sample, at sizes where all rows would take minutes; so is every variant where
+ * 00_naive does not fit into memory. The tests take all rows.
  */
 #ifndef FA_ORACLE_H
 #define FA_ORACLE_H
 
 #include "../problem.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-/* Where a query finds its head's keys, and how many of them it sees. Worked out here and not by problem.h, on purpose: a mistake
- * in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would notice. */
+/* Whether a query sees a key, both counted in their head; and where a query finds its head's keys. Worked out here and not by
+ * problem.h, on purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike,
+ * and nobody would notice. */
+int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key);
 typedef struct {
-    size_t keys; /* offset, in elements, of the head's K and V */
-    int visible; /* its first `visible` keys are seen */
+    size_t first_key; /* the head's first row of K and V */
+    int visible;      /* keys from there on that the query sees */
 } OracleView;
-OracleView oracle_view(const Problem *p, const int *key_lengths, int batch, int head, int row);
+OracleView oracle_view(const Problem *p, const int *key_lengths, RowIndex at);
 
-/* One query of one head. q_row: [head_dim]; k, v: this head's [visible or more, head_dim], of which the first `visible` keys
- * are seen; o_row: [head_dim] and *lse receive the result. visible == 0: O = 0, LSE = -infinity. */
-void oracle_row(const double *q_row, const double *k, const double *v, int visible, int head_dim, double scale,
-                double *o_row, double *lse);
+#define MAX_SAMPLES 64
 
-/* O [batch, heads, seqlen_q, head_dim] and LSE [batch, heads, seqlen_q] of the whole problem, rows in parallel. */
-void oracle_forward(const Problem *p, const int *key_lengths, const double *q, const double *k, const double *v, double *o,
-                    double *lse);
+typedef struct {
+    const Problem *p;
+    size_t count;
+    double *o, *lse; /* [count, head_dim], [count] */
+    double score_size;
+} Samples;
 
-/* The gradients dQ, dK, dV of a loss whose gradient with respect to O is d_o. Rows and keys in parallel; the same bits for
- * any number of threads. */
-void oracle_backward(const Problem *p, const int *key_lengths, const double *q, const double *k, const double *v,
-                     const double *d_o, double *dq, double *dk, double *dv);
+/* scale * max|q_i| * max|k_j|: the most a score of the problem can be, and the measure of its rounding error. */
+double score_size(const Problem *p, const void *q, const void *k);
 
-#ifdef __cplusplus
-}
-#endif
+/* Up to `limit` rows spread evenly over batch entries, heads and rows, with first and last rows of heads among them.
+ * key_lengths as in Tensors, on the host. */
+Samples samples_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
+void free_samples(Samples *samples);
+
+/* Which row, counted through the whole problem, the sample-th of `count` looks at. */
+size_t sampled_row(const Problem *p, size_t sample, size_t count);
+
+/* Root of the mean square of the errors of O, a tensor in the problem's dtype, and the worst one. */
+typedef struct {
+    double rms, worst;
+} SampleErrors;
+SampleErrors samples_errors(const Samples *samples, const void *o);
+
 #endif

@@ -12,24 +12,23 @@
 #include "check.h"
 #include "../stage.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { PREPARED_O, PREPARED_LSE, PREPARED_Q, PREPARED_K, PREPARED_V, PREPARED_COMPARISONS };
+
+/* Inputs, and in fp32 what they became (stage.h: PreparedValues). V is squared on the way. All on the host. */
+typedef struct {
+    const Problem *p;
+    const int *key_lengths;
+    const HostTensors *inputs;
+    float *q, *k, *v;
+    PreparedRounding rounding;
+} Prepared;
 
 /* Fills in O and LSE, fp32 on the host, of attention of fp32 inputs. Returns 0 if it does not fit into memory. */
 typedef int Attention(const Problem *p, const int *key_lengths, const HostTensors *inputs, float *o, float *lse);
-Attention oracle_attention; /* in fp64 */
 
-/* Compares what a variant left in o and lse after it had prepared `inputs` as `rounding` says. `prepared`: Q, K and V of
- * prepared_values, in fp32; V is squared on the way. `attention` makes the reference; NULL: the oracle in sampled rows. All on the host.
- * Fills in all of `comparisons`. Returns 0 if `attention` did; O and LSE are not filled in then. */
-int compare_prepared(const Problem *p, const int *key_lengths, const HostTensors *inputs, const HostTensors *prepared,
-                     PreparedRounding rounding, const void *o, const float *lse, Attention *attention,
+/* Fills in all of `comparisons`; o and lse are what the variant left. `attention` makes the reference; NULL: the oracle, in up to
+ * `limit` rows. Returns 0 if `attention` did; O and LSE are not filled in then. */
+int compare_prepared(const Prepared *x, const void *o, const float *lse, Attention *attention, size_t limit,
                      Comparison comparisons[PREPARED_COMPARISONS]);
 
-#ifdef __cplusplus
-}
-#endif
 #endif

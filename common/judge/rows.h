@@ -1,21 +1,21 @@
-/* rows.h - what the judges do with rows of numbers: read them from a tensor as doubles, and measure them. */
+/* rows.h - what the judge does with rows of numbers: read them from a tensor as doubles, and measure them. */
 #ifndef FA_ROWS_H
 #define FA_ROWS_H
 
 #include "../host/memory.h"
 #include "../numeric.h"
 
-/* Elements [offset, offset + count) of a tensor. */
-static inline void read_doubles(Dtype dtype, const void *tensor, size_t offset, size_t count, double *to) {
-    for (size_t i = 0; i < count; i++)
-        to[i] = dtype_to_double(dtype, tensor, offset + i);
+/* A row of a matrix of head_dim columns, in the problem's dtype. */
+static inline void read_row(const Problem *p, const void *matrix, size_t row, double *to) {
+    for (size_t i = 0; i < (size_t)p->head_dim; i++)
+        to[i] = dtype_to_double(p->dtype, matrix, row * p->head_dim + i);
 }
 
-/* The same, in memory that free() frees. */
-static inline double *to_doubles(Dtype dtype, const void *tensor, size_t offset, size_t count) {
-    double *values = (double *)host_alloc(count, sizeof *values);
-    read_doubles(dtype, tensor, offset, count, values);
-    return values;
+/* A problem whose queries are p's keys, for what is done with the rows of both. */
+static inline Problem keys_as_queries(const Problem *p) {
+    Problem keys = *p;
+    keys.heads = p->kv_heads, keys.seqlen_q = p->seqlen_k;
+    return keys;
 }
 
 /* The larger of two errors, where NaN is larger than everything. */
