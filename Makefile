@@ -255,7 +255,7 @@ ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are
 plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
 	@python3 -B common/plots/plots.py $(PLOT_OPTIONS)
 pictures: ## draw notes/pictures/ anew, as the notes show them
-	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py --notes
+	@python3 -B common/plots/pictures.py && python3 -B common/plots/plots.py notes/results/nvidia-h200 notes/pictures
 
 diff-%: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_swap-split_q: two by name
 	@sh common/classroom/diff.sh $*

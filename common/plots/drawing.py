@@ -73,32 +73,30 @@ def look(variant):
 # ---- a sheet to draw on: one unit is a CSS pixel, rows count downwards ----
 
 def sheet(width, height):
-    figure = plt.figure(figsize=(width / 96, height / 96))
-    axis = figure.add_axes((0, 0, 1, 1))
+    axis = plt.figure(figsize=(width / 96, height / 96)).add_axes((0, 0, 1, 1))
     axis.axis("off")
     axis.set_xlim(0, width)
     axis.set_ylim(height, 0)
-    return figure, axis
 
 
-def cell(axis, left, top, width, height, colour, text="", size=7.5, edge=INK, **more):
-    axis.add_patch(Rectangle((left, top), width, height, facecolor=colour, edgecolor=edge, linewidth=0.5,
-                             clip_on=False))
+def cell(left, top, width, height, colour, text="", size=7.5, edge=INK, **more):
+    plt.gca().add_patch(Rectangle((left, top), width, height, facecolor=colour, edgecolor=edge, linewidth=0.5,
+                                  clip_on=False))
     if text != "":
-        write(axis, left + width / 2, top + height / 2, text, size, **more)
+        write(left + width / 2, top + height / 2, text, size, **more)
 
 
-def write(axis, left, top, text, size=7.5, align="center", **more):
-    axis.text(left, top, text, fontsize=size, ha=align, va="center", **more)
+def write(left, top, text, size=7.5, align="center", **more):
+    plt.text(left, top, text, fontsize=size, ha=align, va="center", **more)
 
 
-def heading(axis, left, top, text):
-    write(axis, left, top, text, 9, "left", fontweight="bold")
+def heading(left, top, text):
+    write(left, top, text, 9, "left", fontweight="bold")
 
 
-def arrow(axis, start, end, colour=INK, style="-|>", **more):
-    axis.add_patch(FancyArrowPatch(start, end, arrowstyle=style, mutation_scale=9, color=colour, linewidth=1, shrinkA=0,
-                                   shrinkB=0, clip_on=False, zorder=3, **more))
+def arrow(start, end, colour=INK, style="-|>"):
+    plt.gca().add_patch(FancyArrowPatch(start, end, arrowstyle=style, mutation_scale=9, color=colour, linewidth=1, shrinkA=0,
+                                        shrinkB=0, clip_on=False, zorder=3))
 
 
 # ---- files ----
@@ -146,8 +144,9 @@ def compact(svg):
     return "".join(line.strip() + "\n" for line in svg.splitlines() if line.strip())
 
 
-def save(figure, name, folder):
-    """Writes folder/name as SVG, without a date."""
+def save(name, folder):
+    """Writes the figure at hand as folder/name, SVG without a date."""
+    figure = plt.gcf()
     check(figure, name)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)

@@ -8,103 +8,102 @@
 import sys
 from math import log2
 
-from drawing import ALARM, FAINT, INK, PANEL, WARPS, arrow, cell, heading, save, sheet, write
+from drawing import ALARM, FAINT, INK, PANEL, WARPS, arrow, cell, heading, plt, save, sheet, write
 
-FOLDER = sys.argv[1] if len(sys.argv) > 1 else "notes/pictures"
+PICTURES = []  # in the order of this file
 QK, SOFTMAX, PV, COPY = WARPS[0], WARPS[1], WARPS[2], FAINT
 
 
-def grid(axis, left, top, columns, rows, unit, colour=PANEL):
+def picture(width, height):
+    """Makes the function that follows one of the pictures; its name is the file's."""
+    return lambda draw: PICTURES.append((draw, width, height))
+
+
+def grid(left, top, columns, rows, unit, colour=PANEL):
     for row in range(rows):
         for column in range(columns):
-            cell(axis, left + column * unit, top + row * unit, unit, unit, colour)
+            cell(left + column * unit, top + row * unit, unit, unit, colour)
 
 
 # ---- 00 to 03 ----
 
+@picture(730, 305)
 def naive():
     """Which thread of 00_naive's three kernels computes what from what."""
-    figure, axis = sheet(730, 305)
     n, d, unit = 8, 3, 13
     kernels = (("naive_scores", "one thread, one element of S", ("Q", "K transposed", "S")),
                ("naive_softmax", "one thread, one row of P", ("S", "", "P")),
                ("naive_output", "one thread, one element of O", ("P", "V", "O")))
     for panel, (title, what, (first, second, result)) in enumerate(kernels):
         left, top = (20, 270, 550)[panel], 160
-        heading(axis, left, 12, title)
-        write(axis, left, 30, what, 8, "left")
+        heading(left, 12, title)
+        write(left, 30, what, 8, "left")
         columns = {"Q": d, "S": n, "P": n, "V": d, "O": d, "K transposed": n}
         right = left + columns[first] * unit + 15
-        grid(axis, left, top, columns[first], n, unit)
-        cell(axis, left, top + 5 * unit, columns[first] * unit, unit, WARPS[0])
-        grid(axis, right, top, columns[result], n, unit)
+        grid(left, top, columns[first], n, unit)
+        cell(left, top + 5 * unit, columns[first] * unit, unit, WARPS[0])
+        grid(right, top, columns[result], n, unit)
         if second:
             deep = columns[first]
-            grid(axis, right, top - deep * unit - 6, columns[second], deep, unit)
-            cell(axis, right + unit, top - deep * unit - 6, unit, deep * unit, WARPS[1])
-            write(axis, right + columns[second] * unit + 5, top - 28, second, 8, "left")
-        cell(axis, right + (unit if second else 0), top + 5 * unit, unit if second else n * unit, unit, WARPS[2])
-        write(axis, left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
-        write(axis, right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
-    write(axis, 365, 295,
-          "Nothing is shared: for each element of S a row of Q and a row of K are loaded again")
-    save(figure, "naive.svg", FOLDER)
+            grid(right, top - deep * unit - 6, columns[second], deep, unit)
+            cell(right + unit, top - deep * unit - 6, unit, deep * unit, WARPS[1])
+            write(right + columns[second] * unit + 5, top - 28, second, 8, "left")
+        cell(right + (unit if second else 0), top + 5 * unit, unit if second else n * unit, unit, WARPS[2])
+        write(left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
+        write(right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
+    write(365, 295, "Nothing is shared: for each element of S a row of Q and a row of K are loaded again")
 
 
+@picture(720, 320)
 def tiling():
     """What a block loads for one element of S, and for a tile of 64 x 64."""
-    figure, axis = sheet(720, 320)
-    for left, title, at, size, words in (
-            (90, "00_naive: a thread loads for itself", 92, 6,
-             "1 + 1 rows of D numbers for one element:\na row is used once"),
-            (460, "01_tiled: a block loads for a tile", 60, 60,
-             "64 + 64 rows for 64 · 64 elements:\na row is used 64 times")):
-        heading(axis, left - 75, 12, title)
-        grid(axis, left, 85, 3, 3, 60)
-        cell(axis, left, 35, 180, 42, PANEL)
-        cell(axis, left - 50, 85, 42, 180, PANEL)
-        cell(axis, left + at, 35, size, 42, WARPS[1])
-        cell(axis, left - 50, 85 + at, 42, size, WARPS[0])
-        cell(axis, left + at, 85 + at, size, size, WARPS[2])
-        write(axis, left + 186, 56, "K transposed", 8, "left")
-        write(axis, left - 29, 276, "Q", 8)
-        write(axis, left + 90, 276, "S", 8)
-        write(axis, left + 60, 302, words)
-    write(axis, 550, 175, "tile", 8)
-    save(figure, "tiling.svg", FOLDER)
+    sides = ((90, "00_naive: a thread loads for itself", 92, 6, "1 + 1 rows of D numbers for one element:\na row is used once"),
+             (460, "01_tiled: a block loads for a tile", 60, 60, "64 + 64 rows for 64 · 64 elements:\na row is used 64 times"))
+    for left, title, at, size, words in sides:
+        heading(left - 75, 12, title)
+        grid(left, 85, 3, 3, 60)
+        cell(left, 35, 180, 42, PANEL)
+        cell(left - 50, 85, 42, 180, PANEL)
+        cell(left + at, 35, size, 42, WARPS[1])
+        cell(left - 50, 85 + at, 42, size, WARPS[0])
+        cell(left + at, 85 + at, size, size, WARPS[2])
+        write(left + 186, 56, "K transposed", 8, "left")
+        write(left - 29, 276, "Q", 8)
+        write(left + 90, 276, "S", 8)
+        write(left + 60, 302, words)
+    write(550, 175, "tile", 8)
 
 
+@picture(720, 315)
 def online_softmax():
     """A row of scores, tile by tile: the maximum rises in steps, and the sum moves to each new maximum."""
     tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 4, 1, 3)  # S in units of ln 2
-    figure, axis = sheet(720, 315)
     zero, unit, wide = 195, 32, 36
     m, l = None, 0
-    write(axis, 5, 32, "scores S in units of ln 2,\nso e^S is a power of 2", 8, "left")
+    write(5, 32, "scores S in units of ln 2,\nso e^S is a power of 2", 8, "left")
     for t, tile in enumerate(tiles):
         left = 110 + 200 * t
         before, m = m, max(tile) if m is None else max(m, *tile)
         alpha = 0 if before is None else 2.0**(before - m)
         of_tile = sum(2.0**(s - m) for s in tile)
         for i, s in enumerate(tile):
-            cell(axis, left + wide * i, zero - s * unit - 2, wide - 4, s * unit + 2, WARPS[t])
-            write(axis, left + wide * i + 16, zero + 9, s, 7.5)
-        axis.plot([left - 8, left + 4 * wide + 4], [zero - m * unit - 5] * 2, color=ALARM, linewidth=1.8)
-        write(axis, left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
-        write(axis, left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
+            cell(left + wide * i, zero - s * unit - 2, wide - 4, s * unit + 2, WARPS[t])
+            write(left + wide * i + 16, zero + 9, s, 7.5)
+        plt.plot([left - 8, left + 4 * wide + 4], [zero - m * unit - 5] * 2, color=ALARM, linewidth=1.8)
+        write(left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
+        write(left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
         new = alpha * l + of_tile
         text = f"α = 2^({before} − {m}) = {alpha:g}\nl = α · {l:g} + {of_tile:g} = {new:g}" if t else f"l = {new:g}"
-        write(axis, left + 2 * wide, 258 if t else 251, text, 8)
+        write(left + 2 * wide, 258 if t else 251, text, 8)
         l = new
-    write(axis, 360, 297,
+    write(360, 297,
           f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.\n"
           "Here each tile's own sum has the factor 1, since its maximum is larger than those before it")
-    save(figure, "online_softmax.svg", FOLDER)
 
 
+@picture(780, 330)
 def merge():
     """Two sets of keys become one: with (m, l, O undivided), and with (LSE, O). The numbers of the worked example."""
-    figure, axis = sheet(780, 330)
     rows = (
         ("undivided: m, l and Õ of each set", "m = 2 ln 2\nl = 3/2\nÕ = (6, 3)", "m = 3 ln 2\nl = 5/4\nÕ = (4, −5/4)",
          "· α = e^(m − m') = 1/2", "· β = e^(m̃ − m') = 1",
@@ -115,193 +114,182 @@ def merge():
          "· e^(LSE_B − LSE) = 5/8", "LSE = ln (6 + 10)\nO = 3/8 (4, 2)\n   + 5/8 (16/5, −1)\n   = (7/2, 1/8)"))
     for i, (title, a, b, weight_a, weight_b, both) in enumerate(rows):
         top = 20 + 165 * i
-        heading(axis, 10, top - 8, title)
+        heading(10, top - 8, title)
         for j, (name, text, weight) in enumerate((("keys 1, 2", a, weight_a), ("keys 3, 4", b, weight_b))):
-            write(axis, 45, top + 40 + 68 * j, name, 8)
-            cell(axis, 90, top + 10 + 68 * j, 150, 58, WARPS[j], text, 8)
-            arrow(axis, (244, top + 39 + 68 * j), (476, top + 52 + 42 * j))
-            write(axis, 350, top + (26 if j == 0 else 118), weight, 8)
-        cell(axis, 480, top + 24, 215, 90, WARPS[2], both, 8)
-    write(axis, 737, 93, "at the end\nO = Õ / l\n= (7/2, 1/8)", 8)
-    save(figure, "merge.svg", FOLDER)
+            write(45, top + 40 + 68 * j, name, 8)
+            cell(90, top + 10 + 68 * j, 150, 58, WARPS[j], text, 8)
+            arrow((244, top + 39 + 68 * j), (476, top + 52 + 42 * j))
+            write(350, top + (26 if j == 0 else 118), weight, 8)
+        cell(480, top + 24, 215, 90, WARPS[2], both, 8)
+    write(737, 93, "at the end\nO = Õ / l\n= (7/2, 1/8)", 8)
 
 
 # ---- 04 and 05 ----
 
+@picture(800, 360)
 def loop_orders():
     """In which order the tiles of S are visited, and by which block."""
     n, unit = 4, 58
-    figure, axis = sheet(800, 360)
     for side, title in enumerate(("03_fa1: keys outer, queries inner", "04_fa2/loop_swap: queries outer, keys inner")):
         left, top = 45 + 400 * side, 70
-        heading(axis, left - 35, 12, title)
-        write(axis, left + n * unit / 2, 36, "tiles of keys", 8)
-        write(axis, left - 25, top + n * unit / 2, "tiles of queries", 8, rotation=90)
+        heading(left - 35, 12, title)
+        write(left + n * unit / 2, 36, "tiles of keys", 8)
+        write(left - 25, top + n * unit / 2, "tiles of queries", 8, rotation=90)
         for column in range(n):
-            write(axis, left + (column + 0.5) * unit, 58, f"K, V {column}")
+            write(left + (column + 0.5) * unit, 58, f"K, V {column}")
         for row in range(n):
-            write(axis, left + n * unit + 8, top + (row + 0.5) * unit,
+            write(left + n * unit + 8, top + (row + 0.5) * unit,
                   f"O {row}" + (f"   block {row}" if side else ""), 7.5, "left")
             for column in range(n):
                 step = column + 1 if side else column * n + row + 1
-                cell(axis, left + column * unit, top + row * unit, unit, unit, WARPS[row if side else 0])
-                write(axis, left + (column + 0.5) * unit, top + (row + 0.4) * unit, step, 8.5)
+                cell(left + column * unit, top + row * unit, unit, unit, WARPS[row if side else 0])
+                write(left + (column + 0.5) * unit, top + (row + 0.4) * unit, step, 8.5)
             if side:
-                arrow(axis, (left + 5, top + (row + 0.8) * unit), (left + n * unit - 5, top + (row + 0.8) * unit))
+                arrow((left + 5, top + (row + 0.8) * unit), (left + n * unit - 5, top + (row + 0.8) * unit))
             else:
-                arrow(axis, (left + (row + 0.8) * unit, top + 5), (left + (row + 0.8) * unit, top + n * unit - 5))
-    write(axis, 160, 340,
-          "numbers: steps of the head's one block. Between two\n"
+                arrow((left + (row + 0.8) * unit, top + 5), (left + (row + 0.8) * unit, top + n * unit - 5))
+    write(160, 340, "numbers: steps of the head's one block. Between two\n"
           "columns O, l, m of all rows go to device memory and back")
-    write(axis, 575, 340,
+    write(575, 340,
           "numbers: steps of the row's own block. O, l, m stay in\nregisters; K and V are read again by every block")
-    save(figure, "loop_orders.svg", FOLDER)
 
 
+@picture(800, 330)
 def steps():
     """One step of FlashAttention-1's only block, and two blocks of FlashAttention-2's grid on one multiprocessor."""
-    figure, axis = sheet(800, 330)
     scale, left = 108, 95  # pixels a microsecond
-    heading(axis, 5, 12,
-            "03_fa1: one step, 32 queries and 128 keys, as predicted; the block is alone on its multiprocessor")
+    heading(5, 12, "03_fa1: one step, 32 queries and 128 keys, as predicted; the block is alone on its multiprocessor")
     parts = [(0.5, "wait: l, m"), (0.9, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
     time = 0
     for length, text in parts:
         waits = text.startswith("wait")
-        cell(axis, left + time * scale, 30, length * scale, 38, PANEL if waits else PV if not text else QK, text, 7,
+        cell(left + time * scale, 30, length * scale, 38, PANEL if waits else PV if not text else QK, text, 7,
              edge=FAINT if waits else INK)
         time += length
-    write(axis, left - 8, 49, "one block", 8, "right")
+    write(left - 8, 49, "one block", 8, "right")
     for tick in range(7):
-        write(axis, left + tick * scale, 80, f"{tick} us", 7.5)
-    write(axis, left + 330, 103,
+        write(left + tick * scale, 80, f"{tick} us", 7.5)
+    write(left + 330, 103,
           "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.2 us.  green: a part of O is added. "
           "Nobody else is there to work")
-    heading(axis, 5, 145,
-            "04_fa2/tuned: O stays, the next K and V come during the products, a second block fills the gaps")
+    heading(5, 145, "04_fa2/tuned: O stays, the next K and V come during the products, a second block fills the gaps")
     phases = (("Q Kᵀ", 95, QK), ("softmax", 70, SOFTMAX), ("P V", 95, PV))
     for block in range(2):
         at, i, top = left + (0 if block == 0 else 130), 0, 165 + 46 * block
-        write(axis, left - 8, top + 19, f"block {block}", 8, "right")
+        write(left - 8, top + 19, f"block {block}", 8, "right")
         while at < left + 640:
             text, length, colour = phases[i % 3]
-            cell(axis, at, top, min(length, left + 660 - at), 38, colour, text if at + length <= left + 660 else "",
-                 7.5)
+            cell(at, top, min(length, left + 660 - at), 38, colour, text if at + length <= left + 660 else "", 7.5)
             at, i = at + length, i + 1
-    cell(axis, left, 262, 660, 14, COPY)
-    write(axis, left - 8, 269, "copies", 8, "right")
-    write(axis, left + 330, 269, "the next K and V", 7.5)
-    write(axis, left + 330, 305,
+    cell(left, 262, 660, 14, COPY)
+    write(left - 8, 269, "copies", 8, "right")
+    write(left + 330, 269, "the next K and V", 7.5)
+    write(left + 330, 305,
           "Not to scale. While one block is at its softmax, the other multiplies, if chance has them out of step.\n"
           "Thousands of query tiles make thousands of blocks: there is always a second one")
-    save(figure, "steps.svg", FOLDER)
 
 
+@picture(810, 390)
 def warp_ownership():
     """How four warps share S = Q K^T and O = P V of a tile."""
-    figure, axis = sheet(810, 390)
     unit, d = 38, 54
     for side, title in enumerate(("split-K: a warp owns keys (03_fa1)",
                                   "split-Q: a warp owns queries (04_fa2/split_q)")):
         left, top = 105 + 410 * side, 185
         right = left + 4 * unit + 30
-        heading(axis, left - 95, 12, title)
+        heading(left - 95, 12, title)
         for w in range(4):
             if side == 0:
-                cell(axis, left + w * unit, top, unit, 4 * unit, WARPS[w], f"warp\n{w}")
-                cell(axis, left + w * unit, top - d - 6, unit, d, WARPS[w])
-                cell(axis, right, top - 4 * unit - 6 + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
-                cell(axis, right + 6 * w, top + 6 * w, d, 4 * unit - 18, WARPS[w])
+                cell(left + w * unit, top, unit, 4 * unit, WARPS[w], f"warp\n{w}")
+                cell(left + w * unit, top - d - 6, unit, d, WARPS[w])
+                cell(right, top - 4 * unit - 6 + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
+                cell(right + 6 * w, top + 6 * w, d, 4 * unit - 18, WARPS[w])
             else:
-                cell(axis, left, top + w * unit, 4 * unit, unit, WARPS[w], f"warp {w}")
-                cell(axis, left - d - 6, top + w * unit, d, unit, WARPS[w], f"warp {w}")
-                cell(axis, right, top + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
+                cell(left, top + w * unit, 4 * unit, unit, WARPS[w], f"warp {w}")
+                cell(left - d - 6, top + w * unit, d, unit, WARPS[w], f"warp {w}")
+                cell(right, top + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
         if side == 0:
-            cell(axis, left - d - 6, top, d, 4 * unit, FAINT, "all\nwarps")
-            write(axis, right + 45, top + 86, "4 partial\nsums")
+            cell(left - d - 6, top, d, 4 * unit, FAINT, "all\nwarps")
+            write(right + 45, top + 86, "4 partial\nsums")
         else:
-            cell(axis, left, top - d - 6, 4 * unit, d, FAINT, "all warps")
-            cell(axis, right, top - 4 * unit - 6, d + 16, 4 * unit, FAINT, "all\nwarps")
+            cell(left, top - d - 6, 4 * unit, d, FAINT, "all warps")
+            cell(right, top - 4 * unit - 6, d + 16, 4 * unit, FAINT, "all\nwarps")
         for name, at, height in (("Q", left - d / 2 - 6, top + 4 * unit + 10),
                                  ("S, then P", left + 2 * unit, top + 4 * unit + 10),
                                  ("O", right + 35, top + 4 * unit + 10),
                                  ("K transposed", left + 2 * unit, top - d - 16),
                                  ("V", right + 35, top - 4 * unit - 16)):
-            write(axis, at, height, name, 8)
-    write(axis, 200, 372,
+            write(at, height, name, 8)
+    write(200, 372,
           "a row's maximum, sum and O are found by four warps together,\nthrough shared memory, with barriers between")
-    write(axis, 610, 372, "a row's maximum, sum and O never leave the warp;\nevery warp reads all of K and V")
-    save(figure, "warp_ownership.svg", FOLDER)
+    write(610, 372, "a row's maximum, sum and O never leave the warp;\nevery warp reads all of K and V")
 
 
+@picture(810, 385)
 def backward_ownership():
     """Which block owns which gradient in the two kernels of 05_fa2_backward."""
-    figure, axis = sheet(810, 385)
     unit, d = 48, 40
     for side, title in enumerate(("a block owns keys: dK and dV (both variants)",
                                   "a block owns queries: dQ (two_pass, second kernel)")):
         left, top = 100 + 410 * side, 95
         right, below = left + 4 * unit + 8, top + 4 * unit + 8
-        heading(axis, left - 90, 12, title)
+        heading(left - 90, 12, title)
         for i in range(4):
             down, across = (WARPS[i], FAINT) if side == 0 else (FAINT, WARPS[i])
-            cell(axis, left + i * unit, top - d - 8, unit, d, down, f"K, V\n{i}")
-            cell(axis, left - d - 8, top + i * unit, d, unit, across, f"Q, dO\n{i}", 7)
+            cell(left + i * unit, top - d - 8, unit, d, down, f"K, V\n{i}")
+            cell(left - d - 8, top + i * unit, d, unit, across, f"Q, dO\n{i}", 7)
             for j in range(4):
-                cell(axis, left + i * unit, top + j * unit, unit, unit, WARPS[j if side else i])
+                cell(left + i * unit, top + j * unit, unit, unit, WARPS[j if side else i])
             if side == 0:
-                cell(axis, left + i * unit, below, unit, d, WARPS[i], f"dK, dV\n{i}", 7)
-                cell(axis, right, top + i * unit, d + 16, unit, PANEL, f"dQ {i}", edge=ALARM)
-                arrow(axis, (left + (i + 0.5) * unit, top + 8), (left + (i + 0.5) * unit, top + 4 * unit - 4))
+                cell(left + i * unit, below, unit, d, WARPS[i], f"dK, dV\n{i}", 7)
+                cell(right, top + i * unit, d + 16, unit, PANEL, f"dQ {i}", edge=ALARM)
+                arrow((left + (i + 0.5) * unit, top + 8), (left + (i + 0.5) * unit, top + 4 * unit - 4))
             else:
-                cell(axis, right, top + i * unit, d + 16, unit, WARPS[i], f"dQ {i}")
-                arrow(axis, (left + 8, top + (i + 0.5) * unit), (left + 4 * unit - 4, top + (i + 0.5) * unit))
-        write(axis, left + 2 * unit, 34, "tiles of keys", 8)
-        write(axis, left - 75, top + 2 * unit, "tiles of queries", 8, rotation=90)
-    write(axis, 205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
+                cell(right, top + i * unit, d + 16, unit, WARPS[i], f"dQ {i}")
+                arrow((left + 8, top + (i + 0.5) * unit), (left + 4 * unit - 4, top + (i + 0.5) * unit))
+        write(left + 2 * unit, 34, "tiles of keys", 8)
+        write(left - 75, top + 2 * unit, "tiles of queries", 8, rotation=90)
+    write(205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
           "A row of dQ is a sum over all blocks: atomics (atomic), or left out (two_pass)")
-    write(axis, 610, 362,
-          "Each dQ is whole when its block ends: no atomics,\n"
+    write(610, 362, "Each dQ is whole when its block ends: no atomics,\n"
           "the same bits in every run. The price: S and dP are computed again")
-    save(figure, "backward_ownership.svg", FOLDER)
 
 
 # ---- 06 to 08 ----
 
+@picture(780, 270)
 def key_order():
     """In which order 06_fp8 stores the keys of V, so that P stays in its lane."""
-    figure, axis = sheet(780, 270)
     unit, left, half = 40, 130, 8
     held = [[2 * c, 2 * c + 1, half + 2 * c, half + 2 * c + 1] for c in range(4)]  # lane c's keys in S
     lane_of = {key: c for c, keys in enumerate(held) for key in keys}
-    write(axis, left - 10, 40, "S: key", 8, "right")
-    write(axis, left - 10, 165, "P as operand: place", 8, "right")
-    write(axis, left - 10, 215, "V transposed: key", 8, "right")
+    write(left - 10, 40, "S: key", 8, "right")
+    write(left - 10, 165, "P as operand: place", 8, "right")
+    write(left - 10, 215, "V transposed: key", 8, "right")
     for key in range(16):
-        cell(axis, left + key * unit, 22, unit, 36, WARPS[lane_of[key]], f"{key}\nlane {lane_of[key]}", 7)
+        cell(left + key * unit, 22, unit, 36, WARPS[lane_of[key]], f"{key}\nlane {lane_of[key]}", 7)
     for place in range(16):
         lane, i = divmod(place, 4)
         key = held[lane][i]
-        cell(axis, left + place * unit, 147, unit, 36, WARPS[lane], f"{place}\nlane {lane}", 7)
-        cell(axis, left + place * unit, 200, unit, 30, WARPS[lane], key, 8)
-        axis.plot([left + (key + 0.5) * unit, left + (place + 0.5) * unit], [60, 145], color=INK, linewidth=0.7)
-    write(axis, left + 8 * unit, 256,
+        cell(left + place * unit, 147, unit, 36, WARPS[lane], f"{place}\nlane {lane}", 7)
+        cell(left + place * unit, 200, unit, 30, WARPS[lane], key, 8)
+        plt.plot([left + (key + 0.5) * unit, left + (place + 0.5) * unit], [60, 145], color=INK, linewidth=0.7)
+    write(left + 8 * unit, 256,
           "a lane keeps what it has: V's keys change their places instead, and a sum has no order", 8)
-    save(figure, "key_order.svg", FOLDER)
 
 
+@picture(800, 395)
 def shares():
     """How 07's three kernels cut the keys of four heads, and how tickets find the block that merges a head."""
-    figure, axis = sheet(800, 395)
     lengths, left, unit, share = (12, 7, 20, 11), 115, 13, 5
     starts = [sum(lengths[:h]) for h in range(5)]
-    heading(axis, 5, 12, "Who reads which key tiles of heads 0 to 3")
+    heading(5, 12, "Who reads which key tiles of heads 0 to 3")
 
     def row(top, name, cuts, count):
-        write(axis, left - 10, top + 13, name, 8, "right")
+        write(left - 10, top + 13, name, 8, "right")
         for block, (start, end, head) in enumerate(cuts):
             if end > start:
-                cell(axis, left + start * unit, top, (end - start) * unit, 26, WARPS[head], count(block), 7.5)
+                cell(left + start * unit, top, (end - start) * unit, 26, WARPS[head], count(block), 7.5)
 
     heads = [(starts[h], starts[h + 1], h) for h in range(4)]
     row(30, "one_block", heads, lambda block: f"block {block}")
@@ -309,129 +297,122 @@ def shares():
     halves = [part for start, end, h in heads
               for part in ((start, min(start + half, end), h), (min(start + half, end), end, h))]
     row(70, "split_k, 2 pieces", halves, lambda block: {2: "2 (3: no keys)"}.get(block, block))
-    write(axis, left - 10, 123, "equal_shares", 8, "right")
+    write(left - 10, 123, "equal_shares", 8, "right")
     for start, end, h in heads:
-        cell(axis, left + start * unit, 110, (end - start) * unit, 26, WARPS[h])
+        cell(left + start * unit, 110, (end - start) * unit, 26, WARPS[h])
     for block in range(10):
-        axis.plot([left + block * share * unit] * 2, [106, 140], color=INK, linewidth=1.6)
-        write(axis, left + (block + 0.5) * share * unit, 148, f"block {block}", 7)
-    axis.plot([left + 50 * unit] * 2, [106, 140], color=INK, linewidth=1.6)
-    write(axis, left + 325, 168,
+        plt.plot([left + block * share * unit] * 2, [106, 140], color=INK, linewidth=1.6)
+        write(left + (block + 0.5) * share * unit, 148, f"block {block}", 7)
+    plt.plot([left + 50 * unit] * 2, [106, 140], color=INK, linewidth=1.6)
+    write(left + 325, 168,
           "Blocks 2, 3 and 7 have the end of one head and the beginning of the next: two partial results each")
-    heading(axis, 5, 200, "Tickets of head 2: five blocks have a part of it, and end in any order")
+    heading(5, 200, "Tickets of head 2: five blocks have a part of it, and end in any order")
     ends = {3: 250, 4: 420, 5: 330, 6: 520, 7: 290}  # pixels: when a block's partial result is written
     for place, (block, end) in enumerate(ends.items()):
         top, ticket = 215 + 29 * place, sorted(ends.values()).index(end)
         last = ticket == 4
-        write(axis, left - 10, top + 11, f"block {block}", 8, "right")
-        cell(axis, left, top, end - left, 22, WARPS[2], "keys of head 2")
-        cell(axis, end, top, 80, 22, SOFTMAX, f"ticket {ticket}", 7.5, edge=ALARM if last else INK)
+        write(left - 10, top + 11, f"block {block}", 8, "right")
+        cell(left, top, end - left, 22, WARPS[2], "keys of head 2")
+        cell(end, top, 80, 22, SOFTMAX, f"ticket {ticket}", 7.5, edge=ALARM if last else INK)
         if last:
-            cell(axis, end + 80, top, 150, 22, WARPS[0], "the last: merges all five", 7.5)
-    write(axis, left + 325, 378,
+            cell(end + 80, top, 150, 22, WARPS[0], "the last: merges all five", 7.5)
+    write(left + 325, 378,
           "A block writes its O and LSE, then draws. Nobody waits: ticket 4 is the fifth, so all parts are there")
-    save(figure, "shares.svg", FOLDER)
 
 
-def lane(axis, left, top, height, unit, name, steps):
+def lane(left, top, height, unit, name, steps):
     """A row of a time line: `steps` are (start, length, colour, text)."""
-    write(axis, left - 8, top + height / 2, name, 8, "right")
+    write(left - 8, top + height / 2, name, 8, "right")
     for start, length, colour, text in steps:
-        cell(axis, left + start * unit, top, length * unit, height, colour, text, 7)
+        cell(left + start * unit, top, length * unit, height, colour, text, 7)
 
 
+@picture(810, 440)
 def roles():
     """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
     D = 128: a warpgroup's Q K^T and P V 5 each, its softmax 8; twice that where two warpgroups do the same together."""
-    figure, axis = sheet(810, 440)
     unit, left, end = 9.8, 90, 72
-    heading(axis, 0, 10, "wgmma: three blocks, each at another step by chance (lengths as if each had the units alone)")
+    heading(0, 10, "wgmma: three blocks, each at another step by chance (lengths as if each had the units alone)")
     one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"),
                             (start + 13, 5, PV, f"P V{i}")]
     for block in range(3):
-        lane(axis, left, 24 + 34 * block, 28, unit, f"block {block}",
+        lane(left, 24 + 34 * block, 28, unit, f"block {block}",
              [s for i in range(4 if block == 0 else 3) for s in one(6 * block + 18 * i, i)])
-    heading(axis, 0, 144, "specialised: two consumers in step, so each product and each softmax takes twice as long")
+    heading(0, 144, "specialised: two consumers in step, so each product and each softmax takes twice as long")
     both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 16, SOFTMAX, f"softmax {i}"),
                              (start + 26, 10, PV, f"P V{i}")]
-    lane(axis, left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (36, 6, COPY, "K2, V2")])
+    lane(left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (36, 6, COPY, "K2, V2")])
     for consumer in range(2):
-        lane(axis, left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(36, 1))
-    heading(axis, 0, 280, "overlapped: turns, and the next S before this P V")
-    lane(axis, left, 294, 28, unit, "producer",
-         [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3"),
+        lane(left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(36, 1))
+    heading(0, 280, "overlapped: turns, and the next S before this P V")
+    lane(left, 294, 28, unit, "producer", [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3"),
           (60, 6, COPY, "K5, V4")])
     for consumer in range(2):
         top = 330 + 50 * consumer
-        write(axis, left - 8, top + 20, f"consumer {consumer}", 8, "right")
+        write(left - 8, top + 20, f"consumer {consumer}", 8, "right")
         for turn in range(4):
             start = 20 * turn + 10 * consumer
             for at, down, length, colour, text in ((start, 0, 5, QK, f"Q K{turn + 1}"),
                                                    (start + 5, 0, 5, PV, f"P V{turn}"),
                                                    (start + 5, 21, 8, SOFTMAX, f"softmax {turn + 1}")):
                 if at + length <= end:
-                    cell(axis, left + at * unit, top + down, length * unit, 20, colour, text, 7)
-    save(figure, "roles.svg", FOLDER)
+                    cell(left + at * unit, top + down, length * unit, 20, colour, text, 7)
 
 
+@picture(780, 260)
 def ring():
     """The ring of 08_fa3: two places, two mbarriers each, and who waits where."""
-    figure, axis = sheet(780, 260)
-    cell(axis, 10, 95, 140, 70, COPY, "producer warp\nasks TMA for tiles", 8)
+    cell(10, 95, 140, 70, COPY, "producer warp\nasks TMA for tiles", 8)
     for i in range(2):
         top = 40 + 110 * i
-        cell(axis, 300, top, 150, 70, WARPS[i], f"place {i}\ntiles {i}, {i + 2}, {i + 4}, …", 8)
-        cell(axis, 620, top, 150, 70, WARPS[2], f"consumer {i}\n4 warps", 8)
-        arrow(axis, (154, 115 + 30 * i), (296, top + 35))
+        cell(300, top, 150, 70, WARPS[i], f"place {i}\ntiles {i}, {i + 2}, {i + 4}, …", 8)
+        cell(620, top, 150, 70, WARPS[2], f"consumer {i}\n4 warps", 8)
+        arrow((154, 115 + 30 * i), (296, top + 35))
         for j in range(2):
-            arrow(axis, (454, top + 20), (616, 60 + 110 * j))
-            arrow(axis, (616, 90 + 110 * j), (454, top + 50), ALARM)
-    write(axis, 215, 75, "TMA", 8)
-    write(axis, 535, 15, "full: TMA has written all bytes; consumers wait", 8)
-    write(axis, 535, 245, "empty: all eight warps are done; the producer waits", 8, color=ALARM)
-    save(figure, "ring.svg", FOLDER)
+            arrow((454, top + 20), (616, 60 + 110 * j))
+            arrow((616, 90 + 110 * j), (454, top + 50), ALARM)
+    write(215, 75, "TMA", 8)
+    write(535, 15, "full: TMA has written all bytes; consumers wait", 8)
+    write(535, 245, "empty: all eight warps are done; the producer waits", 8, color=ALARM)
 
 
 # ---- what cuts across ----
 
+@picture(790, 400)
 def memory_hierarchy():
     """The levels of an H200, with the figures of notes/memory_hierarchy.md. An arrow is as thick as its bandwidth."""
-    figure, axis = sheet(790, 400)
     for column, text in ((140, "level"), (390, "size"), (545, "reads, whole chip"), (705, "latency, clocks")):
-        write(axis, column, 14, text, 8.5, fontweight="bold")
-    levels = (
-        ("registers", "256 KB a multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),
-        ("shared memory", "up to 227 KB a block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150,
-         WARPS[0]),
-        ("L2", "60 MB\nA100: 40 MB", "9.7 TB/s\nA100: 5.4 TB/s", "260 to 280", 200, WARPS[1]),
-        ("device memory (HBM)", "141 GB\nA100: 80 GB", "4.8 TB/s (data sheet)\nA100: 2.04 TB/s", "480 to 690", 260,
-         WARPS[3]))
+        write(column, 14, text, 8.5, fontweight="bold")
+    levels = (("registers", "256 KB a multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),
+              ("shared memory", "up to 227 KB a block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150, WARPS[0]),
+              ("L2", "60 MB\nA100: 40 MB", "9.7 TB/s\nA100: 5.4 TB/s", "260 to 280", 200, WARPS[1]),
+              ("device memory (HBM)", "141 GB\nA100: 80 GB", "4.8 TB/s (data sheet)\nA100: 2.04 TB/s", "480 to 690", 260,
+               WARPS[3]))
     for i, (name, size, bandwidth, latency, width, colour) in enumerate(levels):
         top = 35 + 98 * i
-        cell(axis, 140 - width / 2, top, width, 50, colour, name, 8.5)
-        write(axis, 390, top + 25, size, 8)
+        cell(140 - width / 2, top, width, 50, colour, name, 8.5)
+        write(390, top + 25, size, 8)
         if i:
             thick = (33, 9.7, 4.8)[i - 1]
-            cell(axis, 140 - thick / 2, top - 47, thick, 46, INK, edge=INK)
-            write(axis, 545, top + 25, bandwidth, 8)
-            write(axis, 705, top + 25, latency, 8)
-    save(figure, "memory_hierarchy.svg", FOLDER)
+            cell(140 - thick / 2, top - 47, thick, 46, INK, edge=INK)
+            write(545, top + 25, bandwidth, 8)
+            write(705, top + 25, latency, 8)
 
 
+@picture(700, 370)
 def fragments():
     """Which lane holds which element of the operands of mma m16n8k16, and in which register."""
-    figure, axis = sheet(700, 370)
     unit, top = 17.5, 45
     at = {"a": 30, "b": 365, "c": 540}
     for name, columns, title in (("a", 16, "A, 16 × 16"), ("b", 8, "B, 16 × 8"), ("c", 8, "C, 16 × 8")):
-        heading(axis, at[name], 10, title)
+        heading(at[name], 10, title)
         for column in range(columns):
-            write(axis, at[name] + (column + 0.5) * unit, 35, column, 7)
+            write(at[name] + (column + 0.5) * unit, 35, column, 7)
         for row in range(16):
-            write(axis, at[name] - 11, top + (row + 0.5) * unit, row, 7)
+            write(at[name] - 11, top + (row + 0.5) * unit, row, 7)
 
     def element(name, column, row, width, height, register, lane):
-        cell(axis, at[name] + column * unit, top + row * unit, width * unit, height * unit, WARPS[register], lane, 7)
+        cell(at[name] + column * unit, top + row * unit, width * unit, height * unit, WARPS[register], lane, 7)
 
     for lane in range(32):
         r, pair = lane // 4, 2 * (lane % 4)
@@ -443,150 +424,137 @@ def fragments():
             element("c", pair + i % 2, r + 8 * (i // 2), 1, 1, i, lane)
     for name, registers, step in (("a", 4, 65), ("b", 2, 65), ("c", 4, 40)):
         for i in range(registers):
-            cell(axis, at[name] + i * step, 334, 9, 9, WARPS[i])
-            write(axis, at[name] + i * step + 12, 339, f"{name}[{i}]", 7, "left")
-    write(axis, 340, 360, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", 8)
-    save(figure, "fragments.svg", FOLDER)
+            cell(at[name] + i * step, 334, 9, 9, WARPS[i])
+            write(at[name] + i * step + 12, 339, f"{name}[{i}]", 7, "left")
+    write(340, 360, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", 8)
 
 
+@picture(770, 385)
 def swizzle():
     """Where the 16-byte chunks of a 128-byte row lie, and so which banks a read of one chunk of 8 rows meets."""
-    figure, axis = sheet(770, 385)
     chunk_read, unit, top = 3, 37, 62
     for side, (title, key) in enumerate((("plain", lambda row: 0), ("swizzled: chunk XOR row", lambda row: row % 8))):
         left = 60 + 400 * side
-        heading(axis, left - 50, 10, title)
-        write(axis, left + 4 * unit, 32, "banks", 8)
+        heading(left - 50, 10, title)
+        write(left + 4 * unit, 32, "banks", 8)
         for place in range(8):
-            write(axis, left + (place + 0.5) * unit, 52, f"{4 * place}-{4 * place + 3}", 7)
+            write(left + (place + 0.5) * unit, 52, f"{4 * place}-{4 * place + 3}", 7)
         for row in range(8):
-            write(axis, left - 28, top + (row + 0.5) * unit, f"row {row}")
+            write(left - 28, top + (row + 0.5) * unit, f"row {row}")
             for chunk in range(8):
                 is_read = chunk == chunk_read
-                cell(axis, left + (chunk ^ key(row)) * unit, top + row * unit, unit, unit,
-                     WARPS[1] if is_read else PANEL, chunk, 8.5,
-                     fontweight="bold" if is_read else "normal")
+                cell(left + (chunk ^ key(row)) * unit, top + row * unit, unit, unit,
+                     WARPS[1] if is_read else PANEL, chunk, 8.5, fontweight="bold" if is_read else "normal")
         places = {chunk_read ^ key(row) for row in range(8)}
         wavefronts = 8 // len(places)
-        write(axis, left + 4 * unit, top + 8 * unit + 16,
+        write(left + 4 * unit, top + 8 * unit + 16,
               f"chunk {chunk_read} of eight rows: {len(places)} of 8 bank groups, "
               f"{wavefronts} wavefront{'s' if wavefronts > 1 else ''}", 8)
-    save(figure, "swizzle.svg", FOLDER)
 
 
+@picture(800, 245)
 def formats():
     """The bits of the number formats."""
-    figure, axis = sheet(800, 245)
     unit, left = 15, 60
     for row, (name, exponent, mantissa, words) in enumerate((
             ("fp32", 8, 23, ""), ("fp16", 5, 10, "to 65504, 2¹⁰ numbers from 1 to 2"),
             ("bf16", 8, 7, "to 3.4 · 10³⁸, 2⁷ numbers from 1 to 2"), ("e4m3", 4, 3, "to 448, 2³ numbers from 1 to 2"),
             ("e5m2", 5, 2, "to 57344, 2² numbers from 1 to 2"))):
         top = 10 + 40 * row
-        write(axis, left - 10, top + 13, name, 8.5, "right", fontweight="bold")
+        write(left - 10, top + 13, name, 8.5, "right", fontweight="bold")
         for bit in range(1 + exponent + mantissa):
-            cell(axis, left + bit * unit, top, unit, 26,
-                 WARPS[3] if bit == 0 else WARPS[1] if bit <= exponent else WARPS[0])
-        write(axis, left + (1 + exponent + mantissa) * unit + 10, top + 13,
+            cell(left + bit * unit, top, unit, 26, WARPS[3] if bit == 0 else WARPS[1] if bit <= exponent else WARPS[0])
+        write(left + (1 + exponent + mantissa) * unit + 10, top + 13,
               words or "to 3.4 · 10³⁸, 2²³ numbers from 1 to 2", 8, "left")
     parts = ("sign", WARPS[3]), ("exponent: the range", WARPS[1]), ("mantissa: the precision", WARPS[0])
     for i, (text, colour) in enumerate(parts):
-        cell(axis, left + 150 * i, 218, 12, 12, colour)
-        write(axis, left + 150 * i + 18, 224, text, 8, "left")
-    save(figure, "formats.svg", FOLDER)
+        cell(left + 150 * i, 218, 12, 12, colour)
+        write(left + 150 * i + 18, 224, text, 8, "left")
 
 
+@picture(790, 235)
 def timing():
     """What the host does and what the device does while a kernel is timed."""
-    figure, axis = sheet(790, 235)
     left = 70
     for top, name in ((35, "host"), (105, "device")):
-        write(axis, left - 8, top + 17, name, 8.5, "right")
+        write(left - 8, top + 17, name, 8.5, "right")
     for run in range(2):
         start = left + 350 * run
         queue = ("over-\nwrite", COPY), ("mark", WARPS[3]), ("kernel", QK), ("mark", WARPS[3])
         for i, (text, colour) in enumerate(queue):
-            cell(axis, start + 44 * i, 35, 42, 34, colour, text, 7)
-        cell(axis, start + 30, 105, 170, 34, COPY, "L2 is overwritten", 8)
-        cell(axis, start + 204, 105, 140, 34, QK, "the kernel", 8)
+            cell(start + 44 * i, 35, 42, 34, colour, text, 7)
+        cell(start + 30, 105, 170, 34, COPY, "L2 is overwritten", 8)
+        cell(start + 204, 105, 140, 34, QK, "the kernel", 8)
         for at in (202, 346):
-            axis.plot([start + at] * 2, [98, 158], color=ALARM, linewidth=2)
-        arrow(axis, (start + 204, 152), (start + 344, 152), ALARM, "<|-|>")
-        write(axis, start + 274, 166, f"run {run + 1}", 8, color=ALARM)
-    write(axis, left + 350, 17, "the host queues and runs ahead: it is done long before the first mark is passed", 8)
-    write(axis, left + 350, 205,
+            plt.plot([start + at] * 2, [98, 158], color=ALARM, linewidth=2)
+        arrow((start + 204, 152), (start + 344, 152), ALARM, "<|-|>")
+        write(start + 274, 166, f"run {run + 1}", 8, color=ALARM)
+    write(left + 350, 17, "the host queues and runs ahead: it is done long before the first mark is passed", 8)
+    write(left + 350, 205,
           "The device notes the time at the marks. What the host does, the launch among it, is not between them.\n"
           "The latency is the median of the runs; none finds its inputs in L2", 8)
-    save(figure, "timing.svg", FOLDER)
 
 
+@picture(800, 265)
 def sectors():
     """How many sectors of 32 bytes a request of 32 lanes touches."""
-    figure, axis = sheet(800, 265)
     unit, left = 7.6, 185
     cases = (("32 neighbours", [i for i in range(32)], 4),
              ("not at a sector's beginning", [i + 3 for i in range(32)], 5),
              ("every second float", [2 * i for i in range(32)], 8), ("down a column", [8 * i for i in range(9)], 32))
     for row, (name, words, count) in enumerate(cases):
         top = 28 + 54 * row
-        write(axis, left - 12, top + 13, name, 8, "right")
+        write(left - 12, top + 13, name, 8, "right")
         for sector in range(min(count, 8)):
             for word in range(8 * sector, 8 * sector + 8):
-                cell(axis, left + word * unit + 4 * sector, top, unit, 26, WARPS[2] if word in words else PANEL,
-                     edge=FAINT)
-            cell(axis, left + 8 * sector * unit + 4 * sector, top, 8 * unit, 26, "none")
-        write(axis, left + min(count, 8) * (8 * unit + 4) + 6, top + 13, f"{'… ' if count > 8 else ''}{count} sectors",
+                cell(left + word * unit + 4 * sector, top, unit, 26, WARPS[2] if word in words else PANEL, edge=FAINT)
+            cell(left + 8 * sector * unit + 4 * sector, top, 8 * unit, 26, "none")
+        write(left + min(count, 8) * (8 * unit + 4) + 6, top + 13, f"{'… ' if count > 8 else ''}{count} sectors",
               8, "left")
-    write(axis, left, 14, "a frame: a sector, 32 bytes, 8 floats of 4 bytes.  green: a lane reads it", 8, "left")
-    write(axis, 400, 252,
+    write(left, 14, "a frame: a sector, 32 bytes, 8 floats of 4 bytes.  green: a lane reads it", 8, "left")
+    write(400, 252,
           "32 lanes want 128 bytes each time. Device memory moves whole sectors: 128, 160, 256 and 1024 bytes", 8)
-    save(figure, "sectors.svg", FOLDER)
 
 
+@picture(780, 230)
 def fibers():
     """How one core of the CPU runs the four threads of a block: each until a barrier, then the next."""
-    figure, axis = sheet(780, 230)
     left, unit = 90, 78
     barrier = left + 4 * unit
     for thread in range(4):
         top = 30 + 36 * thread
-        write(axis, left - 10, top + 13, f"thread {thread}", 8, "right")
-        cell(axis, left + thread * unit, top, unit, 26, WARPS[thread], "runs", 8)
+        write(left - 10, top + 13, f"thread {thread}", 8, "right")
+        cell(left + thread * unit, top, unit, 26, WARPS[thread], "runs", 8)
         if thread < 3:
-            axis.plot([left + (thread + 1) * unit, barrier], [top + 13] * 2, color=INK, linewidth=0.8, linestyle=":")
-        cell(axis, barrier + thread * unit, top, unit, 26, WARPS[thread], "runs on", 8)
-    axis.plot([barrier] * 2, [18, 180], color=ALARM, linewidth=1.6)
-    write(axis, barrier, 10, "__syncthreads: all four are here", 8, color=ALARM)
-    arrow(axis, (left, 192), (left + 8 * unit, 192))
-    write(axis, left + 4 * unit, 204, "time of one core", 8)
-    write(axis, left + 4 * unit, 222,
-          "dotted: the fiber waits; its stack and registers are kept. "
+            plt.plot([left + (thread + 1) * unit, barrier], [top + 13] * 2, color=INK, linewidth=0.8, linestyle=":")
+        cell(barrier + thread * unit, top, unit, 26, WARPS[thread], "runs on", 8)
+    plt.plot([barrier] * 2, [18, 180], color=ALARM, linewidth=1.6)
+    write(barrier, 10, "__syncthreads: all four are here", 8, color=ALARM)
+    arrow((left, 192), (left + 8 * unit, 192))
+    write(left + 4 * unit, 204, "time of one core", 8)
+    write(left + 4 * unit, 222, "dotted: the fiber waits; its stack and registers are kept. "
           "Only barriers and warp-wide instructions switch fibers", 8)
-    save(figure, "fibers.svg", FOLDER)
 
 
+@picture(790, 175)
 def rooms():
     """Who may call whom: the rooms of common/ and the places of a new stage."""
-    figure, axis = sheet(790, 175)
     for i, (name, what, colour) in enumerate((("0N_name/", "kernels, table\nof variants,\nformulas", WARPS[2]),
                                               ("harness", "options, runs,\ntable", WARPS[0]),
                                               ("judge", "right or\nwrong", WARPS[0]),
                                               ("device", "memory,\nlaunch, time", WARPS[0]),
                                               ("host", "files, threads,\nerrors", WARPS[0]))):
         left = 5 + 158 * i
-        cell(axis, left, 25, 125, 90, colour)
-        write(axis, left + 62, 42, name, 8.5, fontweight="bold")
-        write(axis, left + 62, 80, what, 8)
+        cell(left, 25, 125, 90, colour)
+        write(left + 62, 42, name, 8.5, fontweight="bold")
+        write(left + 62, 80, what, 8)
         if i < 4:
-            arrow(axis, (left + 128, 70), (left + 155, 70))
-    write(axis, 395, 140, "arrow: may include and call; never the other way. Green is what a new stage brings,", 8)
-    write(axis, 395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
-    save(figure, "rooms.svg", FOLDER)
+            arrow((left + 128, 70), (left + 155, 70))
+    write(395, 140, "arrow: may include and call; never the other way. Green is what a new stage brings,", 8)
+    write(395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
 
 
-PICTURES = (naive, tiling, online_softmax, merge, loop_orders, steps, warp_ownership, backward_ownership, key_order,
-            shares, roles, ring, memory_hierarchy, fragments, swizzle, formats, timing, sectors, fibers, rooms)
-
-if __name__ == "__main__":
-    for picture in PICTURES:
-        picture()
+for draw, width, height in PICTURES:
+    sheet(width, height)
+    draw()
+    save(draw.__name__ + ".svg", sys.argv[1] if len(sys.argv) > 1 else "notes/pictures")

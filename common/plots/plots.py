@@ -1,21 +1,12 @@
 #!/usr/bin/env python3
 # plots.py - draws result files.                             (make plots: your own; make pictures: those of the notes)
 #
-#     python3 common/plots/plots.py             the folder of notes/results/ measured last, into its pictures/
-#     python3 common/plots/plots.py --results notes/results/my-gpu --out /tmp/pictures
-#     python3 common/plots/plots.py --notes     what the notes show: notes/results/nvidia-h200 into notes/pictures
+#     python3 common/plots/plots.py                       the folder of notes/results/ measured last, into its pictures/
+#     python3 common/plots/plots.py FOLDER [PICTURES]     that folder, into its pictures/ or into PICTURES
 #
-#     ladder.svg        ladder.jsonl, fp8.jsonl      what each variant bought on one problem
-#     latency.svg       sweep.csv                    milliseconds against length
-#     tflops.svg        sweep.csv                    TFLOP/s against length
-#     memory.svg        sweep.csv                    bytes against length, at one batch
-#     roofline.svg      ladder.jsonl, ceilings.tsv, ../intensity.tsv
-#     splits.svg        splits.tsv                   decoding: GB/s over the number of splits
-#     fp8_errors.svg    fp8_errors.tsv               how far 8 bits are from the truth
-#
-# forward_lengths_fp16.txt, or else forward_fp16.txt, adds cuDNN and FlashAttention-2. A picture whose file is not there
-# is left out, and a line says which. Columns are read by name. Needs matplotlib.
-import argparse
+# PLOTS, at the end, says which picture is drawn from which files. forward_lengths_fp16.txt, or else forward_fp16.txt, adds cuDNN
+# and FlashAttention-2. A picture whose file is not there is left out, and a line says which. Columns are read by name. Needs
+# matplotlib.
 import csv
 import glob
 import json
@@ -26,60 +17,45 @@ import textwrap
 
 from drawing import INK, look, plt, save
 
-NOTES = "notes/results/nvidia-h200"
 
+# ---- result files ----
 
 def newest():
     """The folder of result files that was written to last."""
     files = [file for file in glob.glob("notes/results/*/*") if os.path.isfile(file) and not file.endswith("README.md")]
-    return os.path.dirname(max(files, key=os.path.getmtime)) if files else NOTES
+    return os.path.dirname(max(files, key=os.path.getmtime, default="notes/results/"))
 
 
-parser = argparse.ArgumentParser(description="draws a folder of result files")
-parser.add_argument("--results",
-                    help="a folder of result files; if not given, that of notes/results/ which was written to last")
-parser.add_argument("--out", help="where the pictures go; if not given, RESULTS/pictures")
-parser.add_argument("--notes", action="store_true", help=f"the pictures of the notes: {NOTES} into notes/pictures")
-options = parser.parse_args()
-options.results = options.results or (NOTES if options.notes else newest())
-options.out = options.out or ("notes/pictures" if options.notes else os.path.join(options.results, "pictures"))
-if not os.path.isdir(options.results):
-    print(f"plots.py: --results {options.results}: choose a folder of notes/results", file=sys.stderr)
-    sys.exit(2)
+FOLDER = sys.argv[1] if len(sys.argv) > 1 else newest()
+PICTURES = sys.argv[2] if len(sys.argv) > 2 else os.path.join(FOLDER, "pictures")
 
-
-# ---- result files ----
 
 def path_of(name):
-    return os.path.normpath(os.path.join(options.results, name))
+    return os.path.normpath(os.path.join(FOLDER, name))
 
 
 def is_there(name):
     return os.path.exists(path_of(name))
 
 
-def json_rows(name):
-    with open(path_of(name)) as file:
-        return [json.loads(line) for line in file]
-
-
-def csv_rows(name, separator=","):
+def rows_of(name):
+    """The rows of a .jsonl, .csv or .tsv file; none where there is no file."""
+    if not is_there(name):
+        return []
     with open(path_of(name), newline="") as file:
-        return list(csv.DictReader(file, delimiter=separator))
+        if name.endswith("jsonl"):
+            return [json.loads(line) for line in file]
+        return list(csv.DictReader(file, delimiter="," if name.endswith("csv") else "\t"))
 
 
 def number(cell):
-    """A figure, or None where there is none: '1.23', '45 %', ''."""
-    try:
-        return float(cell.replace("%", ""))
-    except (ValueError, AttributeError):
-        return None
+    """A figure, or None where there is none: '1.23', ''."""
+    return float(cell) if cell else None
 
 
 def machine(what):
     """What machine.tsv says, as a list of one; empty where there is none."""
-    return [row["is"] for row in csv_rows("machine.tsv",
-                                          "\t") if row["what"] == what] if is_there("machine.tsv") else []
+    return [row["is"] for row in rows_of("machine.tsv") if row["what"] == what]
 
 
 PEERS = {"cudnn": ("cuDNN", "-"), "flash": ("FlashAttention-2, PyTorch's", "--")}
@@ -91,11 +67,12 @@ def peers():
     found = {}
     for line in open(path_of(PEERS_FILE)) if PEERS_FILE else ():
         shape = re.match(r"D(\d+) (full|causal) S(\d+) B(\d+) ", line)
-        for peer, tflops in re.findall(r"\| (\w+) +([\d.]+)", line) if shape else ():
-            head_dim, mask, length, batch = shape[1], shape[2], int(shape[3]), int(shape[4])
-            flops = 4 * batch * 2048 * length**2 / (2 if mask == "causal" else 1)  # heads · D = 2048 there
-            found.setdefault((peer, head_dim, mask), []).append((length, flops / float(tflops) * 1e-9, float(tflops)))
-    return {key: sorted(line) for key, line in found.items() if key[0] in PEERS}
+        for peer, tflops in re.findall(r"\| (cudnn|flash) +([\d.]+)", line) if shape else ():
+            length = int(shape[3])
+            flops = 4 * int(shape[4]) * 2048 * length**2 / (2 if shape[2] == "causal" else 1)  # heads · D = 2048 there
+            line_of = found.setdefault((peer, shape[1], shape[2]), [])
+            line_of.append((length, flops / float(tflops) * 1e-9, float(tflops)))
+    return {key: sorted(line) for key, line in found.items()}
 
 
 def with_pre_pass(rows):
@@ -105,67 +82,64 @@ def with_pre_pass(rows):
     return [dict(row, variant=row["variant"].replace("quantise+", "")) for row in rows]
 
 
-def label_of(variant):
-    return variant + (" with its pre-pass" if variant.startswith("06_fp8/") else "")
+def forward_rows():
+    return with_pre_pass([row for row in rows_of("sweep.csv") if row["seqlen_q"] == row["seqlen_k"]])
+
+
+def lines_of(rows, **where):
+    """Rows of each variant, in order of length."""
+    found = {}
+    for row in sorted(rows, key=lambda row: (row["variant"], int(row["seqlen_k"]))):
+        if all(row[key] == value for key, value in where.items()):
+            found.setdefault(row["variant"], []).append(row)
+    return found
 
 
 # ---- what plots share ----
 
-def thousands(value, _=None):
-    return f"{value:g}" if value < 1e4 else f"{value / 1024:g}k" if value % 1024 == 0 else f"{value:g}"
+def label_of(variant):
+    return variant + (" with its pre-pass" if variant.startswith("06_fp8/") else "")
 
 
-def length_axis(axis, lengths):
+def length_axis(axis, lengths, size=7.5):
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(lengths))
-    axis.xaxis.set_major_formatter(thousands)
+    axis.xaxis.set_major_formatter(lambda n, _: f"{n / 1024:g}k" if n >= 1e4 and n % 1024 == 0 else f"{n:g}")
     axis.xaxis.set_minor_locator(plt.NullLocator())
-    axis.tick_params(axis="x", labelsize=7.5)
+    axis.tick_params(axis="x", labelsize=size)
 
 
-def plain_numbers(axis):
-    """1000 rather than 10^3 on a logarithmic axis."""
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(plt.NullFormatter())
+def logarithmic(axis, names):
+    """1000 rather than 10^3."""
+    for name in names:
+        getattr(axis, f"set_{name}scale")("log")
+        getattr(axis, f"{name}axis").set_major_formatter(lambda value, _: f"{value:g}")
+        getattr(axis, f"{name}axis").set_minor_formatter(plt.NullFormatter())
 
 
-def finish(figure, axes, rows, file, columns=3, words=()):
+def out_of_memory(axis, x=(), y=(), label=None, **more):
+    """Crosses, or with a label their line of the legend."""
+    axis.plot(x, y, marker="x", linestyle="", label=label, **{"color": INK, "markeredgewidth": 1.8, **more})
+
+
+def finish(rows, file, columns=3, words=()):
     """The legend under the picture; under that `words`, a paragraph each; last: which device, which day, which file."""
+    figure = plt.gcf()
     handles = {}
-    for axis in axes:
+    for axis in figure.axes:
         for handle, label in zip(*axis.get_legend_handles_labels()):
             handles.setdefault(label, handle)
-    height = figure.get_figheight()
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns,
                       fontsize=8, columnspacing=1.2, handlelength=2.4)
     days = sorted({row["date"] for row in rows if row.get("date")}) or machine("date")
     device = rows[0].get("device") or "".join(machine("GPU"))
-    source = ", ".join(word for word in (device, " to ".join(sorted({days[0], days[-1]})) if days else "",
-                                         file) if word)
-    wide = int(17 * figure.get_tightbbox().width)
-    text = "\n".join(line for paragraph in (*words, source) for line in textwrap.wrap(paragraph, wide,
-                                                                                      subsequent_indent="   "))
-    left = figure.get_tightbbox().x0 / figure.get_figwidth()
-    figure.text(left, -(0.15 + 0.2 * -(-len(handles) // columns)) / height, text, fontsize=7.5, ha="left", va="top",
-                linespacing=1.35)
-
-
-def is_out_of_memory(row):
-    return "memory" in row["note"]
-
-
-def forward_rows():
-    return with_pre_pass([row for row in csv_rows("sweep.csv") if row["seqlen_q"] == row["seqlen_k"]])
-
-
-def series(rows, **where):
-    """Rows of each variant, in order of length."""
-    found = {}
-    for row in rows:
-        if all(row[key] == value for key, value in where.items()):
-            found.setdefault(row["variant"], []).append(row)
-    return {variant: sorted(list_, key=lambda row: int(row["seqlen_k"])) for variant, list_ in sorted(found.items())}
+    source = ", ".join(filter(None, (device, " to ".join(sorted({*days[:1], *days[-1:]})), file)))
+    box = figure.get_tightbbox()
+    text = "\n".join(line for paragraph in (*words, source)
+                     for line in textwrap.wrap(paragraph, int(17 * box.width), subsequent_indent="   "))
+    figure.text(box.x0 / figure.get_figwidth(), -(0.15 + 0.2 * -(-len(handles) // columns)) / figure.get_figheight(), text,
+                fontsize=7.5, ha="left", va="top", linespacing=1.35)
 
 
 def problem(p):
@@ -177,121 +151,104 @@ def problem(p):
 
 def bases(variants):
     """What each kernel is compared with: what the ladder names, or the one above it in its stage."""
-    lines = [line.split()[:2] for line in open("common/ladder.txt") if line.strip() and line[0] != "#"]
     builds_on = {}  # a stage's first kernel is under the stage's name
-    for stage, bases in lines:
-        for base in bases.split(","):
-            builds_on["/".join([stage] + base.split(":")[:-1])] = base.split(":")[-1]
-    found = {}
-    for variant, above in zip(variants, [None] + variants):
+    for line in open("common/ladder.txt"):
+        if line[0].isdigit():
+            for base in line.split()[1].split(","):
+                builds_on["/".join([line.split()[0]] + base.split(":")[:-1])] = base.split(":")[-1]
+    found, above, stage_above = {}, None, None
+    for i, variant in enumerate(variants):
         stage = variant.split("/")[0]
-        base = builds_on.get(variant)
-        if not base and (above is None or above.split("/")[0] != stage):
-            base = builds_on.get(stage, "-")
+        base = builds_on.get(variant) or (builds_on.get(stage, "-") if stage != stage_above else None)
         if base:
             above = next((other for other in reversed(variants) if (other + "/").startswith(base + "/")), None)
         found[variant] = above
+        above, stage_above = variant, stage
     return found
 
 
 def ladder():
     """A dot for a latency, and how many times faster than the kernel it builds on."""
-    rows = json_rows("ladder.jsonl") + (json_rows("fp8.jsonl") if is_there("fp8.jsonl") else [])
     steps = {}
-    for row in with_pre_pass(rows):  # every program may have run 00_naive: the first will do
-        if row["latency_ms"]:
+    for row in with_pre_pass(rows_of("ladder.jsonl") + rows_of("fp8.jsonl")):
+        if row["latency_ms"]:  # every program may have run 00_naive: the first will do
             steps.setdefault(row["variant"], row)
     steps = sorted(steps.values(), key=lambda row: row["stage"])
     base_of = bases([row["variant"] for row in steps])
     latency_of = {row["variant"]: row["latency_ms"] for row in steps}
-    figure, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
-    for place, row in enumerate(steps):
-        latency = row["latency_ms"]
-        style = look(row["variant"])
+    _, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
+    for place, (variant, latency) in enumerate(latency_of.items()):
+        row, colour, base = steps[place], look(variant)["color"], base_of[variant]
         lowest, highest = row.get("lowest_ms") or latency, row.get("highest_ms") or latency
-        axis.plot([lowest, highest], [place, place], color=style["color"], linewidth=5, alpha=0.5,
-                  solid_capstyle="butt")
-        axis.plot([latency], [place], marker="o", markersize=6.5, color=style["color"])
+        axis.plot([lowest, highest], [place, place], color=colour, linewidth=5, alpha=0.5, solid_capstyle="butt")
+        axis.plot([latency], [place], marker="o", markersize=6.5, color=colour)
         text = f"{latency:.3g} ms"
         if row.get("rounds"):
             text += f" ({100 * (highest - lowest) / latency:.1f} %)"
-        base = base_of[row["variant"]]
         if base:
             times = latency_of[base] / latency
             text += f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
             text += f" than {base}" if base != steps[place - 1]["variant"] else ""
         axis.text(highest * 1.2, place, text, va="center", fontsize=8)
-    axis.set_yticks(range(len(steps)), [label_of(row["variant"]) for row in steps])
+    axis.set_yticks(range(len(steps)), [label_of(variant) for variant in latency_of])
     axis.invert_yaxis()
-    axis.set_xscale("log")
-    latencies = [row["latency_ms"] for row in steps]
-    axis.set_xlim(min(latencies) / 2, max(latencies) * 25)
-    plain_numbers(axis.xaxis)
+    logarithmic(axis, "x")
+    axis.set_xlim(min(latency_of.values()) / 2, max(latency_of.values()) * 25)
     axis.set_xlabel("latency, ms (logarithmic: the same distance is the same factor)")
     axis.set_title("Forward, " + problem(steps[0]), loc="left")
     words = "Faster, slower: than the row above, or than the kernel named."
     if any(row.get("rounds") for row in steps):
         words += " In brackets: the spread, the slowest round minus the fastest."
-    files = "ladder.jsonl" + (", fp8.jsonl" if any(row["stage"] == "06_fp8" for row in steps) else "")
-    finish(figure, [], steps, files, words=[words])
-    save(figure, "ladder.svg", options.out)
+    finish(steps, "ladder.jsonl" + (", fp8.jsonl" if is_there("fp8.jsonl") else ""), words=[words])
 
 
 # ---- against length ----
 
-def against_length(column, label, name, logarithmic):
+def against_length(column, label):
     """A panel a head dim and mask. What is out of memory has no figure: it is marked at the edge where it would be."""
-    rows, others = forward_rows(), peers()
+    rows, others, is_latency = forward_rows(), peers(), column == "latency_ms"
     head_dims = sorted({row["head_dim"] for row in rows}, key=int)
-    masks = [mask for mask in ("false", "true") if any(row["causal"] == mask for row in rows)]
-    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.3 * len(head_dims)),
-                                  sharex=True, sharey=True, squeeze=False)
+    masks = sorted({row["causal"] for row in rows})
+    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.3 * len(head_dims)), sharex=True,
+                                  sharey=True, squeeze=False)
     lengths = {int(row["seqlen_k"]) for row in rows}
     alone = min((int(row["seqlen_k"]) for row in rows if row["batch"] == "1"), default=None)
     if all(row["batch"] == "1" for row in rows):
         alone = None
-    for i, head_dim in enumerate(head_dims):
-        for j, causal in enumerate(masks):
-            axis = panels[i][j]
-            mask = "causal" if causal == "true" else "full"
-            lost = 0
-            for variant, line in series(rows, head_dim=head_dim, causal=causal).items():
-                known = [(int(row["seqlen_k"]), number(row[column])) for row in line if number(row[column])]
-                if known:
-                    axis.plot(*zip(*known), label=label_of(variant), **look(variant))
-                for row in line:
-                    if is_out_of_memory(row):  # one beside the other
-                        height = 0.97 - 0.055 * lost if logarithmic else 0.03 + 0.055 * lost
-                        axis.plot([int(row["seqlen_k"])], [height], marker="x", markersize=6, markeredgewidth=1.8,
-                                  linestyle="", color=look(variant)["color"], transform=axis.get_xaxis_transform(),
-                                  clip_on=False)
-                        lost += 1
-            for peer, (peer_name, dashes) in PEERS.items():
-                line = others.get((peer, head_dim, mask))
-                if line:
-                    axis.plot([n for n, _, _ in line], [ms if logarithmic else tflops for _, ms, tflops in line],
-                              color=INK, linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
-            if alone:
-                axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
-            length_axis(axis, lengths)
-            if logarithmic:
-                axis.set_yscale("log")
-                plain_numbers(axis.yaxis)
-            axis.set_title(f"D = {head_dim}, {mask}", loc="left")
-            if i == len(head_dims) - 1:
-                axis.set_xlabel("sequence length N")
-            if j == 0:
-                axis.set_ylabel(label)
-    if any(is_out_of_memory(row) for row in rows):
-        panels[0][0].plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=1.8,
-                          label="out of memory at this length")
-    if not logarithmic:
+    for axis, (head_dim, causal) in zip(panels.flat, ((head_dim, causal) for head_dim in head_dims for causal in masks)):
+        mask = "causal" if causal == "true" else "full"
+        lost = 0
+        for variant, line in lines_of(rows, head_dim=head_dim, causal=causal).items():
+            known = [(int(row["seqlen_k"]), number(row[column])) for row in line if number(row[column])]
+            if known:
+                axis.plot(*zip(*known), label=label_of(variant), **look(variant))
+            for row in line:
+                if "memory" in row["note"]:  # one beside the other
+                    height = 0.97 - 0.055 * lost if is_latency else 0.03 + 0.055 * lost
+                    out_of_memory(axis, [int(row["seqlen_k"])], [height], color=look(variant)["color"], markersize=6,
+                                  transform=axis.get_xaxis_transform(), clip_on=False)
+                    lost += 1
+        for peer, (peer_name, dashes) in PEERS.items():
+            line = others.get((peer, head_dim, mask))
+            if line:
+                axis.plot([n for n, _, _ in line], [ms if is_latency else tflops for _, ms, tflops in line], color=INK,
+                          linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
+        if alone:
+            axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
+        length_axis(axis, lengths)
+        if is_latency:
+            logarithmic(axis, "y")
+        axis.set_title(f"D = {head_dim}, {mask}", loc="left")
+    for axis in panels[-1]:
+        axis.set_xlabel("sequence length N")
+    for axis in panels[:, 0]:
+        axis.set_ylabel(label)
+    if any("memory" in row["note"] for row in rows):
+        out_of_memory(panels[0][0], label="out of memory at this length")
+    if not is_latency:
         panels[0][0].set_ylim(bottom=0)  # of all: they share it
     figure.tight_layout()
-    finish(figure, panels.flat, rows,
-           ", ".join(filter(None, ("sweep.csv", PEERS_FILE if others else None, tokens_of(rows)))), 3,
-           kinks(rows, alone))
-    save(figure, name, options.out)
+    finish(rows, ", ".join(filter(None, ("sweep.csv", PEERS_FILE if others else None, tokens_of(rows)))), 3, kinks(rows, alone))
 
 
 def kinks(rows, alone):
@@ -323,20 +280,21 @@ def memory():
     """Bytes of one batch entry, so that N and N² are what one sees. Variants with the same bytes are one line."""
     rows = [row for row in forward_rows() if number(row["tensor_bytes"])]
     head_dim = max((row["head_dim"] for row in rows), key=int)
-    lines = {}
-    for variant, line in series(rows, head_dim=head_dim).items():
-        lines[variant] = {int(row["seqlen_k"]): (number(row["tensor_bytes"]) + number(row["workspace_bytes"]))
-                          / int(row["batch"]) for row in line}
+    rows = [row for row in rows if row["head_dim"] == head_dim]
+    lines = {variant: {int(row["seqlen_k"]): (int(row["tensor_bytes"]) + int(row["workspace_bytes"])) / int(row["batch"])
+                       for row in line} for variant, line in lines_of(rows).items()}
     unit, name = (2**30, "GiB") if max(max(line.values()) for line in lines.values()) > 2**30 else (2**20, "MiB")
-    same = lambda a, b: any(n in b for n in a) and all(abs(a[n] - b[n]) < 0.02 * b[n] for n in a if n in b)
     groups = []  # of variants, the most bytes first
     for variant in sorted(lines, key=lambda variant: -lines[variant][max(lines[variant])] / max(lines[variant])):
-        group = next((group for group in groups if same(lines[variant], lines[group[0]])), None)
-        if group:
-            group.append(variant)
+        a = lines[variant]
+        for group in groups:
+            b = lines[group[0]]
+            if set(a) & set(b) and all(abs(a[n] - b[n]) < 0.02 * b[n] for n in set(a) & set(b)):
+                group.append(variant)
+                break
         else:
             groups.append([variant])
-    figure, axis = plt.subplots(figsize=(7.6, 3.9))
+    _, axis = plt.subplots(figsize=(7.6, 3.9))
     for group in groups:
         points = sorted({n: bytes_ / unit for variant in group for n, bytes_ in lines[variant].items()}.items())
         axis.plot(*zip(*points), label=", ".join(shorter(sorted(group), lines)), **look(sorted(group)[-1]))
@@ -344,24 +302,18 @@ def memory():
         if last == 2 * before and group in (groups[0], groups[-1]):
             axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most),
                           (-8, 6 if group is groups[0] else -52), textcoords="offset points", ha="right", fontsize=8)
-    for row in rows:
-        if is_out_of_memory(row) and row["head_dim"] == head_dim:
-            n = int(row["seqlen_k"])
-            axis.plot([n], [lines[row["variant"]][n] / unit], marker="x", markersize=10, markeredgewidth=2,
-                      linestyle="",
-                      color=INK)
-    if any(is_out_of_memory(row) for row in rows):
-        axis.plot([], [], marker="x", linestyle="", color=INK, markeredgewidth=2, label="more than the GPU has: did not run")
+    lost = [row for row in rows if "memory" in row["note"]]
+    for row in lost:
+        n = int(row["seqlen_k"])
+        out_of_memory(axis, [n], [lines[row["variant"]][n] / unit], markersize=10, markeredgewidth=2)
+    if lost:
+        out_of_memory(axis, label="more than the GPU has: did not run", markeredgewidth=2)
     length_axis(axis, {n for line in lines.values() for n in line})
-    axis.set_yscale("log")
-    plain_numbers(axis.yaxis)
+    logarithmic(axis, "y")
     axis.set_xlabel("sequence length N")
     axis.set_ylabel(f"tensors + workspace, {name} (logarithmic)")
-    p = rows[0]
-    heads = next(row["heads"] for row in rows if row["head_dim"] == head_dim)
-    axis.set_title(f"Batch 1, {heads} heads, D = {head_dim}, {p['dtype']}", loc="left")
-    finish(figure, [axis], rows, "sweep.csv (bytes over batch)", 1)
-    save(figure, "memory.svg", options.out)
+    axis.set_title(f"Batch 1, {rows[0]['heads']} heads, D = {head_dim}, {rows[0]['dtype']}", loc="left")
+    finish(rows, "sweep.csv (bytes over batch)", 1)
 
 
 def shorter(group, variants):
@@ -381,16 +333,15 @@ def shorter(group, variants):
 
 def roofline():
     """TFLOP/s measured over FLOPs a byte asked for, both for the ladder's problem."""
-    steps = [row for row in json_rows("ladder.jsonl") if row["tflops"]]
-    intensity = {row["variant"]: number(row["FLOPs a byte"]) for row in csv_rows("../intensity.tsv", "\t")}
-    ceilings = {row["what"]: number(row["figure"]) for row in csv_rows("ceilings.tsv", "\t")}
-    bandwidth = ceilings["device memory"]
-    figure, axis = plt.subplots(figsize=(7.4, 4.3))
+    steps = [row for row in rows_of("ladder.jsonl") if row["tflops"]]
+    intensity = {row["variant"]: number(row["FLOPs a byte"]) for row in rows_of("../intensity.tsv")}
+    ceilings = {row["what"]: row["figure"] for row in rows_of("ceilings.tsv")}
+    bandwidth = float(ceilings["device memory"])
+    _, axis = plt.subplots(figsize=(7.4, 4.3))
     left, right = 0.25, 2000
-    roofs = [(ceilings[what], name) for what,
-             name in (("wgmma, 16 bits", "wgmma"), ("mma.sync", "mma.sync"), ("fp32 FMA", "CUDA cores"))
-             if what in ceilings]
-    highest = max(peak for peak, _ in roofs)
+    roofs = [(float(ceilings[what]), name) for what, name in
+             (("wgmma, 16 bits", "wgmma"), ("mma.sync", "mma.sync"), ("fp32 FMA", "CUDA cores")) if what in ceilings]
+    highest = max(roofs)[0]
     for peak, name in roofs:  # the highest is named above its line, the others below
         above = peak == highest
         axis.plot([peak / bandwidth, right], [peak, peak], color=INK, linewidth=1.4 if above else 1,
@@ -404,76 +355,65 @@ def roofline():
             hollow = {"markerfacecolor": "none"} if row["variant"].endswith("/fma") else {}
             style = dict(look(row["variant"]), linestyle="", markersize=7, **hollow)
             axis.plot([intensity[row["variant"]]], [row["tflops"]], label=row["variant"], **style)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    logarithmic(axis, "xy")
     axis.set_xlim(left, right)
-    plain_numbers(axis.xaxis)
-    plain_numbers(axis.yaxis)
     axis.set_xlabel("FLOPs a byte of device memory asked for, before any cache (logarithmic)")
     axis.set_ylabel("TFLOP/s (logarithmic)")
-    axis.set_title(problem(steps[0])[0].upper() + problem(steps[0])[1:], loc="left")
-    finish(figure, [axis], steps, "ladder.jsonl, intensity.tsv, ceilings.tsv", 4,
+    axis.set_title(problem(steps[0]).replace("b", "B", 1), loc="left")
+    finish(steps, "ladder.jsonl, intensity.tsv, ceilings.tsv", 4,
            ["Above the slope: L2 serves what is asked for again. Far below: the kernel waits for something else."])
-    save(figure, "roofline.svg", options.out)
 
 
-# ---- decoding ----
+# ---- decoding and 8 bits ----
 
 def splits():
-    rows = csv_rows("splits.tsv", "\t")
+    rows = rows_of("splits.tsv")
     speeds = [(int(row["splits"]), number(row["GB/s"])) for row in rows if row["splits"].isdigit()]
-    automatic = [number(row["GB/s"]) for row in rows if row["splits"] == "auto"]
-    figure, axis = plt.subplots(figsize=(5.6, 3.3))
+    _, axis = plt.subplots(figsize=(5.6, 3.3))
     axis.plot(*zip(*speeds), label="--splits n", **look("07_flash_decoding/split_k"))
-    if automatic:
-        axis.axhline(automatic[0], color=INK, linewidth=1, linestyle="--",
-                     label=f"--splits auto: {automatic[0]:.4g} GB/s")
-    axis.set_xscale("log", base=2)
-    axis.set_xticks([n for n, _ in speeds if n & (n - 1) == 0])
-    axis.xaxis.set_major_formatter(thousands)
-    axis.xaxis.set_minor_locator(plt.NullLocator())
+    for row in rows:
+        if row["splits"] == "auto":
+            axis.axhline(number(row["GB/s"]), color=INK, linewidth=1, linestyle="--",
+                         label=f"--splits auto: {number(row['GB/s']):.4g} GB/s")
+    length_axis(axis, [n for n, _ in speeds if n & (n - 1) == 0], 9)
     axis.set_ylim(bottom=0)
     axis.set_xlabel("splits: pieces of each head's keys")
     axis.set_ylabel("GB/s of K and V")
-    finish(figure, [axis], rows, "splits.tsv")
-    save(figure, "splits.svg", options.out)
+    finish(rows, "splits.tsv")
 
-
-# ---- fp8 ----
 
 def fp8_errors():
     """A table as a picture: a line a way to quantise, a mark a kind of inputs."""
-    rows = csv_rows("fp8_errors.tsv", "\t")
-    kinds = {"normal": ("o", "#2f93cf"), "outliers": ("D", "#b04a00"), "biased": ("s", "#7a4fb5")}
+    rows = rows_of("fp8_errors.tsv")
     ways = ("format", "scaling", "rotated", "smoothed")
     names = [" · ".join(way if row[way] == "yes" else row[way] for way in ways if row[way]) for row in rows]
     lines = list(dict.fromkeys(names))
-    figure, axis = plt.subplots(figsize=(6.4, 0.3 * len(lines) + 1.2))
-    for kind, (marker, colour) in kinds.items():
+    _, axis = plt.subplots(figsize=(6.4, 0.3 * len(lines) + 1.2))
+    for kind, marker, colour in (("normal", "o", "#2f93cf"), ("outliers", "D", "#b04a00"), ("biased", "s", "#7a4fb5")):
         points = [(number(row["RMSE"]), lines.index(name)) for row, name in zip(rows, names) if row["inputs"] == kind]
         axis.plot(*zip(*points), marker=marker, color=colour, linestyle="", markersize=6, label=f"inputs: {kind}")
     axis.set_yticks(range(len(lines)), lines)
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.set_xlabel("root mean square error of O against fp64 (logarithmic)")
-    finish(figure, [axis], rows, "fp8_errors.tsv")
-    save(figure, "fp8_errors.svg", options.out)
+    finish(rows, "fp8_errors.tsv")
 
 
-DRAWINGS = (
-    ("ladder.svg", ["ladder.jsonl"], ladder),
-    ("latency.svg", ["sweep.csv"],
-     lambda: against_length("latency_ms", "latency, ms (logarithmic)", "latency.svg", True)),
-    ("tflops.svg", ["sweep.csv"], lambda: against_length("tflops", "TFLOP/s", "tflops.svg", False)),
+PLOTS = (
+    ("ladder.svg", ["ladder.jsonl"], ladder),  # what each variant bought on one problem
+    ("latency.svg", ["sweep.csv"], lambda: against_length("latency_ms", "latency, ms (logarithmic)")),
+    ("tflops.svg", ["sweep.csv"], lambda: against_length("tflops", "TFLOP/s")),
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
     ("splits.svg", ["splits.tsv"], splits),
     ("fp8_errors.svg", ["fp8_errors.tsv"], fp8_errors),
 )
 
-print(f"plots of {options.results}" + ("" if options.notes else "; of others: --results FOLDER"))
-print(f"into {options.out}" + ("" if options.notes else "; the notes' own pictures are drawn by: make pictures"))
-for picture, files, draw in DRAWINGS:
+if not os.path.isdir(FOLDER):
+    print(f"plots.py: {FOLDER}: choose a folder of notes/results", file=sys.stderr)
+    sys.exit(2)
+print(f"plots of {FOLDER}, into {PICTURES}")
+for picture, files, draw in PLOTS:
     missing = [path_of(file) for file in files if not is_there(file)]
     if missing:
         print(f"{picture}: not drawn, {missing[0]} is not there")
@@ -481,3 +421,4 @@ for picture, files, draw in DRAWINGS:
         print(f"{picture}: not drawn, {path_of('sweep.csv')} has no forward pass with as many queries as keys")
     else:
         draw()
+        save(picture, PICTURES)
