@@ -41,7 +41,7 @@ const Stage stage = {
     .forward = &forward,
     .forward_otherwise = &plain_forward,
     .reference = &reference,
-    .defaults = {{0}, {.batch = 1, .heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* four key tiles: dQ depends on their order */
+    .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* four key tiles: dQ depends on their order */
     .variants =
         {
             {.name = "fma",

@@ -36,8 +36,9 @@ static inline char *captured(int descriptor, void (*print)(void *), void *contex
 static inline int words_of(char *line, char *argv[], int most) {
     int count = 0;
     argv[count++] = "program";
-    for (char *word = strtok(line, " "); word && count < most; word = strtok(NULL, " "))
+    for (char *word = strtok(line, " "); word && count < most - 1; word = strtok(NULL, " "))
         argv[count++] = word;
+    argv[count] = NULL;
     return count;
 }
 

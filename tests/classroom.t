@@ -143,7 +143,7 @@ sweep(['LENGTHS=8'], "$build/07_flash_decoding/07_flash_decoding");
 is(() = read_text($csv) =~ /,forward,1,8,2,1,128,64,fp16,false,/g, () = read_text($csv) =~ /^[^,]*,07/mg, 'sweep: a decoding stage has its own problem');
 write_text($csv, "other,columns\n1,2\n");
 for ([[], qr/^sweep: \Q$csv\E: has other columns .* RESULTS$/], [['LENGTHS=1,x'], qr/^sweep: LENGTHS=1,x: choose whole numbers/],
-     [["RESULTS=$scratch/new", 'MASKS=none'], qr/^sweep: 00_naive: --mask none: choose full or causal$/]) {
+     [["RESULTS=$scratch/new", 'MASKS=none'], qr/^sweep: 00_naive: --mask none: choose full\|causal$/]) {
     my ($variables, $says) = @$_;
     $run = sweep($variables, $few[0]);
     is($run->{code}, 2, "sweep @$variables: exit code 2");

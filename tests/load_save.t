@@ -227,7 +227,7 @@ sub refused {
     refused('k\.npy and v\.npy differ in shape', {v => npy('<f4', [$B, $SK, $G, $D], $v)});
     refused('q\.npy and k\.npy differ in batch \(4, 2\)', {q => npy('<f4', [4, 2, $SQ, $D], $q)});
     refused('or head_dim \(32, 64\)', {q => npy('<f4', [$B, $H, 2 * $SQ, 32], $q)});
-    refused('key/value heads 2: choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
+    refused('2 key/value heads, choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
     refused('head dim 4, choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
     refused('q\.npy: dimension 1 of its shape is 0', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
     refused('q\.npy: dimension 3 of its shape is 320', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});

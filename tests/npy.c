@@ -69,7 +69,9 @@ static char *said(void (*function)(void *), void *context) {
 }
 
 static NpyFile file_of(const char *name, Dtype dtype, int dims, const size_t *shape, const void *data) {
-    return (NpyFile){name, dtype, dims, shape, data};
+    NpyFile file = {name, dtype, dims, {0}, data};
+    memcpy(file.shape, shape, (size_t)dims * sizeof *shape);
+    return file;
 }
 static void write_it(void *file) { npy_write("save", folder, file, 1); }
 static void read_it(void *with_data) { npy_read("load", folder, "tensor.npy", *(int *)with_data); }

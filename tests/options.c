@@ -100,7 +100,6 @@ static void test_each(void) {
         {"--csv --csv", {.format = FORMAT_CSV, .validate = 1}},
         {"--json", {.format = FORMAT_JSON, .validate = 1}},
         {"--no-validate", {.validate = 0}},
-        {"--roofline t4", {.roofline = "t4", .validate = 1}},
         {"--pieces auto", {.problem.settings = {0}, .validate = 1}},
         {"--pieces 1", {.problem.settings = {1}, .validate = 1}},
         {"--pieces 9", {.problem.settings = {9}, .validate = 1}},
@@ -215,9 +214,13 @@ static void test_several(void) {
     ok(o.problem_count == 4 && o.problem.heads == 6 && o.problem.kv_heads == 6 && o.problem.seqlen_q == 16 &&
            o.problem.seqlen_k == 3,
        "key/value heads follow each number of heads, keys only queries that nothing else is said of");
-    options_give(&o, offsetof(Problem, heads), 5);
+    options_free(&o);
+
+    o = parse(&stage, "--load folder");
+    o.loaded = (Problem){.batch = 7, .heads = 6, .kv_heads = 2, .seqlen_q = 5, .seqlen_k = 4, .head_dim = 24};
     options_select(&o, 0, 1);
-    ok(o.problem.heads == 5 && o.problem.kv_heads == 5, "options_give takes the place of what was given");
+    o.loaded.scale = o.problem.scale;
+    ok(same_problem(&o.problem, &o.loaded), "the shape that the files of --load have");
     options_free(&o);
 
     char line[9000] = "--seqlen 1";

@@ -174,9 +174,9 @@ void check_options(Options *o) {
         if (!v->launch || !v->dtypes)
             cannot_run("the row of %s in main.c needs .launch and .dtypes", v->name);
     if (o->save)
-        save_check("save", o->save);
+        save_check("save", o->save, NULL);
     if (o->save_inputs)
-        save_inputs_check(o->save_inputs, o->load);
+        save_check("save-inputs", o->save_inputs, o->load);
     if (o->device >= 0)
         choose_device(o->device);
     if (o->load)

@@ -1,11 +1,8 @@
 /* options.h - the command line every stage shares.
  *
  *     Options options = options_parse(&stage, argc, argv);
- *     for (int i = 0; i < options.problem_count; i++) {
+ *     for (int i = 0; i < options.problem_count; i++)
  *         options_select(&options, i, is_cpu);                    now options.problem is the i-th
- *         ...
- *     }
- *     options_free(&options);
  *
  * A mistake ends the program with one line on stderr, which names the option and what it takes, and exit code 2.
  */
@@ -24,11 +21,10 @@ typedef struct {
     int count; /* 0: not given */
 } List;
 
-/* Problem is made of ints, the scale aside, and each may be given several values: so many lists, in the order of its
- * fields. */
+/* Each int of Problem may be given several values: so many lists, in the order of its fields. */
 enum { AXES = sizeof(Problem) / sizeof(int) };
 _Static_assert(sizeof(Problem) == (9 + MAX_SETTINGS) * sizeof(int) && sizeof(Dtype) == sizeof(int),
-               "all are as large as an int");
+               "all are ints, or as large");
 
 typedef struct {
     const Stage *stage;
@@ -43,7 +39,8 @@ typedef struct {
     int outliers;                          /* random inputs N(0,1), a thousandth of them plus N(0,100) */
     int warm;                              /* L2 is left as the run before left it */
     const char *load, *save, *save_inputs; /* folders, or NULL */
-    size_t largest_file;                   /* of --load, in bytes */
+    Problem loaded;                        /* of --load: the shape that its files have, */
+    size_t largest_file;                   /* and the bytes of the largest; tensors_read_headers fills them in */
     Format format;
     int validate;
     int trace;            /* instead of a run: count memory traffic (trace.h) */
@@ -58,9 +55,6 @@ typedef struct {
 
 /* Reads the command line. --help prints to stdout and exits with code 0. */
 Options options_parse(const Stage *stage, int argc, char **argv);
-
-/* The value of the int at offset `field` of Problem, as if its option had been given. */
-void options_give(Options *options, size_t field, int value);
 
 /* Makes `problem` and `key_lengths` those of combination `index`; the axis that stands last in Problem changes fastest.
  * Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say

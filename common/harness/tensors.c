@@ -55,12 +55,12 @@ void tensors_read_headers(Options *o, int with_d_o) {
         cannot_run("--load: q.npy and k.npy differ in batch (%zu, %zu) or head_dim (%zu, %zu)", q[0], k[0], q[3], k[3]);
     if (with_d_o && memcmp(q, f[D_O].shape, sizeof f[D_O].shape) != 0)
         cannot_run("--load: do.npy and q.npy differ in shape");
-    options_give(o, offsetof(Problem, batch), (int)q[0]);
-    options_give(o, offsetof(Problem, heads), (int)q[1]);
-    options_give(o, offsetof(Problem, kv_heads), (int)k[1]);
-    options_give(o, offsetof(Problem, seqlen_q), (int)q[2]);
-    options_give(o, offsetof(Problem, seqlen_k), (int)k[2]);
-    options_give(o, offsetof(Problem, head_dim), (int)q[3]);
+    o->loaded = (Problem){.batch = (int)q[0],
+                          .heads = (int)q[1],
+                          .kv_heads = (int)k[1],
+                          .seqlen_q = (int)q[2],
+                          .seqlen_k = (int)k[2],
+                          .head_dim = (int)q[3]};
 }
 
 /* The file's elements in the problem's dtype. Attention of NaN or infinity is not defined, so there are none. What stands behind a
@@ -94,53 +94,39 @@ HostTensors tensors_load(const Options *o, int with_d_o) {
 
 /* ---- saving ---- */
 
-void save_check(const char *option, const char *folder) {
+void save_check(const char *option, const char *folder, const char *load) {
     char path[4200]; /* more than a path can have */
+    struct stat there, from;
     snprintf(path, sizeof path, "%s/.save-XXXXXX", folder);
     int file = mkstemp(path); /* asking for permission is not enough: root is granted it even where no file can be made */
     if (file < 0)
         cannot_run("--%s %s: no file can be created there: %s", option, folder, strerror(errno));
     close(file);
     unlink(path);
-}
-
-void save_inputs_check(const char *folder, const char *load) {
-    struct stat there, from;
-    save_check("save-inputs", folder);
     if (load && stat(folder, &there) == 0 && stat(load, &from) == 0 && there.st_ino == from.st_ino &&
         there.st_dev == from.st_dev)
-        cannot_run("--save-inputs %s: is the folder of --load, whose files it would replace: choose another", folder);
+        cannot_run("--%s %s: is the folder of --load, whose files it would replace: choose another", option, folder);
 }
 
-/* A tensor as a file, in the shape that `shape` says. */
-typedef struct {
-    const char *file;
-    TensorShape shape;
-    const void *host;
-} Tensor;
-
-static void save(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count) {
-    size_t queries[4] = {(size_t)p->batch, (size_t)p->heads, (size_t)p->seqlen_q, (size_t)p->head_dim};
-    size_t keys[4] = {(size_t)p->batch, (size_t)p->kv_heads, (size_t)p->seqlen_k, (size_t)p->head_dim};
-    NpyFile files[MAX_OUTPUTS];
-    for (int i = 0; i < count; i++) {
-        const Tensor *t = &tensors[i];
-        files[i] = (NpyFile){t->file, p->dtype, 4, t->shape == LIKE_K ? keys : queries, t->host};
-        if (t->shape == LIKE_LSE)
-            files[i].dtype = DTYPE_FP32, files[i].dims = 3;
-    }
-    npy_write(option, folder, files, count);
+static NpyFile file_of(const char *file, const Problem *p, TensorShape shape, const void *host) {
+    int is_k = shape == LIKE_K, is_lse = shape == LIKE_LSE;
+    return (NpyFile){file,
+                     is_lse ? DTYPE_FP32 : p->dtype,
+                     is_lse ? 3 : 4,
+                     {(size_t)p->batch, (size_t)(is_k ? p->kv_heads : p->heads), (size_t)(is_k ? p->seqlen_k : p->seqlen_q),
+                      (size_t)p->head_dim},
+                     host};
 }
 
 void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
-    Tensor tensors[MAX_OUTPUTS];
+    NpyFile files[MAX_OUTPUTS];
     for (int i = 0; i < count; i++)
-        tensors[i] = (Tensor){outputs[i].file, outputs[i].shape, outputs[i].host};
-    save("save", folder, p, tensors, count);
+        files[i] = file_of(outputs[i].file, p, outputs[i].shape, outputs[i].host);
+    npy_write("save", folder, files, count);
 }
 
 void save_inputs(const char *folder, const Problem *p, const HostTensors *t) {
-    const Tensor tensors[] = {
-        {FILES[Q], LIKE_Q, t->q}, {FILES[K], LIKE_K, t->k}, {FILES[V], LIKE_K, t->v}, {FILES[D_O], LIKE_Q, t->d_o}};
-    save("save-inputs", folder, p, tensors, t->d_o ? 4 : 3);
+    const NpyFile files[] = {file_of(FILES[Q], p, LIKE_Q, t->q), file_of(FILES[K], p, LIKE_K, t->k),
+                             file_of(FILES[V], p, LIKE_K, t->v), file_of(FILES[D_O], p, LIKE_Q, t->d_o)};
+    npy_write("save-inputs", folder, files, t->d_o ? 4 : 3);
 }

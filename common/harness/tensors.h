@@ -11,23 +11,20 @@
  * with_d_o: dO as well, for a backward stage. */
 HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o);
 
-/* Reads the headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in largest_file, and gives the
- * options the shape. */
+/* The headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in `loaded` and `largest_file`. */
 void tensors_read_headers(Options *options, int with_d_o);
 
 /* The tensors of these files, rounded to the problem's dtype; 0 behind a key length, whatever the files have there. */
 HostTensors tensors_load(const Options *options, int with_d_o);
 
-/* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. */
-void save_check(const char *option, const char *folder);
-/* The same for --save-inputs, which must not write into the folder of --load (or NULL). */
-void save_inputs_check(const char *folder, const char *load);
+/* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. Nor may
+ * it be the folder `load`, unless that is NULL. */
+void save_check(const char *option, const char *folder, const char *load);
 
-/* Writes the outputs on the host into their files, all or none: bf16 and fp32 as '<f4', fp16 as '<f2'; in the shapes of Q and of K, LSE as [batch, heads, seqlen_q]. */
+/* Writes the outputs into their files, all or none. */
 void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count);
 
-/* Writes q.npy, k.npy and v.npy (and do.npy, where there is dO) in the same way, as the run computes with them: what was loaded is
- * rounded by now. --load reads them back. */
+/* Writes the files of --load, as the run computes with them: what was loaded is rounded by now. */
 void save_inputs(const char *folder, const Problem *p, const HostTensors *inputs);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct {
     const char *file;
     Dtype dtype;
     int dims;
-    const size_t *shape;
+    size_t shape[4];
     const void *data;
 } NpyFile;
 
