@@ -23,7 +23,6 @@
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
 
-#include <type_traits>
 #include <vector>
 
 #define HOPPER
@@ -402,23 +401,6 @@ struct Described {
     }
 };
 
-/* `count` elements as floats. The loop over 16-bit codes becomes vector instructions; 8-bit ones are looked up. */
-template <typename E> using Code = std::conditional_t<sizeof(E) == 2, uint16_t, uint8_t>;
-template <typename E> struct Code8Table {
-    float value[256];
-    Code8Table() {
-        for (int code = 0; code < 256; code++)
-            value[code] = code8_to_float<E>(code);
-    }
-};
-template <typename E> inline const Code8Table<E> code8_table;
-template <typename E> NOT_TRACED void elements_to_floats(const Code<E> *code, float *value, int count) {
-    for (int i = 0; i < count; i++)
-        if constexpr (sizeof(E) == 2)
-            value[i] = code_to_float<E>(code[i]);
-        else
-            value[i] = code8_table<E>.value[code[i]];
-}
 typedef float Float4 __attribute__((vector_size(16), may_alias));
 struct Float8 {
     Float4 low, high;

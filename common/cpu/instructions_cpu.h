@@ -10,6 +10,8 @@
 #include "cuda_on_cpu.h"
 #include "trace_hooks.h"
 
+#include <type_traits>
+
 /* The atom: row and first column of the pair of elements that a lane owns in an 8x8 matrix. */
 inline int atom_row(int lane) { return lane / 4; }
 inline int atom_column(int lane) { return 2 * (lane % 4); }
@@ -71,49 +73,71 @@ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, CALLER) {
     ldmatrix<4, true>("ldmatrix_x4_trans", r, row, file, line);
 }
 
-/* ---- mma m16n8k16 ----
+/* ---- elements as floats ---- */
+template <typename T> inline float code_to_float(uint16_t code);
+template <> inline float code_to_float<__half>(uint16_t code) { return fp16_to_float(code); }
+template <> inline float code_to_float<__nv_bfloat16>(uint16_t code) { return bf16_to_float(code); }
+template <typename F> uint8_t float_to_code8(float value);
+template <> inline uint8_t float_to_code8<E4m3>(float value) { return float_to_e4m3(value); }
+template <> inline uint8_t float_to_code8<E5m2>(float value) { return float_to_e5m2(value); }
+template <typename F> float code8_to_float(uint32_t code);
+template <> inline float code8_to_float<E4m3>(uint32_t code) { return e4m3_to_float((uint8_t)code); }
+template <> inline float code8_to_float<E5m2>(uint32_t code) { return e5m2_to_float((uint8_t)code); }
+
+
+/* `count` elements as floats. The loop over 16-bit codes becomes vector instructions; 8-bit ones are looked up. */
+template <typename E> using Code = std::conditional_t<sizeof(E) == 2, uint16_t, uint8_t>;
+template <typename E> struct Code8Table {
+    float value[256];
+    Code8Table() {
+        for (int code = 0; code < 256; code++)
+            value[code] = code8_to_float<E>(code);
+    }
+};
+template <typename E> inline const Code8Table<E> code8_table;
+template <typename E> NOT_TRACED void elements_to_floats(const Code<E> *code, float *value, int count) {
+    for (int i = 0; i < count; i++)
+        if constexpr (sizeof(E) == 2)
+            value[i] = code_to_float<E>(code[i]);
+        else
+            value[i] = code8_table<E>.value[code[i]];
+}
+
+/* ---- mma m16n8k16, and m16n8k32 of 8-bit elements ----
  * Gathers A, B and C from the lanes' registers, multiplies, and hands C back. The loops have fixed bounds and plain bodies,
- * so that the compiler turns them into vector instructions. Products of 16-bit floats are exact in fp32 and the sums are
- * rounded to fp32 one by one; a tensor core adds in another order and rounds less often. */
+ * so that the compiler turns them into vector instructions. Products are exact in fp32 and the sums are rounded to fp32 one by
+ * one; a tensor core adds in another order and rounds less often. */
 struct MmaOperands {
     float *c;
     const uint32_t *a;
     uint32_t b[2];
 };
 
-template <typename T> inline float code_to_float(uint16_t code);
-template <> inline float code_to_float<__half>(uint16_t code) { return fp16_to_float(code); }
-template <> inline float code_to_float<__nv_bfloat16>(uint16_t code) { return bf16_to_float(code); }
-
-template <typename T> NOT_TRACED void compute_mma(void **operands, unsigned) {
-    uint16_t a_code[16][16], b_code[16][8]; /* A[m][k], B[k][n] */
-    float a[16][16], b[16][8], c[16][8];
+template <typename E> NOT_TRACED void compute_mma(void **operands, unsigned) {
+    constexpr int K = 32 / sizeof(E), elements = 4 / sizeof(E); /* of a register */
+    Code<E> a_code[16][K], b_code[K][8];                        /* A[m][k], B[k][n] */
+    float a[16][K], b[K][8], c[16][8];
 
     for (int lane = 0; lane < 32; lane++) {
         const MmaOperands *from = static_cast<MmaOperands *>(operands[lane]);
-        int row = atom_row(lane), column = atom_column(lane);
-        for (int i = 0; i < 4; i++) { /* the quarters of A: down, then right */
-            uint16_t *pair = &a_code[row + 8 * (i % 2)][column + 8 * (i / 2)];
-            pair[0] = low_half(from->a[i]);
-            pair[1] = high_half(from->a[i]);
+        const int row = atom_row(lane), column = atom_column(lane), k = elements * (lane % 4);
+        for (int i = 0; i < 4; i++) { /* the quarters of A: down, then right; and of C */
+            memcpy(&a_code[row + 8 * (i % 2)][k + K / 2 * (i / 2)], &from->a[i], 4);
+            c[row + 8 * (i / 2)][column + i % 2] = from->c[i];
         }
         for (int i = 0; i < 2; i++) { /* the halves of B; the atom lies transposed in it */
-            b_code[column + 8 * i][row] = low_half(from->b[i]);
-            b_code[column + 8 * i + 1][row] = high_half(from->b[i]);
+            Code<E> code[elements];
+            memcpy(code, &from->b[i], 4);
+            for (int e = 0; e < elements; e++)
+                b_code[k + e + K / 2 * i][row] = code[e];
         }
-        for (int i = 0; i < 4; i++)
-            c[row + 8 * (i / 2)][column + i % 2] = from->c[i];
     }
 
-    for (int m = 0; m < 16; m++)
-        for (int k = 0; k < 16; k++)
-            a[m][k] = code_to_float<T>(a_code[m][k]);
-    for (int k = 0; k < 16; k++)
-        for (int n = 0; n < 8; n++)
-            b[k][n] = code_to_float<T>(b_code[k][n]);
+    elements_to_floats<E>(a_code[0], a[0], 16 * K);
+    elements_to_floats<E>(b_code[0], b[0], 8 * K);
     for (int m = 0; m < 16; m++) {
         float sum[8] = {};
-        for (int k = 0; k < 16; k++)
+        for (int k = 0; k < K; k++)
             for (int n = 0; n < 8; n++)
                 sum[n] += a[m][k] * b[k][n];
         for (int n = 0; n < 8; n++)
@@ -125,10 +149,17 @@ template <typename T> NOT_TRACED void compute_mma(void **operands, unsigned) {
             static_cast<MmaOperands *>(operands[lane])->c[i] = c[atom_row(lane) + 8 * (i / 2)][atom_column(lane) + i % 2];
 }
 
-template <typename T> void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, CALLER) {
-    simt_need_full_warp("mma_m16n8k16", file, line);
+template <typename E>
+void mma(const char *what, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const char *file, int line) {
+    simt_need_full_warp(what, file, line);
     MmaOperands operands = {c, a, {b0, b1}};
-    simt_collective("mma_m16n8k16", SIMT_FULL_WARP, &operands, compute_mma<T>, file, line);
+    simt_collective(what, SIMT_FULL_WARP, &operands, compute_mma<E>, file, line);
+}
+template <typename T> void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, CALLER) {
+    mma<T>("mma_m16n8k16", c, a, b0, b1, file, line);
+}
+template <typename F> void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, CALLER) {
+    mma<F>("mma_m16n8k32", c, a, b0, b1, file, line);
 }
 
 /* ---- pack_pair ---- */
@@ -145,13 +176,6 @@ template <typename T> float2 unpack_pair(uint32_t pair) {
 }
 
 /* ---- fp8 ---- */
-template <typename F> uint8_t float_to_code8(float value);
-template <> inline uint8_t float_to_code8<E4m3>(float value) { return float_to_e4m3(value); }
-template <> inline uint8_t float_to_code8<E5m2>(float value) { return float_to_e5m2(value); }
-template <typename F> float code8_to_float(uint32_t code);
-template <> inline float code8_to_float<E4m3>(uint32_t code) { return e4m3_to_float((uint8_t)code); }
-template <> inline float code8_to_float<E5m2>(uint32_t code) { return e5m2_to_float((uint8_t)code); }
-
 template <typename F> uint32_t pack_4(float x0, float x1, float x2, float x3) {
     return float_to_code8<F>(x0) | (uint32_t)float_to_code8<F>(x1) << 8 | (uint32_t)float_to_code8<F>(x2) << 16 |
            (uint32_t)float_to_code8<F>(x3) << 24;
@@ -164,39 +188,6 @@ template <typename T> uint2 unpack_e4m3(uint32_t four) {
 }
 template <typename F> float4 unpack_4(uint32_t four) {
     return {code8_to_float<F>(four), code8_to_float<F>(four >> 8), code8_to_float<F>(four >> 16), code8_to_float<F>(four >> 24)};
-}
-
-/* mma m16n8k32: gathers and multiplies as m16n8k16 does, with four bytes where that has two halves. */
-template <typename F> NOT_TRACED void compute_mma_8(void **operands, unsigned) {
-    float a[16][32], b[32][8], c[16][8];
-    for (int lane = 0; lane < 32; lane++) {
-        const MmaOperands *from = static_cast<MmaOperands *>(operands[lane]);
-        int row = atom_row(lane), column = atom_column(lane), k = 4 * (lane % 4);
-        for (int byte = 0; byte < 4; byte++) {
-            for (int i = 0; i < 4; i++)
-                a[row + 8 * (i % 2)][k + byte + 16 * (i / 2)] = code8_to_float<F>(from->a[i] >> 8 * byte);
-            for (int i = 0; i < 2; i++)
-                b[k + byte + 16 * i][row] = code8_to_float<F>(from->b[i] >> 8 * byte);
-        }
-        for (int i = 0; i < 4; i++)
-            c[row + 8 * (i / 2)][column + i % 2] = from->c[i];
-    }
-    for (int m = 0; m < 16; m++) {
-        float sum[8] = {};
-        for (int k = 0; k < 32; k++)
-            for (int n = 0; n < 8; n++)
-                sum[n] += a[m][k] * b[k][n];
-        for (int n = 0; n < 8; n++)
-            c[m][n] += sum[n];
-    }
-    for (int lane = 0; lane < 32; lane++)
-        for (int i = 0; i < 4; i++)
-            static_cast<MmaOperands *>(operands[lane])->c[i] = c[atom_row(lane) + 8 * (i / 2)][atom_column(lane) + i % 2];
-}
-template <typename F> void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, CALLER) {
-    simt_need_full_warp("mma_m16n8k32", file, line);
-    MmaOperands operands = {c, a, {b0, b1}};
-    simt_collective("mma_m16n8k32", SIMT_FULL_WARP, &operands, compute_mma_8<F>, file, line);
 }
 
 /* ---- cp.async: the bytes land at the wait, see simt_copy ---- */
