@@ -176,14 +176,11 @@ int try_variant(const Variant *variant, Case *c) {
     int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
     for (int i = 0; i < buffers; i++) {
         workspace[i].pointer = allocate(workspace[i].bytes, workspace[i].purpose);
-        if (workspace[i].zeroed) {
-            void *zeros = host_alloc(workspace[i].bytes, 1);
-            device_write(workspace[i].pointer, zeros, workspace[i].bytes);
-            free(zeros);
-        }
+        if (workspace[i].zeroed)
+            device_fill(workspace[i].pointer, 0, workspace[i].bytes);
     }
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
-        device_poison(c->outputs[i].pointer, c->outputs[i].bytes);
+        device_fill(c->outputs[i].pointer, 0xff, c->outputs[i].bytes);
     if (variant_prepares(variant, &c->p))
         variant->preparation->launch(&c->p, &c->t, workspace);
     variant->launch(&c->p, &c->t, workspace);

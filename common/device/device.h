@@ -49,7 +49,7 @@ const char *device_damaged(void);
 
 void device_write(void *device, const void *host, size_t bytes);
 void device_read(void *host, const void *device, size_t bytes);
-void device_poison(void *device, size_t bytes); /* fills with 0xff */
+void device_fill(void *device, int byte, size_t bytes); /* 0: zeros, 0xff: NaN in every format */
 
 /* Waits for all launched work. Ends the program if a kernel failed. */
 void device_synchronize(void);

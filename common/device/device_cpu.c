@@ -1,7 +1,5 @@
 /* device_cpu.c - device.h on this computer: device memory is ordinary memory, kernels run on the cores (cpu/simt.h). */
-#ifndef __APPLE__
-#define _GNU_SOURCE
-#endif
+#define _POSIX_C_SOURCE 200809L
 #include "device.h"
 #include "../cpu/simt.h"
 #include "../host/errors.h"
@@ -17,28 +15,17 @@
 
 /* An allocation has pages of its own, between gaps that nobody can touch. It ends where they end, but for its alignment. What of
  * them lies before it and behind it is the guard strip. */
-enum {
-    ALIGNMENT = 256, /* what cudaMalloc gives */
-    GAP = 1 << 20,
-};
-static size_t allocated;
+enum { ALIGNMENT = 256 /* what cudaMalloc gives */, GAP = 1 << 20 };
 
 /* The processor's name as Linux tells it. */
-static void find_name(char *name, size_t size) {
-    snprintf(name, size, "CPU");
+static void find_name(char name[128]) {
+    char line[256];
     FILE *file = fopen("/proc/cpuinfo", "r");
-    if (!file)
-        return;
-    char text[256];
-    while (fgets(text, sizeof text, file)) {
-        const char *colon = strchr(text, ':');
-        if (strncmp(text, "model name", 10) != 0 || !colon || colon[1] != ' ')
-            continue;
-        snprintf(name, size, "%s", colon + 2);
-        name[strcspn(name, "\n")] = 0;
-        break;
-    }
-    fclose(file);
+    strcpy(name, "CPU");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "model name : %127[^\n]", name) != 1)
+        ;
+    if (file)
+        fclose(file);
 }
 
 int device_count(void) { return 1; }
@@ -49,7 +36,7 @@ const DeviceProperties *device_properties(void) {
     const int first = !properties.capability;
     properties.sm_count = simt_workers(); /* while a chip is simulated, its own */
     if (first) {
-        find_name(properties.name, sizeof properties.name);
+        find_name(properties.name);
         properties.is_cpu = 1;
         properties.capability = 80; /* what instructions_cpu.h has twins for */
         properties.shared_bytes = simt_shared_bytes();
@@ -78,9 +65,16 @@ static int is_damaged(const SimtAllocation *a) {
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+size_t device_allocated(void) {
+    size_t bytes = 0;
+    for (const SimtAllocation *a = simt_allocations; a; a = a->next)
+        bytes += a->bytes;
+    return bytes;
+}
+
 void *device_alloc(size_t bytes, const char *purpose) {
     size_t limit = memory_for_device();
-    if (bytes > limit || limit - bytes < allocated)
+    if (bytes > limit || limit - bytes < device_allocated())
         return NULL;
     size_t page_bytes = round_up(bytes, (size_t)sysconf(_SC_PAGESIZE));
     SimtAllocation *a = malloc(sizeof *a);
@@ -96,7 +90,6 @@ void *device_alloc(size_t bytes, const char *purpose) {
     simt_forbid(pages, page_bytes);
     simt_allow(a->pointer, bytes);
     simt_allocations = a;
-    allocated += bytes;
     return a->pointer;
 }
 
@@ -108,7 +101,6 @@ void device_free(void *pointer) {
         if (a->pointer != pointer)
             continue;
         *link = a->next;
-        allocated -= a->bytes;
         simt_allow(a->pages, a->page_bytes);
         munmap(a->pages - GAP, GAP + a->page_bytes + GAP);
         free(a);
@@ -116,8 +108,6 @@ void device_free(void *pointer) {
     }
     cannot_run("device_free: %p is not allocated: never was, or was freed before", pointer);
 }
-
-size_t device_allocated(void) { return allocated; }
 
 const char *device_damaged(void) {
     for (const SimtAllocation *a = simt_allocations; a; a = a->next)
@@ -128,7 +118,7 @@ const char *device_damaged(void) {
 
 void device_write(void *device, const void *host, size_t bytes) { memcpy(device, host, bytes); }
 void device_read(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
-void device_poison(void *device, size_t bytes) { memset(device, 0xff, bytes); }
+void device_fill(void *device, int byte, size_t bytes) { memset(device, byte, bytes); }
 
 void device_synchronize(void) {} /* a launch returns when the grid has run */
 

@@ -6,9 +6,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -19,13 +19,12 @@ static struct {
 } last_launch;
 
 static void check(cudaError_t error, const char *call, const char *file, int line) {
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "%s:%d: %s: %s", file, line, call, cudaGetErrorString(error));
-    if (last_launch.kernel)
-        fprintf(stderr, " (last launch: %s, %s:%d)", last_launch.kernel, last_launch.file, last_launch.line);
-    fprintf(stderr, "\n");
-    exit(2);
+    const char *says = cudaGetErrorString(error);
+    if (error != cudaSuccess && last_launch.kernel)
+        cannot_run("%s:%d: %s: %s (last launch: %s, %s:%d)", file, line, call, says, last_launch.kernel, last_launch.file,
+                   last_launch.line);
+    if (error != cudaSuccess)
+        cannot_run("%s:%d: %s: %s", file, line, call, says);
 }
 #define CHECK(call) check(call, #call, __FILE__, __LINE__)
 
@@ -56,32 +55,28 @@ static int compiled_capability(int chip) {
     return attributes.ptxVersion;
 }
 
-static int attribute(cudaDeviceAttr name, int device) {
-    int value = 0;
-    CHECK(cudaDeviceGetAttribute(&value, name, device));
-    return value;
-}
-
-static int chosen = -1; /* CUDA's own choice */
-void device_choose(int number) { chosen = number; }
-
 int device_count(void) {
-    int count = 0;
-    cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        cannot_run("no NVIDIA GPU can be used here (%s): build with DEVICE=cpu",
-                   error == cudaSuccess ? "none found" : cudaGetErrorString(error));
+    int count;
+    cudaError_t error = cudaGetDeviceCount(&count); /* if there is none that is an error, too */
+    if (error != cudaSuccess)
+        cannot_run("no NVIDIA GPU can be used here (%s): build with DEVICE=cpu", cudaGetErrorString(error));
     return count;
 }
 
+void device_choose(int number) { CHECK(cudaSetDevice(number)); }
+
+/* All kernels go into one queue of our own, since what goes into CUDA's default one cannot be recorded as a graph. It is a
+ * blocking stream: it waits for the default one, where copies and memsets go, and the default one for it. */
+static cudaStream_t queue;
+static cudaEvent_t timing_starts, timing_stops;
+
 static void open_device(void) {
-    int device = 0, version = 0;
+    int device, version, clock_khz;
     device_count();
-    if (chosen >= 0)
-        CHECK(cudaSetDevice(chosen));
     CHECK(cudaGetDevice(&device));
     cudaDeviceProp chip;
     CHECK(cudaGetDeviceProperties(&chip, device));
+    CHECK(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device)); /* CUDA 13 no longer has it in cudaDeviceProp */
     CHECK(cudaRuntimeGetVersion(&version));
 
     int capability = chip.major * 10 + chip.minor;
@@ -96,11 +91,14 @@ static void open_device(void) {
              p.cuda_version);
     p.chip = capability;
     p.sm_count = chip.multiProcessorCount;
-    p.clock_mhz = attribute(cudaDevAttrClockRate, device) / 1000; /* kHz; CUDA 13 no longer has it in cudaDeviceProp */
+    p.clock_mhz = clock_khz / 1000;
     CHECK(cudaMemcpyFromSymbol(&p.has_hopper, hopper_code, sizeof p.has_hopper));
-    p.shared_bytes = (size_t)attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    p.shared_bytes = chip.sharedMemPerBlockOptin;
     p.l2_bytes = (size_t)chip.l2CacheSize;
     p.memory_bytes = chip.totalGlobalMem;
+    CHECK(cudaStreamCreate(&queue));
+    CHECK(cudaEventCreate(&timing_starts));
+    CHECK(cudaEventCreate(&timing_stops));
 }
 
 const DeviceProperties *device_properties(void) {
@@ -109,13 +107,11 @@ const DeviceProperties *device_properties(void) {
     return &properties;
 }
 
-/* ---- a cold L2 ---- */
+/* ---- memory ---- */
 
 /* Before each timed run a buffer twice the size of L2 is overwritten, which drives everything else out of it. */
 static void *flush_buffer;
 static size_t flush_bytes(void) { return std::max(2 * device_properties()->l2_bytes, (size_t)128 << 20); }
-
-/* ---- memory ---- */
 
 struct Allocation {
     unsigned char *pointer;
@@ -144,7 +140,7 @@ void *device_alloc(size_t bytes, const char *purpose) {
         return nullptr;
     }
     CHECK(error);
-    CHECK(cudaMemset(pointer, 0xff, bytes));
+    device_fill(pointer, 0xff, bytes);
     CHECK(cudaMemcpy(pointer + bytes, GUARD.data(), GUARD_BYTES, cudaMemcpyHostToDevice));
     allocations.push_back({pointer, bytes, purpose});
     return pointer;
@@ -186,19 +182,14 @@ void device_write(void *device, const void *host, size_t bytes) {
 void device_read(void *host, const void *device, size_t bytes) {
     CHECK(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
 }
-void device_poison(void *device, size_t bytes) { CHECK(cudaMemset(device, 0xff, bytes)); }
+void device_fill(void *device, int byte, size_t bytes) { CHECK(cudaMemset(device, byte, bytes)); }
 
 /* ---- launches and time ---- */
 
-/* All kernels go into one queue of our own, since what goes into CUDA's default one cannot be recorded as a graph. It is a
- * blocking stream: it waits for the default one, where copies and memsets go, and the default one for it. */
 void *device_stream(void) {
-    static cudaStream_t stream;
-    if (!stream)
-        CHECK(cudaStreamCreate(&stream));
-    return stream;
+    device_properties();
+    return queue;
 }
-static cudaStream_t queue() { return static_cast<cudaStream_t>(device_stream()); }
 
 void device_check_launch(const char *kernel, const char *file, int line) {
     last_launch = {kernel, file, line};
@@ -207,39 +198,25 @@ void device_check_launch(const char *kernel, const char *file, int line) {
 
 void device_synchronize(void) { CHECK(cudaDeviceSynchronize()); }
 
-static struct {
-    cudaEvent_t start, stop;
-} events;
-
-static void record_start() {
-    if (!events.start) {
-        CHECK(cudaEventCreate(&events.start));
-        CHECK(cudaEventCreate(&events.stop));
-    }
-    CHECK(cudaEventRecord(events.start, queue()));
-}
-static double record_stop() {
+static double stopped_ms() {
     float ms;
-    CHECK(cudaEventRecord(events.stop, queue()));
-    CHECK(cudaEventSynchronize(events.stop));
-    CHECK(cudaEventElapsedTime(&ms, events.start, events.stop));
+    CHECK(cudaEventRecord(timing_stops, queue));
+    CHECK(cudaEventSynchronize(timing_stops));
+    CHECK(cudaEventElapsedTime(&ms, timing_starts, timing_stops));
     return ms;
-}
-
-static void flush_l2() {
-    if (!flush_buffer)
-        CHECK(cudaMalloc(&flush_buffer, flush_bytes()));
-    CHECK(cudaMemsetAsync(flush_buffer, 0, flush_bytes(), queue()));
 }
 
 /* The events stand in the same queue as the kernels, so the time between them is the device's own. While the buffer is
  * being overwritten the host runs ahead and queues the work: launching costs nothing in what is measured. */
 double device_time_ms(void (*work)(void *), void *context, int warm) {
+    const size_t bytes = flush_bytes(); /* which opens the device */
+    if (!warm && !flush_buffer)
+        CHECK(cudaMalloc(&flush_buffer, bytes));
     if (!warm)
-        flush_l2();
-    record_start();
+        CHECK(cudaMemsetAsync(flush_buffer, 0, bytes, queue));
+    CHECK(cudaEventRecord(timing_starts, queue));
     work(context);
-    return record_stop();
+    return stopped_ms();
 }
 
 static struct {
@@ -258,24 +235,24 @@ double device_time_replay_ms(void (*work)(void *), void *const *contexts, int co
     if (recording.contexts != contexts) {
         device_replay_end();
         cudaGraph_t graph;
-        CHECK(cudaStreamBeginCapture(queue(), cudaStreamCaptureModeGlobal));
+        CHECK(cudaStreamBeginCapture(queue, cudaStreamCaptureModeGlobal));
         for (int i = 0; i < count; i++)
             work(contexts[i]);
-        CHECK(cudaStreamEndCapture(queue(), &graph));
+        CHECK(cudaStreamEndCapture(queue, &graph));
         CHECK(cudaGraphInstantiate(&recording.graph, graph, 0));
         CHECK(cudaGraphDestroy(graph));
-        CHECK(cudaGraphUpload(recording.graph, queue()));
+        CHECK(cudaGraphUpload(recording.graph, queue));
         recording.contexts = contexts;
     }
-    record_start();
-    CHECK(cudaGraphLaunch(recording.graph, queue()));
-    return record_stop() / count;
+    CHECK(cudaEventRecord(timing_starts, queue));
+    CHECK(cudaGraphLaunch(recording.graph, queue));
+    return stopped_ms() / count;
 }
 
 /* ---- what the memory gives ---- */
 
-/* Every thread adds up 16-byte pieces, four loads under way at a time; the sum is stored only if it is a number that bytes of
- * zeros cannot give, so that the compiler cannot leave the loads out. */
+/* Every thread adds up 16-byte pieces, four loads under way at a time; the sum is stored only if it is a number that bytes which
+ * are all equal cannot give, so that the compiler cannot leave the loads out. */
 static __global__ void read_all(const uint4 *from, size_t count, unsigned *sum) {
     unsigned total = 0;
     size_t step = (size_t)gridDim.x * blockDim.x;
@@ -287,41 +264,37 @@ static __global__ void read_all(const uint4 *from, size_t count, unsigned *sum) 
     if (total == 0x12345678)
         *sum = total;
 }
-
-static double best_gbps(double bytes, void (*work)(void *, size_t), void *buffer, size_t size) {
-    double best = 0;
-    for (int run = 0; run < 5; run++) {
-        flush_l2();
-        record_start();
-        work(buffer, size);
-        best = std::max(best, bytes / (record_stop() * 1e6));
-    }
-    return best;
-}
-static void copy_half(void *buffer, size_t size) {
-    CHECK(cudaMemcpyAsync(buffer, static_cast<char *>(buffer) + size / 2, size / 2, cudaMemcpyDeviceToDevice, queue()));
-}
-static void read_whole(void *buffer, size_t size) {
-    read_all<<<properties.sm_count * 8, 256, 0, queue()>>>(static_cast<uint4 *>(buffer), size / sizeof(uint4),
-                                                           static_cast<unsigned *>(buffer));
+static void read_whole(void *context) {
+    const Allocation *a = static_cast<Allocation *>(context);
+    read_all<<<properties.sm_count * 8, 256, 0, queue>>>(reinterpret_cast<uint4 *>(a->pointer), a->bytes / sizeof(uint4),
+                                                         reinterpret_cast<unsigned *>(a->pointer));
     CHECK(cudaGetLastError());
+}
+static void copy_half(void *context) {
+    const Allocation *a = static_cast<Allocation *>(context);
+    CHECK(cudaMemcpyAsync(a->pointer, a->pointer + a->bytes / 2, a->bytes / 2, cudaMemcpyDeviceToDevice, queue));
+}
+
+/* Of five runs. */
+static double best_gbps(void (*work)(void *), Allocation *a) {
+    double best_ms = INFINITY;
+    for (int run = 0; run < 5; run++)
+        best_ms = std::min(best_ms, device_time_ms(work, a, 0));
+    return a->bytes / (best_ms * 1e6);
 }
 
 Bandwidth device_bandwidth(void) {
-    static Bandwidth measured;
-    static bool done;
-    if (done)
+    static Bandwidth measured = {-1, -1};
+    void *memory = nullptr;
+    if (measured.copy_gbps >= 0)
         return measured;
-    done = true;
-    for (size_t size = (size_t)1 << 30; size >= 4 * device_properties()->l2_bytes; size /= 2) {
-        void *buffer;
-        if (cudaMalloc(&buffer, size) == cudaSuccess) {
-            CHECK(cudaMemset(buffer, 0, size));
-            measured = {best_gbps((double)size, copy_half, buffer, size), best_gbps((double)size, read_whole, buffer, size)};
-            CHECK(cudaFree(buffer));
-            break;
-        }
-        cudaGetLastError(); /* too large: not the next launch's fault */
+    measured = {0, 0};
+    for (size_t bytes = (size_t)1 << 30; !memory && bytes >= 4 * device_properties()->l2_bytes; bytes /= 2)
+        memory = device_alloc(bytes, "memory to measure with");
+    if (memory) {
+        Allocation a = allocations.back();
+        measured = {best_gbps(copy_half, &a), best_gbps(read_whole, &a)};
+        device_free(memory);
     }
     return measured;
 }

@@ -64,10 +64,7 @@ void free_run(Run *run) {
 
 int alloc_buffer(Buffer *buffer) {
     buffer->pointer = device_alloc(buffer->bytes, buffer->purpose);
-    if (buffer->pointer && buffer->zeroed) {
-        void *zeros = host_alloc(buffer->bytes, 1); /* calloc */
-        device_write(buffer->pointer, zeros, buffer->bytes);
-        free(zeros);
-    }
+    if (buffer->pointer && buffer->zeroed)
+        device_fill(buffer->pointer, 0, buffer->bytes);
     return buffer->pointer != NULL;
 }
