@@ -81,7 +81,6 @@ inline __half2 __float22half2_rn(float2 value) { return __floats2half2_rn(value.
 inline float2 __half22float2(__half2 value) { return {__half2float(value.x), __half2float(value.y)}; }
 inline float __low2float(__half2 value) { return __half2float(value.x); }
 inline float __high2float(__half2 value) { return __half2float(value.y); }
-inline __half2 __halves2half2(__half x, __half y) { return {x, y}; }
 
 inline float __bfloat162float(__nv_bfloat16 value) { return bf16_to_float(value.code); }
 inline __nv_bfloat16 __float2bfloat16_rn(float value) { return {float_to_bf16(value)}; }
@@ -91,15 +90,11 @@ inline __nv_bfloat162 __float22bfloat162_rn(float2 value) { return __floats2bflo
 inline float2 __bfloat1622float2(__nv_bfloat162 value) { return {__bfloat162float(value.x), __bfloat162float(value.y)}; }
 inline float __low2float(__nv_bfloat162 value) { return __bfloat162float(value.x); }
 inline float __high2float(__nv_bfloat162 value) { return __bfloat162float(value.y); }
-inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
 
 /* ---- arithmetic. Macros where a C library has taken the name. ---- */
 #define __expf(x) expf(x)
-#define __logf(x) logf(x)
 #define __log2f(x) log2f(x)
 #define rsqrtf(x) (1.0f / sqrtf(x))
-inline float __fdividef(float a, float b) { return a / b; }
-inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rd(float a, float b) { /* rounded down; the sum of two floats that matter is exact in double */
     float sum = a + b;
