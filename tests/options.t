@@ -56,7 +56,7 @@ refused('--seq: no such option', '--seq', 5); # short for two of them
 refused('-x: no such option', '-x');
 refused("$_: no such option", $_) for '-help', '-h=1', '--', '--=3', '--batc=3', '--batch-size', '-batch';
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'mask', 'lengths', 'scale', 'variant', 'iters', 'seed',
-    'inputs', 'device', 'load', 'save', 'save-inputs') {
+    'inputs', 'device', 'load', 'save', 'save-inputs', 'watch', 'roofline') {
     refused("--$option: its value is missing", @$_) for ["--$option"], ["--$option", ''], ["--$option="];
 }
 refused("--$_=1: takes no value", "--$_=1") for 'causal', 'warm', 'csv', 'json', 'no-validate', 'help';
@@ -96,7 +96,7 @@ refused('--lengths: 2 given, choose one .* each of the 3', '--batch', '2,3', '--
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', '64,72', '--seqlen', 8);
 refused('--save-inputs.*: choose one value for each option, not 2 problems', '--save-inputs', $folder, '--seqlen', '8,9');
 refused('--save.*: choose one value for each option, not 4 problems', '--save', $folder, '--variant', 'mma', '--seqlen', '8,9', '--mask', 'full,causal');
-refused('these values make more than 1000000 problems: choose fewer', '--seqlen', join(',', 1 .. 1001), '--seqlen-k', join(',', 1 .. 1000));
+refused('these values make more than a million problems: choose fewer', '--seqlen', join(',', 1 .. 1001), '--seqlen-k', join(',', 1 .. 1000));
 refused_by('06_fp8', '--format e4m3,e4: choose e4m3\|e5m2$', '--format', 'e4m3,e4');
 
 my @huge = ('--seqlen', 1073741824);
@@ -130,6 +130,8 @@ SKIP: {
     $run = run('01_tiled', '--batch', 1, '--heads', 1, '--seqlen', 4096, '--head-dim', 64, '--lengths', 1, '--iters', 1);
     like("$run->{code} $run->{out}", qr/^2 .*\n00_naive +out of memory.*\n01_tiled\/fma +out of memory.*\nNOT RUN/s, 'workspace that does not fit is a row');
 }
+
+refused('--trace: this program is not built for it; make trace-01_tiled', '--seqlen', 8, @$_) for ['--trace'], ['--watch', "$folder/x"];
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);

@@ -1,4 +1,4 @@
-/* text.c - what people read: lines of at most 120 places, and a line of progress where a terminal
+/* text.c - what people read: lines of at most 120 places, figures, and a line of progress where a terminal
  * can overwrite it.
  */
 #define _GNU_SOURCE
@@ -36,6 +36,29 @@ static void test_lines(void) {
            "more than twice");
     char word[400] = {[0 ... 298] = 'w', '\n'};
     prints(word, word, "a word is not broken");
+}
+
+static void test_figures(void) {
+    static const struct {
+        double value;
+        const char *want;
+    } times[] = {{0.00012, "0.12 us"}, {0.99, "990 us"}, {1, "1.00 ms"},   {99.94, "99.9 ms"},
+                 {999, "999 ms"},      {1000, "1.00 s"}, {12340, "12.3 s"}},
+      sizes[] = {{0, "0"},
+                 {1, "0.0010 KiB"},
+                 {0x1p20 - 1024, "1023 KiB"},
+                 {0x1p20, "1.00 MiB"},
+                 {0x1p30 - 0x1p20, "1023 MiB"},
+                 {0x1p30, "1.00 GiB"}};
+    Cell cell;
+    int good = 1;
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++, good &= strcmp(cell, times[i - 1].want) == 0)
+        print_time(cell, times[i].value);
+    ok(good, "times in us, ms and s");
+    good = 1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++, good &= strcmp(cell, sizes[i - 1].want) == 0)
+        print_bytes(cell, sizes[i].value);
+    ok(good, "bytes in KiB, MiB and GiB");
 }
 
 /* ---- progress ---- */
@@ -106,6 +129,7 @@ static void test_progress(void) {
 
 int main(void) {
     test_lines();
+    test_figures();
     test_progress();
     return tap_done();
 }

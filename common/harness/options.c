@@ -4,9 +4,6 @@
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/text.h"
-#ifdef TRACE
-#include "../trace/roofline.h"
-#endif
 
 #include <ctype.h>
 #include <errno.h>
@@ -14,8 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_PROBLEMS 1000000
 
 /* An option: what it takes, as the options of a stage say it (stage.h), what reads it, and where that leaves it. */
 typedef struct Option Option;
@@ -92,10 +87,7 @@ static void set_seed(Options *o, const Option *option, const char *text) {
         cannot_run("--%s %s: choose a whole number from 0 to 2^64 - 1", option->is.name, text);
 }
 
-/* A path, or one of the choices. */
 static void set_text(Options *o, const Option *option, const char *text) {
-    if (option->is.choices)
-        value_of(option, text, strlen(text), text);
     *(const char **)((char *)o + option->field) = text;
 }
 
@@ -112,13 +104,6 @@ static void set_variant(Options *o, const Option *option, const char *text) {
     Option variant = {.is = {.name = option->is.name, .choices = choices}};
     o->variant = names[value_of(&variant, name, strlen(name), text)];
 }
-
-#ifndef TRACE
-static void refuse_trace(Options *o, const Option *option, const char *text) {
-    (void)text;
-    cannot_run("--%s: this program is not built for it; make trace-%s builds and runs one", option->is.name, o->stage->name);
-}
-#endif
 
 static Parser show_help;
 
@@ -155,14 +140,12 @@ static const Option OPTIONS[] = {
     {{"save-inputs", NULL, 0, "before the run, Q, K and V as it computes with them into DIR, in files that --load reads"}, "DIR", set_text, FIELD(save_inputs)},
     {{"csv", NULL, FORMAT_CSV, "prints the rows as comma-separated values, under a line of names"}, NULL, set_int, FIELD(format)},
     {{"json", NULL, FORMAT_JSON, "prints the rows as JSON, an object a line"}, NULL, set_int, FIELD(format)},
-#ifdef TRACE
+    {{"help", NULL, 0, "this text; or -h"}, NULL, show_help, 0},
+
+    {{NULL, NULL, 0, "the trace, of the program that make trace-STAGE builds"}, NULL, NULL, 0},
     {{"trace", NULL, 1, "in place of times: memory traffic, bank conflicts and races"}, NULL, set_int, FIELD(trace)},
     {{"watch", NULL, 0, "the same, and step by step as JSON: what make watch-STAGE makes a page of"}, "FILE", set_text, FIELD(watch)},
-    {{"roofline", CHIP_NAMES, 0, "the chip to compare with; else h200"}, "C", set_text, FIELD(roofline)},
-#else
-    {{"trace", NULL, 0, "in place of times: memory traffic, bank conflicts and races; needs the program of make trace-STAGE"}, NULL, refuse_trace, 0},
-#endif
-    {{"help", NULL, 0, "this text; or -h"}, NULL, show_help, 0},
+    {{"roofline", NULL, 0, "with --trace or --watch: the chip to compare with, else h200"}, "C", set_text, FIELD(roofline)},
 };
 /* clang-format on */
 enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
@@ -283,8 +266,8 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         cannot_run("--save %s: name the one to save with --variant", o.save);
     for (int i = 0; i < AXES; i++) {
         int count = o.axes[i].count ? o.axes[i].count : 1;
-        if (count > MAX_PROBLEMS / o.problem_count)
-            cannot_run("these values make more than %d problems: choose fewer", MAX_PROBLEMS);
+        if (count > 1000000 / o.problem_count)
+            cannot_run("these values make more than a million problems: choose fewer");
         o.problem_count *= count;
     }
     if (o.problem_count > 1 && (o.save || o.save_inputs || o.watch || (o.trace && o.format)))

@@ -45,7 +45,7 @@ typedef struct {
     int validate;
     int trace;            /* instead of a run: count memory traffic (trace.h) */
     const char *watch;    /* with it: the file to write what happened step by step to, or NULL */
-    const char *roofline; /* for the trace: a chip's name */
+    const char *roofline; /* with it: a chip's name */
 
     /* filled in by options_select */
     int selected; /* which problem, from 0 */

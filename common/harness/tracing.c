@@ -1,8 +1,9 @@
 /* tracing.c - the program with --trace: one launch of each variant, and what it did to memory. See ../trace/trace.h. */
+#include "../host/errors.h"
 #include "row.h"
 
 #ifdef TRACE
-#include "../host/errors.h"
+#include "../trace/roofline.h"
 #include "../trace/trace.h"
 #include "checks.h"
 
@@ -44,6 +45,8 @@ static int trace_variant(Run *run, const Variant *v) {
 int trace_variants(Run *run) {
     const Options *o = run->options;
     int traced = 0, wrong = 0;
+    if (!find_chip(o->roofline))
+        cannot_run("--roofline %s: choose " CHIP_NAMES, o->roofline);
     if (run->forward) {
         Row *row = alloc_or_end(run, run->forward, ROW_FORWARD);
         launch_row(row);
@@ -63,5 +66,7 @@ int trace_variants(Run *run) {
     return wrong ? 1 : traced ? 0 : 2;
 }
 #else
-int trace_variants(Run *run) { return run == NULL; } /* options.c refuses --trace */
+int trace_variants(Run *run) {
+    cannot_run("--trace: this program is not built for it; make trace-%s builds and runs one", run->stage->name);
+}
 #endif
