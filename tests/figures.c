@@ -516,7 +516,7 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     double workspace = no_memory ? UNAVAILABLE : 0;
     for (int i = pieces_of(row->name, row->who, p, pieces); ran && i-- > 0;)
         workspace += pieces[i].bytes;
-    if (row->direction == BOTH) /* and that of the forward pass */
+    if (row->passes == BOTH) /* and that of the forward pass */
         for (int i = pieces_of(stage.forward->name, FIRST_PASS, p, pieces); ran && i-- > 0;)
             workspace += pieces[i].bytes;
     is_number(row->name, f, "workspace_bytes", workspace);
