@@ -98,8 +98,10 @@ static const char *on_terminal(const char *type, void (*run)(void)) {
     }
     waitpid(child, NULL, 0); /* what it says fits into the terminal's buffer */
     close(slave);
-    ssize_t size = read(terminal, text, sizeof text - 1);
-    text[size > 0 ? size : 0] = 0;
+    size_t size = 0;
+    for (ssize_t more; (more = read(terminal, text + size, sizeof text - 1 - size)) > 0;)
+        size += (size_t)more;
+    text[size] = 0;
     close(terminal);
     return text;
 }

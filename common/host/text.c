@@ -35,7 +35,8 @@ void print_text(const char *format, ...) {
         *end = 0;
         put_line(line);
     }
-    memmove(text, line, strlen(line) + 1);
+    for (char *to = text; (*to = *line); to++)
+        line++;
 }
 
 void print_number(Cell cell, double value, const char *unit) {
