@@ -41,8 +41,9 @@ is_deeply([grep { !/^\Q$stage\E\// } @written], ["notes/$stage.md", 'common/ladd
 # ---- the commands
 my %printed;
 for my $command (map { split /\n/ } $page =~ /^```sh new\n(.*?)^```$/msg) {
-    local $ENV{GRID_EVERY} = 24; # and not --quick, which leaves out the long row and the large grids
-    my $output = `@{[$command =~ s/ --quick//r]} 2>&1 </dev/null`;
+    local $ENV{GRID_EVERY} = 24;
+    local $ENV{TRACE_OPTIONS} = '--heads 1 --seqlen 128';
+    my $output = `@{[$ENV{TEST_ALL} ? $command =~ s/ --quick//r : $command]} 2>&1 </dev/null`; # the long row and the large grids, too
     is($?, 0, $command) or diag($output);
     utf8::decode($output);
     $printed{$command =~ /^make compare/ ? 'compare' : $command =~ /--quick/ ? 'grid' : $command =~ /trace/ ? 'trace' : 'run'} .= $output;

@@ -100,12 +100,13 @@ for my $page (@pages) {
 runs($_, read_text($_) =~ /^ \*     (make \d.*)/mg) for grep { /\.cu$/ } @sources; # how to run a kernel, at the top of its file
 done_testing();
 
-# Each of these commands runs, as far as no other page has printed it. The trace needs g++.
+# Each of these commands runs, as far as no other page has printed it; of make's a target once, whatever is said in capitals besides
+# the device. The trace needs g++.
 sub runs {
     my ($page, @lines) = @_;
     s/ && /&&/g for grep { /^cd / } @lines; # these are not taken apart
     @lines = grep { !/make.*trace/ } @lines if `g++ --version 2>&1` !~ /Free Software/;
-    for my $line (grep { /^\w|^\.\// && !$run{$_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
+    for my $line (grep { /^\w|^\.\// && !$run{/^make / ? s/ (?!DEVICE)[A-Z_]+=("[^"]*"|\S+)//gr : $_}++ } map { split / && / } map { s/ +#.*//r } @lines) {
         my $asked = $line =~ /^(?:\w+=\S* )*\.\/\d/ && !$ENV{TEST_ALL} ? "$line --help" : $line;
         write_text("$copy/line.sh", "make() { command make --no-print-directory -n \"\$@\" >/dev/null; }\n$asked\n");
         gives(0, "bash '$copy/line.sh'", "$page: $line");
