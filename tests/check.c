@@ -338,13 +338,13 @@ static void test_print(void) {
         {{.tensor = "O",
           .head = 3,
           .row = 17,
-          .column = 5,
+          .column = 0,
           .got = -(double)NAN,
           .want = 0.0123,
           .error = (double)NAN,
           .allowed = 2.1e-05,
           .bad = 1234},
-         "O[batch 0, head 3, row 17, column 5] = nan, want 0.0123, error nan, allowed 2.1e-05 "
+         "O[batch 0, head 3, row 17, column 0] = nan, want 0.0123, error nan, allowed 2.1e-05 "
          "(1234 elements out of bounds)\n"},
         {{.tensor = "LSE", .batch = 1, .row = 2, .column = -1, .got = 0.5, .want = -INFINITY, .error = INFINITY, .bad = 1},
          "LSE[batch 1, head 0, row 2] = 0.5, want -inf, error inf, allowed 0 (1 element out of bounds)\n"}};

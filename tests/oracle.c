@@ -65,7 +65,7 @@ static Example example(const Case *c) {
 static void example_free(Example *e) { free(e->q), free(e->k), free(e->v), free(e->d_o); }
 
 static Samples forward(const Example *e) {
-    return samples_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, NULL}, row_count(&e->p));
+    return samples_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, NULL}, row_count(&e->p) + 1);
 }
 
 /* ---- forward ---- */
