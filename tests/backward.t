@@ -7,6 +7,7 @@ use Test::More;
 use JSON::PP;
 use File::Temp qw(tempdir);
 use lib 'tests';
+use Npy;
 use Program;
 
 my $stage = '05_fa2_backward';
@@ -48,14 +49,14 @@ my $scale = 1 / sqrt($D);
 my $folder = tempdir(CLEANUP => 1);
 srand(1);
 my %tensor = (q => draw($H * $SQ * $D), k => draw($G * $SK * $D), v => draw($G * $SK * $D), do => draw($H * $SQ * $D));
-write_npy("$folder/$_.npy", $_ eq 'q' || $_ eq 'do' ? [1, $H, $SQ, $D] : [1, $G, $SK, $D], $tensor{$_}) for keys %tensor;
+write_bytes("$folder/$_.npy", npy('<f8', $_ eq 'q' || $_ eq 'do' ? [1, $H, $SQ, $D] : [1, $G, $SK, $D], $tensor{$_})) for keys %tensor;
 for my $variant ('fma', 'two_pass', 'atomic', '00_naive') {
     my $saved = tempdir(CLEANUP => 1);
     $run = run($stage, '--load', $folder, '--save', $saved, '--variant', $variant, '--causal', '--iters', 1);
     is($run->{code}, 0, "$variant: --load and --save") or diag($run->{out}, $run->{err});
     my ($worst, $h) = (0, 1e-4);
     for my $name ('q', 'k', 'v') {
-        my $got = read_npy("$saved/d$name.npy");
+        my (undef, undef, $got) = read_npy("$saved/d$name.npy");
         is(scalar @$got, scalar @{$tensor{$name}}, "$variant: d$name.npy has the size of $name");
         for (my $i = 0; $i < @$got; $i += 13) { # every 13th element: all rows, all columns mod 13
             my $x = $tensor{$name}[$i];
@@ -85,7 +86,7 @@ for my $variant ('fma', 'two_pass', 'atomic', '00_naive') {
 # ---- mistakes: one line, exit code 2
 unlink "$folder/do.npy";
 complains('do.npy', '--load', $folder);
-write_npy("$folder/do.npy", [1, $G, $SK, $D], $tensor{k});
+write_bytes("$folder/do.npy", npy('<f8', [1, $G, $SK, $D], $tensor{k}));
 complains('do.npy and q.npy differ in shape', '--load', $folder);
 complains('head dim', '--head-dim', 96);
 complains('--scale 1e+06: scores of up to', '--scale', 1e6);
@@ -125,24 +126,4 @@ sub loss {
         }
     }
     return $sum;
-}
-
-sub write_npy {
-    my ($path, $shape, $values) = @_;
-    my $header = "{'descr': '<f8', 'fortran_order': False, 'shape': (" . join(', ', @$shape) . "), }";
-    $header .= ' ' x (-(length($header) + 11) % 64) . "\n";
-    open(my $file, '>:raw', $path) or die "$path: $!";
-    print $file "\x93NUMPY\x01\x00", pack('v', length $header), $header, pack('d<*', @$values);
-    close($file) or die "$path: $!";
-}
-
-sub read_npy {
-    my ($path) = @_;
-    open(my $file, '<:raw', $path) or die "$path: $!";
-    local $/;
-    my $bytes = <$file>;
-    my $values = substr $bytes, 10 + unpack('v', substr $bytes, 8, 2);
-    return [map { my $exponent = $_ >> 10 & 31; my $mantissa = $_ & 1023;
-                  ($_ & 0x8000 ? -1 : 1) * ($exponent ? (1 + $mantissa / 1024) * 2**($exponent - 15) : $mantissa * 2**-24) }
-            unpack 'v*', $values];
 }

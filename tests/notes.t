@@ -47,13 +47,6 @@ for my $page (@pages) {
     ok(!@typed, "$page: no measured figure is typed") or diag("stands in a result file, use <!-- value: ... -->: @typed");
 }
 
-# What one needs to know before one begins; and what was once said and is not so.
-for my $said ('gcc 11 and 12', 'clang 13 to 22', 'aarch64 they pass under emulation', '\*\*The trace\*\* .* needs g\+\+ 11 or later', 'WSL 2', 'macOS.*Nobody has tried it',
-    'fp32 and fp64 files are rounded to `--dtype`') {
-    like($text{'notes/setup.md'}, qr/$said/, "setup.md: $said");
-}
-unlike($text{'README.md'}, qr/PyTorch\s+writes?\s+them/, 'PyTorch writes no .npy files');
-
 # A variant with a pre-pass stands in the ladder with it, and the ladder says so.
 my @with = grep { /^\S+\t06_fp8\// } split /\n/, read_text('notes/ladder.tsv');
 is(scalar(grep { /\t06_fp8\/quantise\+\w+\t/ } @with), 2, 'the ladder has 06 with its pre-pass');

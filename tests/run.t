@@ -8,6 +8,7 @@ use Test::More;
 use JSON::PP;
 use Scalar::Util qw(looks_like_number);
 use lib 'tests';
+use Npy;
 use Program;
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
 
@@ -135,7 +136,7 @@ ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-
 SKIP: {
     my $folder = tempdir(CLEANUP => 1) . "/\t\xc3\xa9\"";
     mkdir $folder or skip 'a file system that takes no such name', 2;
-    save_npy("$folder/$_.npy", 8) for 'q', 'k', 'v';
+    write_bytes("$folder/$_.npy", npy('<f4', [1, 1, 8, 64], [(0) x (8 * 64)])) for 'q', 'k', 'v';
     my $line = run('01_tiled', '--load', $folder, '--json', '--iters', 1, '--variant', 'fma', '--no-validate')->{out};
     my $row = eval { JSON::PP->new->decode($line) };
     like($row->{inputs} // $@, qr{/\t\x{e9}"\z}, 'JSON: a tab, an accent and a quote');
@@ -180,13 +181,3 @@ SKIP: {
 }
 
 done_testing();
-
-# Zeros of shape [1, 1, rows, 64], fp32.
-sub save_npy {
-    my ($path, $rows) = @_;
-    my $header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, $rows, 64), }";
-    $header .= ' ' x (-(length($header) + 11) % 64) . "\n";
-    open(my $file, '>:raw', $path) or die "$path: $!";
-    print $file "\x93NUMPY\x01\x00", pack('v', length $header), $header, "\0" x (4 * $rows * 64);
-    close $file or die "$path: $!";
-}
