@@ -10,11 +10,11 @@ Comparison comparison_start(const char *tensor) { return (Comparison){.ok = 1, .
 
 /* Whether a's worst element comes before b's in memory. */
 static int comes_first(const Comparison *a, const Comparison *b) {
-    if (a->batch != b->batch)
-        return a->batch < b->batch;
-    if (a->head != b->head)
-        return a->head < b->head;
-    return a->row != b->row ? a->row < b->row : a->column < b->column;
+    const int of_a[] = {a->batch, a->head, a->row, a->column}, of_b[] = {b->batch, b->head, b->row, b->column};
+    int same = 0;
+    while (same < 3 && of_a[same] == of_b[same])
+        same++;
+    return of_a[same] < of_b[same];
 }
 
 void comparison_merge(Comparison *c, const Comparison *other) {
