@@ -325,7 +325,8 @@ static void test_samples(void) {
         wrong += c.bad != samples[row] || c_lse.bad != samples[row] ||
                  (samples[row] && (!stands_at(&c, index.batch, index.head, index.row, 3) ||
                                    !stands_at(&c_lse, index.batch, index.head, index.row, -1)));
-        Comparison all = compare_output(&few, got, reference, reference_lse), all_lse = compare_lse(&few, got_lse, reference_lse);
+        Comparison all = compare_output(&few, got, reference, reference_lse),
+                   all_lse = compare_lse(&few, got_lse, reference_lse);
         wrong += all.bad != 1 || !stands_at(&all, index.batch, index.head, index.row, 3) || all_lse.bad != 1 ||
                  !stands_at(&all_lse, index.batch, index.head, index.row, -1);
         *element = kept, *of_lse = kept_lse;
