@@ -6,7 +6,7 @@
 #include "../common/harness/row.h"
 #include "../common/harness/tensors.h"
 #include "../common/harness/tensors.h"
-#include "../common/trace/roofline.h"
+#include "../common/host/chips.h"
 #include "figures.h"
 #include "tap.h"
 
@@ -89,7 +89,7 @@ static void test_median(void) {
     ok(isnan(row_noise(&row)), "noise: unknown of three runs");
 }
 
-/* Peaks against the vendors' data sheets (common/trace/roofline.h), at the clock that these were computed with. */
+/* Peaks against the vendors' data sheets (common/host/chips.h), at the clock that these were computed with. */
 static void test_peak(void) {
     static const struct {
         const char *name, *sheet;

@@ -50,9 +50,25 @@ for my $objects (grep { -d "$_/common" } $build, "$build-trace") {
     is_deeply([circles(grep { room($_->[0]) ne 'harness' } @calls)], [], 'no circle among the files below the harness');
 }
 
+# ---- the path from main to a printed row ----
+
+my ($path) = read_file('common/harness/program.c') =~ m{\A/\*.*?:\n \*\n((?: \*     \w+\.[ch] [^\n]*\n)+)}s;
+my @path = map { "common/harness/$_" } $path =~ /^ \*     (\S+)/mg;
+my ($told) = read_file('notes/adding_a_stage.md') =~ /to the launch, the judge and the printed row(.*?)\n\n/s;
+is_deeply([$told =~ m{\(\.\./(\S+)\)}g], \@path, "notes/adding_a_stage.md names the files that program.c does");
+is_deeply([grep { !-e } @path], [], 'which are there');
+cmp_ok(@path, '<=', 5, 'at most 5 files');
+cmp_ok(lines_of(@path), '<=', 600, 'of at most 600 lines together: ' . lines_of(@path));
+my %on_path = map { $_ => 1 } @path;
+my @calls_on_path = map { "$_->[0] > $_->[1]" } grep { $on_path{$_->[0]} && $on_path{$_->[1]} } calls_in($build);
+for my $step ('program.c > variant.c', 'variant.c > judging.c', 'variant.c > report.c') {
+    my $call = $step =~ s{(\w+\.c)}{common/harness/$1}gr;
+    ok(scalar(grep { $_ eq $call } @calls_on_path), "$step: a call");
+}
+
 # ---- all of this can fail ----
 
-for (['common/host/npy.c', 'common/harness/report.h'], ['common/numeric.h', 'common/host/npy.h'],
+for (['common/host/npy.c', 'common/harness/row.h'], ['common/numeric.h', 'common/host/npy.h'],
     ['common/host/errors.c', 'common/problem.h'], ['04_fa2/split_q.cu', '03_fa1/fa1.cu'], ['04_fa2/main.c', 'common/harness/run.h'], ['common/judge/check.h', 'tests/tap.h']) {
     is_deeply([wrong_includes($_)], ["@$_[0] includes @$_[1]"], "planted: @$_[0] includes @$_[1]");
 }
@@ -65,6 +81,7 @@ for (['common/host/npy.c', 'common/harness/report.c', 'row_ok'], ['common/judge/
 }
 done_testing;
 
+sub lines_of { return scalar map { read_file($_) =~ /\n/g } @_ }
 sub room { return $_[0] =~ m{/host/errors\.} ? 'errors' : $_[0] =~ m{^common/(\w+)/} ? $1 : $_[0] =~ m{^common/} ? 'headers' : $_[0] =~ m{^tests/} ? 'tests' : 'stage' }
 
 # The files that a file includes, as [from, to].

@@ -14,31 +14,15 @@ static void print_known(Cell cell, double value, const char *unit) {
         strcpy(cell, "-");
 }
 
-enum {
-    VARIANT,
-    DIRECTION,
-    LATENCY,
-    MIN,
-    TFLOPS,
-    OF_PEAK,
-    GBPS,
-    OF_READ,
-    OF_COPY,
-    SIMULATED,
-    MOVED,
-    INTENSITY,
-    MEMORY,
-    VS_NAIVE,
-    ERROR,
-    COLUMN_COUNT
-};
+/* clang-format off */
+enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, SIMULATED, MOVED, INTENSITY, MEMORY, VS_NAIVE,
+       ERROR, COLUMN_COUNT };
 
 /* On the CPU device no figure that comes from the clock says anything about a GPU: bytes take their place. */
 enum { ON_GPU = 1, ON_CPU = 2, ON_BOTH = 3 };
 #define OF(kind) (1u << (kind)) /* stages */
 enum { ALL = OF(FORWARD) | OF(BACKWARD) | OF(DECODING) };
 
-/* clang-format off */
 static const struct {
     const char *title;
     int width;

@@ -98,7 +98,7 @@ int alloc_buffer(Buffer *buffer);
 
 /* ---- variant.c ---- */
 
-/* Runs, judges and times a variant, and prints its row, and rows for parts of it. The forward pass keeps its outputs. */
+/* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs. */
 Row *run_variant(Run *run, const Variant *variant, Role role);
 /* Its beginning: a row with a name. alloc_row allocates outputs and workspace, filled with NaN; returns 0 if they do not fit. */
 Row *new_row(Run *run, const Variant *variant, Role role);
@@ -108,12 +108,15 @@ void free_row(Row *row);
 void **pointer_to(Row *row, const Output *output);
 /* Enqueues what the row measures, on its tensors and workspace. */
 void launch_row(void *row);
+/* Its end: what it wrote outside of its memory, and the row is printed. */
+void finish_row(Row *row);
 
 /* ---- judging.c: fills in the row's comparisons and errors ---- */
 void judge_row(Row *row);
 
-/* ---- timing.c: fills in its latency ---- */
+/* ---- timing.c: fills in its latency; times parts of what a variant does, in rows of their own ---- */
 void time_row(Row *row);
+void time_parts(const Row *row);
 
 /* ---- report.c: a table for people, CSV or JSON rows for machines ---- */
 void report_start(const Run *run);

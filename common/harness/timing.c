@@ -11,6 +11,7 @@
 #include "row.h"
 #include "tensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static int ascending(const void *a, const void *b) {
@@ -145,4 +146,39 @@ void time_row(Row *row) {
     row->gpu_bytes = kernels < 0 ? NAN : 0;
     for (int i = 0; i < kernels; i++)
         row->gpu_bytes += traffic[i].read + traffic[i].written;
+}
+
+/* ---- rows for parts of what a variant does ---- */
+
+/* Times some passes of a variant that has run, as a row of their own, "<stage>/<name>"; the variant's says whether it is right. */
+static void run_part(const Row *whole, Passes passes, const char *name) {
+    Run *run = whole->run;
+    Row *row = &run->rows[run->row_count++];
+    *row = *whole;
+    row->role = ROW_PART;
+    row->passes = passes;
+    row->comparison_count = row->spread_runs = 0;
+    row->speed_ratio = 0;
+    if (passes == BOTH)
+        row->workspace_bytes += run->rows[0].workspace_bytes;
+    snprintf(row->name, sizeof row->name, "%s/%s", run->stage->name, name);
+    time_row(row);
+    finish_row(row);
+}
+
+void time_parts(const Row *row) {
+    const Run *run = row->run;
+    if (run->stage->kind == BACKWARD)
+        run_part(row, BOTH, row->variant->name);
+    if (!variant_prepares(row->variant, run->p))
+        return;
+    const Preparation *preparation = row->variant->preparation;
+    int is_timed = 0; /* whether another variant has prepared its inputs in the same way */
+    for (const Row *other = run->rows; other < row; other++)
+        is_timed |= other->passes == PREPARE && other->variant->preparation->launch == preparation->launch;
+    if (!is_timed)
+        run_part(row, PREPARE, preparation->name);
+    char both[sizeof row->name];
+    snprintf(both, sizeof both, "%s+%s", preparation->name, row->variant->name);
+    run_part(row, WITH_PREPARE, both);
 }

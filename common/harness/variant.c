@@ -87,44 +87,11 @@ static void run_once(Row *row) {
     }
 }
 
-static void finish_row(Row *row) {
+void finish_row(Row *row) {
     for (const char *damaged; (damaged = device_damaged());)
         snprintf(row->damaged, sizeof row->damaged, "%s", damaged);
     end_progress();
     report_row(row);
-}
-
-/* Times some passes of a variant that has run, as a row of their own, "<stage>/<name>"; the variant's says whether it is right. */
-static void run_part(const Row *whole, Passes passes, const char *name) {
-    Run *run = whole->run;
-    Row *row = &run->rows[run->row_count++];
-    *row = *whole;
-    row->role = ROW_PART;
-    row->passes = passes;
-    row->comparison_count = row->spread_runs = 0;
-    row->speed_ratio = 0;
-    if (passes == BOTH)
-        row->workspace_bytes += run->rows[0].workspace_bytes;
-    snprintf(row->name, sizeof row->name, "%s/%s", run->stage->name, name);
-    time_row(row);
-    finish_row(row);
-}
-
-static void run_parts(const Row *row) {
-    const Run *run = row->run;
-    if (run->stage->kind == BACKWARD)
-        run_part(row, BOTH, row->variant->name);
-    if (!variant_prepares(row->variant, run->p))
-        return;
-    const Preparation *preparation = row->variant->preparation;
-    int is_timed = 0; /* whether another variant has prepared its inputs in the same way */
-    for (const Row *other = run->rows; other < row; other++)
-        is_timed |= other->passes == PREPARE && other->variant->preparation->launch == preparation->launch;
-    if (!is_timed)
-        run_part(row, PREPARE, preparation->name);
-    char both[sizeof row->name];
-    snprintf(both, sizeof both, "%s+%s", preparation->name, row->variant->name);
-    run_part(row, WITH_PREPARE, both);
 }
 
 Row *run_variant(Run *run, const Variant *variant, Role role) {
@@ -141,7 +108,7 @@ Row *run_variant(Run *run, const Variant *variant, Role role) {
     }
     finish_row(row);
     if (role == ROW_VARIANT && row_ran(row))
-        run_parts(row);
+        time_parts(row);
     if (role != ROW_FORWARD)
         free_row(row);
     return row;

@@ -79,7 +79,7 @@ typedef struct {
 } Trace;
 
 #ifdef TRACE
-/* Everything launched between these two is recorded, on a simulated chip: a name from roofline.h. The result lives until the
+/* Everything launched between these two is recorded, on a simulated chip: a name from chips.h. The result lives until the
  * next trace_begin. */
 void trace_begin(const char *chip);
 const Trace *trace_end(void);

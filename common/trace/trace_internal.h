@@ -18,7 +18,7 @@
 #include "../cpu/simt_internal.h"
 #include "trace.h"
 #include "../cpu/trace_hooks.h"
-#include "roofline.h"
+#include "../host/chips.h"
 #include "trace_order.h"
 
 #include <stdint.h>
