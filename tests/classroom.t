@@ -115,9 +115,8 @@ is($run->{code}, 0, 'sweep runs') or diag($run->{out}, $run->{err});
 my $whole = read_text($csv);
 my ($heading, @lines) = split /\n/, $whole;
 is(scalar @lines, 12, 'sweep: 3 variants, 2 lengths, 2 masks');
-like($heading, qr/^date,stage,variant,.*,device,clock_mhz,cuda,commit,note$/, 'sweep: the columns, and the date before them');
-is($heading =~ s/^date,//r, (split /\n/, `$few[1] --csv --seqlen 8 --iters 1`)[0], 'sweep: those of every program');
-like($lines[0], qr/^20\d\d-\d\d-\d\d,00_naive,00_naive,forward,1,1,1,16,16,64,fp16,false,,0.125,,normal,0,cold,,\d+,[\d.]+,.*,[^,]+,,,[^,]*,$/, 'sweep: a row');
+is($heading, 'date,' . (split /\n/, `$few[1] --csv --seqlen 8 --iters 1`)[0], 'sweep: the columns of every program, and the date before them');
+like($lines[0], qr/^20\d\d-\d\d-\d\d,00_naive,00_naive,forward,1,1,1,16,16,64,fp16,false,/, 'sweep: a row');
 sweep(['LENGTHS=16,32'], @few);
 is(read_text($csv), $whole, 'sweep: nothing is measured twice');
 write_text($csv, substr($whole, 0, length($whole) - 30));
@@ -166,8 +165,6 @@ chdir "$scratch/diff";
 for (['01', '00_zero/zero.cu', '01_one/first.cu', '1 lines of code go, 1 come'],    # int c; to int d; int e;
      ['02', '00_zero/zero.cu', '02_two/first.cu', '1 lines of code go, 0 come'],    # the include
      ['01_one.first-second', '01_one/first.cu', '01_one/second.cu', '1 lines of code go, 2 come'],
-     ['02_two.first-zero', '02_two/first.cu', '00_zero/zero.cu', '0 lines of code go, 1 come'],
-     ['second-02_two.first', '01_one/second.cu', '02_two/first.cu', '3 lines of code go, 1 come'],
      ['01-02', '01_one/second.cu', '02_two/first.cu', '3 lines of code go, 1 come']) {
     my ($asked, $from, $to, $count) = @$_;
     $run = script('diff', $asked);
@@ -241,7 +238,6 @@ for (['02.1', '5.2427,5.9933', 0, "right\n"], ['02.1', '5.2427, 5.2427', 1, "not
     like("$run->{code} $run->{out}", qr/^$code \Q$says\E/, "$number: $answer") or diag($run->{err});
 }
 # How many answers are wanted, and how near, is said with the question.
-like(script('exercise', '00.2')->{out}, qr/ ANSWER=p,q,r,s,t,u or HINT=1\.\n\z/, '00.2: six answers');
 like(script('exercise', '02.1')->{out}, qr/ ANSWER=p,q or HINT=1\. Up to 0\.01 % off will do\.\n\z/, '02.1: two, not exact');
 like(script('exercise', '03.1')->{out}, qr/ ANSWER=\.\.\. or HINT=1\.\n\z/, '03.1: one');
 # make says nothing of its own after a wrong answer; but it fails where nothing could be checked.
@@ -249,13 +245,10 @@ $ENV{HINT} = '';
 $run = run(@make, 'exercise', 'N=00.2', 'ANSWER=0,0,0,1,2,4');
 is("$run->{code} $run->{err}", '0 ', 'make exercise with a wrong answer: no error of make\'s');
 is(run(@make, 'exercise', 'N=00.2', 'ANSWER=none')->{code}, 2, 'make exercise with no answer: an error');
-for (['77.1', qr/^exercise: N=77.1: there is no such exercise, make exercise lists them/],
-     ['02.1', qr/^exercise: ANSWER=none: choose numbers/, 'none'], ['03.4', qr/^exercise: N=03.4 needs a GPU/, '1,2']) {
+for (['77.1', qr/no such exercise/], ['02.1', qr/ANSWER=none: choose numbers/, 'none'], ['03.4', qr/N=03.4 needs a GPU/, '1,2']) {
     my ($number, $says, @answer) = @$_;
     $run = script('exercise', $number, @answer);
-    is($run->{code}, 2, "$number @answer: exit code 2");
-    like($run->{err}, $says, 'and one line says why');
-    is(() = $run->{err} =~ /\n/g, 1, 'one');
+    like("$run->{code} $run->{err}", qr/^2 exercise: .*$says.*\n\z/, "$number @answer: cannot be checked, and one line says why");
 }
 # ---- exercises and a stage that are made up: what is right is known here, and `make` hands out a program that agrees but takes no
 # problem of 64 queries
@@ -414,10 +407,8 @@ while (my ($stage, $mistake) = splice @mutations, 0, 2) {
 $list = script('bug')->{out};
 is_deeply([map { /^(\S+) +(\S+) +(.*)/ && "$1 $2: $3" } grep { /^\d/ } split /\n/, $list], \@planted, 'bug lists every mistake of the tests');
 is(() = script('bug', '04')->{out} =~ /^04\./mg, $count{'04'}, 'bug 04: those of a stage');
-for my $number ('99.1', '00.99', 'x') {
-    $run = script('bug', $number);
-    is("$run->{code} $run->{out}$run->{err}", "2 bug: N=$number: there is no such bug, make bug lists them\n", "bug $number");
-}
+$run = script('bug', '00.99');
+like("$run->{code} $run->{out}$run->{err}", qr/^2 bug: N=00.99: there is no such bug.*\n\z/, 'no such bug');
 my ($mask) = $list =~ /^(\S+) +00_naive\/naive\.cu +mask off by one$/m;
 $run = script('bug', $mask);
 like("$run->{code} $run->{out}", qr/^0 \Q$mask\E  00_naive\/naive\.cu: mask off by one
