@@ -112,7 +112,7 @@ template <typename T> __device__ inline void store_quad(T *to, uint32_t (&x)[4],
                     x[i + distance] = other;
             }
     if (exists)
-        store_16(to + 8 * c, uint4{x[0], x[1], x[2], x[3]});
+        store_16(reinterpret_cast<uint4 *>(to) + c, uint4{x[0], x[1], x[2], x[3]}); /* from to + 8 * c nvcc 13.0 makes four stores */
 }
 
 #endif
