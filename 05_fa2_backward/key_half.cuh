@@ -80,9 +80,20 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[Steps][2][4], uint32_t (
     const StatisticsTile<S::Br> &statistics = shared.statistics[stage];
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
 
-    /* S^T = K Q^T. The mask only in tiles that the diagonal or the end of the keys cuts */
+    /* S^T = K Q^T. P^T = 2^(scale_log2 S^T - lse): 0 in rows that are not there or see no key, whose lse is +inf */
     float s[2][n_tiles][4] = {};
     add_abt<T>(s, shared.k, warp_key, shared.q[stage], first_query);
+    UNROLL for (int n = 0; n < n_tiles; n++) {
+        const float2 lse = *reinterpret_cast<const float2 *>(&statistics.lse[query + 8 * n]);
+        UNROLL for (int r = 0; r < 4; r++) {
+            float *s_ij = &s[r / 2][n][2 * (r % 2)];
+            s_ij[0] = exp2_approx(s_ij[0] * scale_log2 - lse.x);
+            s_ij[1] = exp2_approx(s_ij[1] * scale_log2 - lse.y);
+        }
+    }
+
+    /* The mask, only in tiles that the diagonal or the end of the keys cuts. It sets P to 0, not S to -inf: with this branch
+     * before the exponentials the compiler would not let them begin among the last products. */
     if (first_column + S::Bc > visible_keys(&p, keys, first_row)) {
         const int column = first_column + warp_key + lane / 4;
         UNROLL for (int n = 0; n < n_tiles; n++)
@@ -90,20 +101,12 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[Steps][2][4], uint32_t (
                 const int visible = visible_keys(&p, keys, first_row + query + 8 * n + j) - column;
                 UNROLL for (int r = 0; r < 4; r++)
                     if (8 * r >= visible)
-                        s[r / 2][n][2 * (r % 2) + j] = -INFINITY;
+                        s[r / 2][n][2 * (r % 2) + j] = 0;
             }
     }
-
-    /* P^T = 2^(scale_log2 S^T - lse): 0 in rows that are not there or see no key, whose lse is +inf */
-    UNROLL for (int n = 0; n < n_tiles; n++) {
-        const float2 lse = *reinterpret_cast<const float2 *>(&statistics.lse[query + 8 * n]);
-        UNROLL for (int r = 0; r < 4; r++) {
-            float *s_ij = &s[r / 2][n][2 * (r % 2)];
-            s_ij[0] = exp2_approx(s_ij[0] * scale_log2 - lse.x);
-            s_ij[1] = exp2_approx(s_ij[1] * scale_log2 - lse.y);
-            quarter(p_a, r, n) = pack_pair<T>(s_ij[0], s_ij[1]);
-        }
-    }
+    UNROLL for (int n = 0; n < n_tiles; n++)
+        UNROLL for (int r = 0; r < 4; r++)
+            quarter(p_a, r, n) = pack_pair<T>(s[r / 2][n][2 * (r % 2)], s[r / 2][n][2 * (r % 2) + 1]);
 
     /* dP^T = V dO^T, 32 queries at a time; dS^T = P^T (dP^T - delta) */
     constexpr int width = n_tiles < 4 ? n_tiles : 4;
