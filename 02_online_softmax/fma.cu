@@ -55,12 +55,6 @@ __device__ inline void merge(float &m, float &l, float m_other, float l_other) {
     m = m_new;
 }
 
-/* 32 rows of D elements into a tile. Those that do not exist become 0. */
-template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][D + 1], const T *rows, int exist) {
-    for (int i = threadIdx.x; i < 32 * D; i += THREADS)
-        tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
-}
-
 /* s = Q K^T: the elements that this thread owns. */
 template <int D> __device__ inline void multiply(float (&s)[ROWS][COLUMNS], const Shared<D> &shared, int r, int c) {
     for (int d = 0; d < D; d++)
@@ -75,7 +69,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
-    load_tile<D>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
+    load_tile<THREADS>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
 
     float m[ROWS], l[ROWS], lse[ROWS], o[ROWS][D / ACROSS] = {};
     int visible[ROWS]; /* how many keys the row sees */
@@ -83,7 +77,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
         visible[i] = visible_keys(&p, head.keys, first_row + r + DOWN * i), m[i] = -INFINITY, l[i] = 0;
 
     for (int first_column = 0; first_column < columns; first_column += Bc) { /* pass 1: LSE */
-        load_tile<D>(shared.k, head.k + (size_t)first_column * D, columns - first_column);
+        load_tile<THREADS>(shared.k, head.k + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
         float s[ROWS][COLUMNS] = {};
         multiply<D>(s, shared, r, c);
@@ -102,8 +96,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
     }
 
     for (int first_column = 0; first_column < columns; first_column += Bc) { /* pass 2: O */
-        load_tile<D>(shared.k, head.k + (size_t)first_column * D, columns - first_column);
-        load_tile<D>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
+        load_tile<THREADS>(shared.k, head.k + (size_t)first_column * D, columns - first_column);
+        load_tile<THREADS>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
         float s[ROWS][COLUMNS] = {};
         multiply<D>(s, shared, r, c);

@@ -197,12 +197,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
     }
 }
 
-PLANNER(fa1_plan) {
-    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};
-    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr, 0};
-    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr, 0};
-    return 3;
-}
+PLANNER(fa1_plan) { return keys_outer_workspace(p, workspace); }
 
 LAUNCHER(fa1_forward) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;

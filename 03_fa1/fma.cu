@@ -53,12 +53,6 @@ template <int D> struct Shared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
-/* 32 rows of D elements into a tile. Those that do not exist become 0. */
-template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][D + 1], const T *rows, int exist) {
-    for (int i = threadIdx.x; i < 32 * D; i += THREADS)
-        tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
-}
-
 /* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: batch x head. At
  * D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so there is no use in saving registers for
  * more. At D = 64 the bound is the same, although an H100 has room for 7. */
@@ -70,8 +64,8 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
 
     /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
     for (int first_column = 0; first_column == 0 || first_column < head.keys; first_column += Bc) {
-        load_tile<D>(shared.k, head.k + (size_t)first_column * D, head.keys - first_column);
-        load_tile<D>(shared.v, head.v + (size_t)first_column * D, head.keys - first_column);
+        load_tile<THREADS>(shared.k, head.k + (size_t)first_column * D, head.keys - first_column);
+        load_tile<THREADS>(shared.v, head.v + (size_t)first_column * D, head.keys - first_column);
         for (int first_row = 0; first_row < p.seqlen_q; first_row += Br) {
             int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
             bool first = first_column == 0, last = first_column + Bc >= columns;
@@ -79,7 +73,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
                 continue; /* no row of the tile sees any of these keys */
 
             /* line 8: all that belongs to the query tile. In its first step nothing is stored yet: m = -inf, l = 0, O = 0 */
-            load_tile<D>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
+            load_tile<THREADS>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
             float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS], s[ROWS][COLUMNS] = {};
             for (int i = 0; i < ROWS; i++) {
                 bool old = !first && first_row + r + DOWN * i < p.seqlen_q;
@@ -143,12 +137,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
     }
 }
 
-PLANNER(fa1_fma_plan) {
-    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};
-    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr, 0};
-    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr, 0};
-    return 3;
-}
+PLANNER(fa1_fma_plan) { return keys_outer_workspace(p, workspace); }
 
 LAUNCHER(fa1_fma_forward) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;

@@ -174,12 +174,7 @@ __global__ void __launch_bounds__(THREADS, 2) epilogue_kernel(Problem p, Tensors
     }
 }
 
-PLANNER(fa2_epilogue_plan) {
-    workspace[0] = Buffer{"O accumulator", query_elements(p) * sizeof(float), nullptr, 0};
-    workspace[1] = Buffer{"l", row_count(p) * sizeof(float), nullptr, 0};
-    workspace[2] = Buffer{"m", row_count(p) * sizeof(float), nullptr, 0};
-    return 3;
-}
+PLANNER(fa2_epilogue_plan) { return keys_outer_workspace(p, workspace); }
 
 LAUNCHER(fa2_epilogue) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;

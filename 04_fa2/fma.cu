@@ -46,12 +46,6 @@ template <int D> struct Shared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
-/* 32 rows of D elements into a tile. Those that do not exist become 0. */
-template <int D, typename T> __device__ inline void load_tile(float (&tile)[32][D + 1], const T *rows, int exist) {
-    for (int i = threadIdx.x; i < 32 * D; i += THREADS)
-        tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
-}
-
 /* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so
  * there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_fma(Problem p, Tensors t) {
@@ -61,14 +55,14 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
     int first_row = blockIdx.x * Br;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
 
-    load_tile<D>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
+    load_tile<THREADS>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
     float row_m[ROWS], row_l[ROWS] = {}, o[ROWS][D / ACROSS] = {};
     for (int i = 0; i < ROWS; i++)
         row_m[i] = -INFINITY;
 
     for (int first_column = 0; first_column < columns; first_column += Bc) {
-        load_tile<D>(shared.k, head.k + (size_t)first_column * D, columns - first_column); /* line 7 */
-        load_tile<D>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
+        load_tile<THREADS>(shared.k, head.k + (size_t)first_column * D, columns - first_column); /* line 7 */
+        load_tile<THREADS>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
 
         float s[ROWS][COLUMNS] = {};

@@ -54,13 +54,6 @@ template <int D> struct Shared {
     float q[Br][D + 1], d_o[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS], ds[Br][Bc + ACROSS];
 };
 
-/* Rows of D elements into a tile. Those that do not exist become 0. */
-template <int D, int Rows, typename T>
-__device__ inline void load_tile(float (&tile)[Rows][D + 1], const T *rows, int exist) {
-    for (int i = threadIdx.x; i < Rows * D; i += THREADS)
-        tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
-}
-
 /* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large as dQ. 16 threads take a row. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, float *delta, float *dq_accumulator) {
@@ -88,15 +81,15 @@ __global__ void __launch_bounds__(THREADS, 4)
     size_t kv_offset = key_head_offset(&p, batch, kv_head) + (size_t)first_column * D;
     int blind = p.causal ? max(first_column - (keys - p.seqlen_q), 0) : 0; /* so many first rows see no key of the tile */
 
-    load_tile<D>(shared.k, (const T *)t.k + kv_offset, keys - first_column); /* line 6 */
-    load_tile<D>(shared.v, (const T *)t.v + kv_offset, keys - first_column);
+    load_tile<THREADS>(shared.k, (const T *)t.k + kv_offset, keys - first_column); /* line 6 */
+    load_tile<THREADS>(shared.v, (const T *)t.v + kv_offset, keys - first_column);
     float dk[KEYS][D / ACROSS] = {}, dv[KEYS][D / ACROSS] = {};
 
     for (int head = kv_head * group; head < (kv_head + 1) * group && first_column < keys; head++) {
         size_t head_row = ((size_t)batch * p.heads + head) * p.seqlen_q; /* the head's first row in LSE and delta */
         for (int first_row = blind / Br * Br; first_row < p.seqlen_q; first_row += Br) {
-            load_tile<D>(shared.q, (const T *)t.q + (head_row + first_row) * D, p.seqlen_q - first_row); /* line 9 */
-            load_tile<D>(shared.d_o, (const T *)t.d_o + (head_row + first_row) * D, p.seqlen_q - first_row);
+            load_tile<THREADS>(shared.q, (const T *)t.q + (head_row + first_row) * D, p.seqlen_q - first_row); /* line 9 */
+            load_tile<THREADS>(shared.d_o, (const T *)t.d_o + (head_row + first_row) * D, p.seqlen_q - first_row);
             __syncthreads(); /* the tiles are there */
 
             float s[ROWS][COLUMNS] = {}, dp[ROWS][COLUMNS] = {}, dq[ROWS][D / ACROSS] = {};

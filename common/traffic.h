@@ -64,8 +64,19 @@ static inline int queries_outer_traffic(const Problem *p, const int *key_lengths
     return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
-/* Keys outer, queries inner, O, l and m in workspace between the key tiles. A tile of Br rows has as many steps as there are
- * tiles of Bc keys that its last row sees, at least one. l and m of a row are read by `readers` threads. */
+/* The workspace of kernels with keys outer, queries inner: O, l and m of every row between two key tiles. */
+static inline int keys_outer_workspace(const Problem *p, Buffer *workspace) {
+    const Buffer all[] = {
+        {"O accumulator", query_elements(p) * sizeof(float), 0, 0},
+        {"l", row_count(p) * sizeof(float), 0, 0},
+        {"m", row_count(p) * sizeof(float), 0, 0},
+    };
+    memcpy(workspace, all, sizeof all);
+    return 3;
+}
+
+/* What such kernels move. A tile of Br rows has as many steps as there are tiles of Bc keys that its last row sees, at least one.
+ * l and m of a row are read by `readers` threads. */
 static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
                                      int readers, Traffic *traffic) {
     double row_steps = 0; /* summed over all rows */

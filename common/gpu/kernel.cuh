@@ -111,6 +111,15 @@ template <typename T> __device__ inline HeadTensors<T> head_tensors(const Proble
             t.lse + first_row, p.seqlen_q, key_length(&p, t.key_lengths, batch), first_row};
 }
 
+/* Copies rows of D elements into a tile of the plain kernels, as floats. Rows of the tile are one word longer, for the banks. From
+ * row `exist` on there are none: they become 0. All `Threads` threads of the block call it. */
+template <int Threads, int Rows, int Pitch, typename T>
+__device__ inline void load_tile(float (&tile)[Rows][Pitch], const T *rows, int exist) {
+    constexpr int D = Pitch - 1;
+    for (int i = threadIdx.x; i < Rows * D; i += Threads)
+        tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
+}
+
 /* The one-dimensional grid that has a thread for each of `count` elements; the x dimension takes up to 2^31 - 1 blocks. */
 inline dim3 blocks_for(size_t count, int threads) { return dim3((unsigned)((count + threads - 1) / threads)); }
 
