@@ -53,10 +53,9 @@ __device__ inline void multiply_slice(const Shared &shared, float (&c)[OWN][OWN]
 /* S = scale Q K^T, masked. Block: (tile of queries and of keys, batch x head). */
 template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S) {
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads, row_tiles = ceil_div(p.seqlen_q, Br);
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
+    int row_tiles = ceil_div(p.seqlen_q, Br);
     int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
 
     float c[OWN][OWN] = {};
     for (int first_d = 0; first_d < p.head_dim; first_d += SLICE) {
@@ -65,8 +64,8 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
             int row = i / SLICE, d = i % SLICE;
             bool d_exists = first_d + d < p.head_dim;
             bool row_exists = first_row + row < p.seqlen_q, column_exists = first_column + row < p.seqlen_k;
-            shared.a[row][d] = d_exists && row_exists ? to_float(q[(size_t)(first_row + row) * p.head_dim + first_d + d]) : 0;
-            shared.b[row][d] = d_exists && column_exists ? to_float(k[(size_t)(first_column + row) * p.head_dim + first_d + d]) : 0;
+            shared.a[row][d] = d_exists && row_exists ? to_float(head.q[(size_t)(first_row + row) * p.head_dim + first_d + d]) : 0;
+            shared.b[row][d] = d_exists && column_exists ? to_float(head.k[(size_t)(first_column + row) * p.head_dim + first_d + d]) : 0;
         }
         __syncthreads(); /* the slice is there */
         multiply_slice(shared, c);
@@ -78,8 +77,8 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
         int row = first_row + threadIdx.x / STRIDE + STRIDE * i;
         if (row >= p.seqlen_q)
             continue;
-        int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
-        float *scores = S + ((size_t)blockIdx.y * p.seqlen_q + row) * pitch;
+        int visible = visible_keys(&p, head.keys, row);
+        float *scores = S + (head.first_row + row) * pitch;
         for (int j = 0; j < OWN; j++) {
             int column = first_column + threadIdx.x % STRIDE + STRIDE * j;
             scores[column] = column < visible ? p.scale * c[i][j] : -INFINITY;
@@ -90,33 +89,30 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
 /* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. */
 template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *P) {
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.z / p.heads, head = blockIdx.z % p.heads;
-    int first_row = blockIdx.x * Br, first_d = blockIdx.y * Bc;
-    int pitch = score_pitch(&p), keys = key_length(&p, t.key_lengths, batch);
-    const T *probabilities = P + (size_t)blockIdx.z * p.seqlen_q * pitch;
-    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.z);
+    int first_row = blockIdx.x * Br, first_d = blockIdx.y * Bc, pitch = score_pitch(&p);
+    const T *probabilities = P + head.first_row * pitch;
 
     float c[OWN][OWN] = {};
-    for (int first_key = 0; first_key < keys; first_key += SLICE) {
+    for (int first_key = 0; first_key < head.keys; first_key += SLICE) {
         for (int i = threadIdx.x; i < Br * SLICE; i += THREADS) {
             int row = i / SLICE, key = i % SLICE; /* neighbouring lanes, neighbouring keys of P */
             shared.a[row][key] =
                 first_row + row < p.seqlen_q ? to_float(probabilities[(size_t)(first_row + row) * pitch + first_key + key]) : 0;
             int d = i % Bc, v_key = i / Bc; /* neighbouring lanes, neighbouring d of V: stored transposed */
-            shared.b[d][v_key] = first_d + d < p.head_dim && first_key + v_key < keys
-                                     ? to_float(v[(size_t)(first_key + v_key) * p.head_dim + first_d + d]) : 0;
+            shared.b[d][v_key] = first_d + d < p.head_dim && first_key + v_key < head.keys
+                                     ? to_float(head.v[(size_t)(first_key + v_key) * p.head_dim + first_d + d]) : 0;
         }
         __syncthreads();
         multiply_slice(shared, c);
         __syncthreads();
     }
 
-    T *o = (T *)t.o + query_head_offset(&p, batch, head);
     for (int i = 0; i < OWN; i++)
         for (int j = 0; j < OWN; j++) {
             int row = first_row + threadIdx.x / STRIDE + STRIDE * i, d = first_d + threadIdx.x % STRIDE + STRIDE * j;
             if (row < p.seqlen_q && d < p.head_dim)
-                o[(size_t)row * p.head_dim + d] = from_float<T>(c[i][j] / P_SCALE);
+                head.o[(size_t)row * p.head_dim + d] = from_float<T>(c[i][j] / P_SCALE);
         }
 }
 

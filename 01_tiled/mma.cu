@@ -45,15 +45,14 @@ template <typename T, int D> struct ScoresShared {
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scores(Problem p, Tensors t, float *S) {
     using Shared = ScoresShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads, row_tiles = ceil_div(p.seqlen_q, Br);
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
+    int row_tiles = ceil_div(p.seqlen_q, Br);
     int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
-    const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-    const T *k = (const T *)t.k + key_head_offset(&p, batch, kv_head_of(&p, head));
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     /* The whole inner dimension fits: no slices. */
-    load_tile_async<THREADS>(shared.q, q, first_row, p.seqlen_q);
-    load_tile_async<THREADS>(shared.k, k, first_column, p.seqlen_k);
+    load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
+    load_tile_async<THREADS>(shared.k, head.k, first_column, p.seqlen_k);
     cp_async_wait<0>();
     __syncthreads();
 
@@ -74,8 +73,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scor
         int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
-        int visible = visible_keys(&p, key_length(&p, t.key_lengths, batch), row);
-        float *scores = S + ((size_t)blockIdx.y * p.seqlen_q + row) * pitch;
+        int visible = visible_keys(&p, head.keys, row);
+        float *scores = S + (head.first_row + row) * pitch;
         UNROLL for (int n = 0; n < Bc / 8; n++) {
             int column = first_column + 8 * n + 2 * (lane % 4);
             float2 pair = make_float2(column < visible ? p.scale * c[n][2 * h] : -INFINITY,
@@ -94,17 +93,15 @@ template <typename T, int D> struct OutputShared {
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_output(Problem p, Tensors t, const T *P) {
     using Shared = OutputShared<T, D>;
     SHARED_MEMORY(Shared, shared);
-    int batch = blockIdx.y / p.heads, head = blockIdx.y % p.heads;
-    int first_row = blockIdx.x * Br;
-    int pitch = score_pitch(&p), keys = key_length(&p, t.key_lengths, batch);
-    const T *probabilities = P + (size_t)blockIdx.y * p.seqlen_q * pitch;
-    const T *v = (const T *)t.v + key_head_offset(&p, batch, kv_head_of(&p, head));
+    const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
+    int first_row = blockIdx.x * Br, pitch = score_pitch(&p);
+    const T *probabilities = P + head.first_row * pitch;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     float o[D / 8][4] = {};
-    for (int first_key = 0; first_key < keys; first_key += Bc) {
+    for (int first_key = 0; first_key < head.keys; first_key += Bc) {
         load_tile_async<THREADS>(shared.p, probabilities + first_key, first_row, p.seqlen_q, pitch);
-        load_tile_async<THREADS>(shared.v, v, first_key, keys);
+        load_tile_async<THREADS>(shared.v, head.v, first_key, head.keys);
         cp_async_wait<0>();
         __syncthreads(); /* the tiles are there */
         UNROLL for (int key = 0; key < Bc / 16; key++) {
@@ -120,14 +117,13 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
         __syncthreads(); /* and done with, before the next overwrite them */
     }
 
-    T *output = (T *)t.o + query_head_offset(&p, batch, head);
     UNROLL for (int h = 0; h < 2; h++) {
         int row = first_row + 16 * warp + lane / 4 + 8 * h;
         if (row >= p.seqlen_q)
             continue;
         UNROLL for (int d = 0; d < D / 8; d++) {
             uint32_t pair = pack_pair<T>(o[d][2 * h] / P_SCALE, o[d][2 * h + 1] / P_SCALE);
-            *reinterpret_cast<uint32_t *>(&output[(size_t)row * D + 8 * d + 2 * (lane % 4)]) = pair;
+            *reinterpret_cast<uint32_t *>(&head.o[(size_t)row * D + 8 * d + 2 * (lane % 4)]) = pair;
         }
     }
 }
