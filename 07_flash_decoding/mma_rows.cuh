@@ -106,20 +106,24 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                 each_row(o, r, [&](float &x) { x *= factor; });
             }
 
-        /* P = 2^(S - m); O += P V. l is the lane's own sum, which gets a tile's as one: so it is rounded less often. */
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-            float tile_l = 0;
-            each_row(s, r, [&](float &x) { tile_l += x = exp2_approx(x - m[r]); });
-            l[r] += tile_l;
-        }
+        /* O += P V, where P = 2^(S - m) is made just before it is multiplied */
+        float tile_l[2 * m_tiles] = {};
+        const auto p_of = [&](float score, int r) {
+            const float p = exp2_approx(score - m[r]);
+            tile_l[r] += p;
+            return p;
+        };
         if constexpr (bytes == 2)
-            add_ab(o, s, reinterpret_cast<Tile<T, Bc, D> &>(v_tile), 0);
+            add_ab(o, s, reinterpret_cast<Tile<T, Bc, D> &>(v_tile), 0, p_of);
         else
             UNROLL for (int n = 0; n < Bc / 8; n += 2) {
                 uint32_t a[m_tiles][4];
                 UNROLL for (int i = 0; i < m_tiles; i++)
-                    UNROLL for (int j = 0; j < 4; j++)
-                        a[i][j] = pack_pair<T>(s[i][n + j / 2][2 * (j % 2)], s[i][n + j / 2][2 * (j % 2) + 1]);
+                    UNROLL for (int j = 0; j < 4; j++) {
+                        const float *pair = &s[i][n + j / 2][2 * (j % 2)];
+                        const float low = p_of(pair[0], 2 * i + j % 2), high = p_of(pair[1], 2 * i + j % 2);
+                        a[i][j] = pack_pair<T>(low, high);
+                    }
                 UNROLL for (int d = 0; d < D / 8; d += 4) { /* 32 elements: two chunks, of each the first 8 keys and the next */
                     uint32_t b[4];
                     load_b_fragments_trans(b, v_tile, n / 2, 4 * d);
@@ -132,6 +136,8 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                     }
                 }
             }
+        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
+            l[r] += tile_l[r]; /* l is the lane's own sum. It gets a tile's as one: so it is rounded less often */
     }
 
     /* Lays O, m and l of the slab's 16 rows into shared memory, or of its first 8 where no more exist. */

@@ -73,8 +73,8 @@ __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], 
     }
 }
 
-/* C += f(A) B. A is an accumulator; f(element, r), rounded to T, is its element as an operand, made just before it is multiplied.
- * B is as many rows of b_tile, `row` .., as A has columns. */
+/* C += f(A) B. A is an accumulator; f(element, r), rounded to T, is its element as an operand, made just before it is multiplied;
+ * of a row the elements come from left to right. B is as many rows of b_tile, `row` .., as A has columns. */
 template <typename T, int M, int K, int N, int BRows, int D, typename F>
 __device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row, F f) {
     UNROLL for (int k = 0; k < K / 2; k++) {
@@ -82,8 +82,8 @@ __device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Ti
         UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int j = 0; j < 4; j++) { /* a quarter of the operand: j % 2 is 8 rows down, j / 2 is 8 columns right */
                 const float *pair = &a[i][2 * k + j / 2][2 * (j % 2)];
-                const int r = 2 * i + j % 2;
-                operand[i][j] = pack_pair<T>(f(pair[0], r), f(pair[1], r));
+                const float low = f(pair[0], 2 * i + j % 2), high = f(pair[1], 2 * i + j % 2);
+                operand[i][j] = pack_pair<T>(low, high);
             }
         add_step(c, operand, b_tile, row / 16 + k);
     }
