@@ -92,6 +92,32 @@ __device__ inline void wait_for_stage() {
     __syncwarp();
 }
 
+/* Walks over key tiles first .. end - 1 of a head. Returns the warp's state: m, l and O of its keys. */
+template <typename Rows>
+__device__ inline Rows walk(WarpShared<Rows> &own, const Problem &p, const Tensors &t, const Cache &cache, const Work &work,
+                            const Head &head, int first, int end) {
+    const auto load = [&](int tile) {
+        if (tile < end)
+            load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile);
+        else
+            load_nothing();
+    };
+    for (int tile = first; tile < first + STAGES - 1; tile++)
+        load(tile);
+
+    Rows state;
+    const auto *q = (const typename Rows::Element *)t.q + head_row_of(work, head) * Rows::head_dim;
+    state.begin(p, head, q, p.scale * scale_of(cache.k_scale, head));
+    for (int tile = first; tile < end; tile++) {
+        load(tile + STAGES - 1);
+        wait_for_stage();
+        auto &in = own.stage[tile % STAGES].in;
+        state.step(in.k, in.v, first_column_of<Rows>(work, tile));
+        __syncwarp(); /* all lanes are done with the stage */
+    }
+    return state;
+}
+
 /* ---- merging ---- */
 
 /* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that eight rows lie in different banks. */

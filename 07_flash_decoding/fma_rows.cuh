@@ -22,8 +22,13 @@ template <int D> struct FmaRows {
     static constexpr int columns = D / 32;                          /* of O, a lane's */
     using KeyTile = Tile<uint16_t, Bc, units>;
 
+    struct alignas(4 * columns) Columns { /* loaded and stored together */
+        float x[columns];
+    };
+
     float4 q[Br][chunks]; /* times scale_log2: m is then exactly the largest score, and its P is 1 */
-    float o[Br][columns], m[Br], l[Br];
+    Columns o[Br];
+    float m[Br], l[Br];
     int visible[Br], whole, keys; /* keys a row sees; those that all rows see; those that exist */
 
     __device__ void begin(const Problem &p, const Head &head, const float *from, float scale) {
@@ -36,8 +41,7 @@ template <int D> struct FmaRows {
             UNROLL for (int j = 0; j < chunks; j++)
                 q[row][j] = row < head.rows ? scale * LOG2_E * load_4(from + row * D + 4 * (lanes * j + lane / Bc))
                                             : make_float4(0, 0, 0, 0);
-            UNROLL for (int i = 0; i < columns; i++)
-                o[row][i] = 0;
+            o[row] = {};
         }
     }
 
@@ -68,18 +72,17 @@ template <int D> struct FmaRows {
             l[row] = l[row] * factor + s[row];
             m[row] = m_new;
             UNROLL for (int i = 0; i < columns; i++)
-                o[row][i] *= factor;
+                o[row].x[i] *= factor;
         }
 
         /* O += P V */
         UNROLL for (int j = 0; j < Bc; j++) {
-            const float *v = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4)) + lane * columns % 4;
-            float v_columns[columns];
-            load_columns(v_columns, v);
+            const auto *chunk = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4));
+            const Columns v = *reinterpret_cast<const Columns *>(chunk + lane * columns % 4);
             UNROLL for (int row = 0; row < Br; row++) {
                 const float p = __shfl_sync(WHOLE_WARP, s[row], j);
                 UNROLL for (int i = 0; i < columns; i++)
-                    o[row][i] += p * v_columns[i];
+                    o[row].x[i] += p * v.x[i];
             }
         }
     }
@@ -94,24 +97,8 @@ template <int D> struct FmaRows {
                 sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
             if (lane == 0)
                 to_m[row] = m[row], to_l[row] = sum;
-            store_columns(to + slab_place<D>(row, lane * columns), o[row]);
+            *reinterpret_cast<Columns *>(to + slab_place<D>(row, lane * columns)) = o[row];
         }
-    }
-
-  private:
-    static __device__ void load_columns(float (&to)[4], const float *from) {
-        const float4 x = load_4(from);
-        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-    }
-    static __device__ void load_columns(float (&to)[2], const float *from) {
-        const float2 x = *reinterpret_cast<const float2 *>(from);
-        to[0] = x.x, to[1] = x.y;
-    }
-    static __device__ void store_columns(float *to, const float (&x)[4]) {
-        store_4(to, make_float4(x[0], x[1], x[2], x[3]));
-    }
-    static __device__ void store_columns(float *to, const float (&x)[2]) {
-        *reinterpret_cast<float2 *>(to) = make_float2(x[0], x[1]);
     }
 };
 

@@ -25,29 +25,10 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensor
     constexpr int D = Rows::head_dim;
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
     SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow */
-    WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
+    WarpShared<Rows> *warp = &shared;
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x);
     const size_t head_row = head_row_of(work, head);
-    const int first = 0, end = head.tiles; /* the block's key tiles */
-
-    const auto load = [&](int tile) {
-        if (tile < end)
-            load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile);
-        else
-            load_nothing();
-    };
-    for (int tile = first; tile < first + STAGES - 1; tile++)
-        load(tile);
-
-    Rows state;
-    state.begin(p, head, (const T *)t.q + head_row * D, p.scale * scale_of(cache.k_scale, head));
-    for (int tile = first; tile < end; tile++) {
-        load(tile + STAGES - 1);
-        wait_for_stage();
-        auto &in = own.stage[tile % STAGES].in;
-        state.step(in.k, in.v, first_column_of<Rows>(work, tile));
-        __syncwarp(); /* all lanes are done with the stage */
-    }
+    Rows state = walk(warp[threadIdx.x / 32], p, t, cache, work, head, 0, head.tiles);
     finish(state, warp, 0, head.rows, scale_of(cache.v_scale, head), (T *)t.o + head_row * D, t.lse + head_row);
 }
 
