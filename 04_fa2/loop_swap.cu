@@ -50,6 +50,7 @@ template <typename T, int D> struct LoopSwapShared {
     Tile<T, Bc, D> k, v;
     float partial[WARPS][Br][PITCH];                /* each warp's O, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of a tile's m and of the whole l */
+    float m[Br];                                    /* of all key tiles, for LSE */
 };
 
 /* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128 registers. */
@@ -108,14 +109,16 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
     }
     cp_async_wait<0>(); /* without a key tile nothing has waited for Q and K yet */
 
-    /* l = the sum over the quad's lanes and the warps */
+    /* l = the sum over the quad's lanes and the warps; every warp knows m */
     UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
         float row_sum = quad_sum(l[r]);
         if (lane % 4 == 0)
             shared.warp_sum[warp][row_of(r)] = row_sum;
+        if (lane % 4 == 0 && warp == 0)
+            shared.m[row_of(r)] = m[r];
     }
 
-    /* O = the sum of the warps' O, divided by l, a slice of the columns at a time */
+    /* O = the sum of the warps' O, divided by l, a slice of the columns at a time. LSE = m + ln l */
     UNROLL for (int slice = 0; slice < D / SLICE; slice++) {
         if (slice > 0)
             __syncthreads(); /* the slice before has been added up */
@@ -125,7 +128,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
                 float *to = &shared.partial[warp][row_of(r)][8 * n + 2 * (lane % 4)];
                 *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
             }
-        __syncthreads(); /* every warp's slice is there, and warp_sum is */
+        __syncthreads(); /* every warp's slice is there, and warp_sum and m are */
 
         for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {
             int row = quadruple / (SLICE / 4), column = 4 * (quadruple % (SLICE / 4));
@@ -139,17 +142,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
             }
             float inverse = l_row > 0 ? 1 / l_row : 0; /* a row without keys: O = 0 */
             store_4(head.o + (size_t)(first_row + row) * D + SLICE * slice + column, inverse * sum);
+            if (slice + column == 0)
+                head.lse[first_row + row] = shift_of(shared.m[row]) + logf(l_row);
         }
-    }
-
-    /* LSE = m + ln l. Every warp knows m; the first one writes */
-    UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-        if (warp > 0 || lane % 4 > 0 || first_row + row_of(r) >= p.seqlen_q)
-            continue;
-        float l_row = 0;
-        for (int w = 0; w < WARPS; w++)
-            l_row += shared.warp_sum[w][row_of(r)];
-        head.lse[first_row + row_of(r)] = shift_of(m[r]) + logf(l_row);
     }
 }
 
