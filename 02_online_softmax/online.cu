@@ -151,8 +151,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_o
         __syncthreads(); /* and done with, before the next overwrite them */
     }
     cp_async_wait<0>();
-    const float factor[2] = {1 / P_SCALE, 1 / P_SCALE};
-    store_rows<D>(head.o, first_row + warp_row, p.seqlen_q, o, factor);
+    store_rows<D>(head.o, first_row + warp_row, p.seqlen_q, o, 1 / P_SCALE);
 }
 
 LAUNCHER(online_forward) {

@@ -73,12 +73,13 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
 
+    const auto load_keys = [&](int tile, int row_end) {
+        load_tile_async<THREADS>(shared.k[tile % 2], head.k, tile * Bc, row_end);
+        load_tile_async<THREADS>(shared.v[tile % 2], head.v, tile * Bc, row_end);
+    };
     load_tile_async<THREADS>(shared.q, head.q, here.first_row, p.seqlen_q);
-    if (here.key_tiles > 0) {
-        const int last = here.key_tiles - 1;
-        load_tile_async<THREADS>(shared.k[last % 2], head.k, last * Bc, here.keys);
-        load_tile_async<THREADS>(shared.v[last % 2], head.v, last * Bc, here.keys);
-    }
+    if (here.key_tiles > 0)
+        load_keys(here.key_tiles - 1, here.keys);
 
     /* O, m and l of the key tiles so far. m is that of the whole row, times log2 e, as the exponents are. O is the sum over
      * all keys, l over this lane's alone. */
@@ -90,10 +91,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
-        if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
-            load_tile_async<THREADS>(shared.k[(tile - 1) % 2], head.k, (tile - 1) * Bc, INT_MAX);
-            load_tile_async<THREADS>(shared.v[(tile - 1) % 2], head.v, (tile - 1) * Bc, INT_MAX);
-        }
+        if (tile > 0)
+            load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
 
         /* S = Q K^T: this warp's rows, all keys of the tile. The mask only in tiles that the diagonal or the end of the
          * keys cuts */
@@ -120,11 +119,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
                 each_row(o, r, [&](float &x) { x *= alpha; });
             }
 
-        float factor = scale_log2;
-        if (far) { /* m is rounded, and its error would show in P: round the products alike (softmax.cuh: FAR) */
+        if (far) /* m is rounded, and its error would show in P: round the products alike (softmax.cuh: FAR) */
             each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-            factor = 1;
-        }
+        const float factor = far ? 1 : scale_log2;
 
         /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. A tile's sum joins l as one, so that l is rounded less
          * often. O += P V. */
@@ -139,13 +136,6 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     write_output(head, here.first_row + warp_row, o, m, l, LN_2);
 }
 
-template <typename T, int D> static void launch_tuned(const Problem &p, const Tensors &t) {
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Shape<D, 80>::Br);
-    const bool small = device_properties()->capability < 80;
-    const size_t shared_bytes = small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>);
-    LAUNCH((tuned<T, D>), blocks, THREADS, shared_bytes, p, t);
-}
-
 #define WITH_HEAD_DIM(head_dim, D, ...)                                                  \
     do {                                                                                 \
         if ((head_dim) == 32) { constexpr int D = 32; __VA_ARGS__; }                     \
@@ -154,7 +144,13 @@ template <typename T, int D> static void launch_tuned(const Problem &p, const Te
         else WITH_HEAD_DIM_64_128(head_dim, D, __VA_ARGS__);                             \
     } while (0)
 
-LAUNCHER(fa2_tuned) { WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM(p->head_dim, D, launch_tuned<T, D>(*p, *t))); }
+LAUNCHER(fa2_tuned) {
+    const bool small = device_properties()->capability < 80;
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM(p->head_dim, D, {
+        const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Shape<D, 80>::Br);
+        LAUNCH((tuned<T, D>), blocks, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>), *p, *t);
+    }));
+}
 
 PREDICTOR(fa2_tuned_traffic) {
     const bool small = device_properties()->capability < 80;

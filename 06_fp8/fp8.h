@@ -21,6 +21,11 @@
 /* Problem.settings, in the order of the table in main.c, and what the settings with names can be. */
 enum { FORMAT, SCALING, HADAMARD, SMOOTH_K };
 enum { FORMAT_E4M3, FORMAT_E5M2 };
+#define WITH_FORMAT(format, E, ...) /* the statement with E bound to the format's type */ \
+    do {                                                                            \
+        if ((format) == FORMAT_E4M3) { using E = E4m3; __VA_ARGS__; }               \
+        else { using E = E5m2; __VA_ARGS__; }                                       \
+    } while (0)
 enum { SCALING_TENSOR, SCALING_BLOCK };
 
 /* The workspace, in this order. A code is a byte. */

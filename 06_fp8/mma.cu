@@ -85,12 +85,13 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + here.first_row / Br];
     const size_t first_k_scale = k_scale_offset(&p, batch, kv_head);
 
+    const auto load_keys = [&](int tile, int row_end) {
+        load_tile_async<THREADS>(shared.k[tile % 2], k, tile * Bc, row_end, D / 2);
+        load_tile_async<THREADS>(shared.v[tile % 2], v + tile * Bc / 2, 0, D, pitch); /* rows end with a whole tile */
+    };
     load_tile_async<THREADS>(shared.q, q, here.first_row, p.seqlen_q, D / 2);
-    if (here.key_tiles > 0) {
-        const int last = here.key_tiles - 1;
-        load_tile_async<THREADS>(shared.k[last % 2], k, last * Bc, here.keys, D / 2);
-        load_tile_async<THREADS>(shared.v[last % 2], v + last * Bc / 2, 0, D, pitch); /* rows end with a whole tile */
-    }
+    if (here.key_tiles > 0)
+        load_keys(here.key_tiles - 1, here.keys);
 
     /* O, m and l of the key tiles so far. m is kept times scale_log2, as the exponents are. */
     float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {};
@@ -101,10 +102,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
-        if (tile > 0) { /* a whole tile: only the first one visited can reach past the keys */
-            load_tile_async<THREADS>(shared.k[(tile - 1) % 2], k, (tile - 1) * Bc, INT_MAX, D / 2);
-            load_tile_async<THREADS>(shared.v[(tile - 1) % 2], v + (tile - 1) * Bc / 2, 0, D, pitch);
-        }
+        if (tile > 0)
+            load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
 
         /* S = Q K^T, 32 components at a time; the mask only in tiles that the diagonal or the end of the keys cuts */
         float s[1][Bc / 8][4] = {};
@@ -171,22 +170,14 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     store_rows<D>(out.o, here.first_row + warp_row, p.seqlen_q, o, inverse);
 }
 
-template <typename T, typename E, int D>
-static void launch_mma(const Problem &p, const Tensors &t, const Quantised &x) {
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), p, t, x);
-}
-
 LAUNCHER(fp8_mma) {
     const Buffer *w = workspace;
     const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
                          (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,
                          (const float *)w[K_SCALES].pointer,   (const float *)w[V_SCALES].pointer,
                          (const float *)w[LSE_SHIFT].pointer};
-    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        if (p->settings[FORMAT] == FORMAT_E4M3)
-            launch_mma<T, E4m3, D>(*p, *t, x);
-        else
-            launch_mma<T, E5m2, D>(*p, *t, x);
-    }));
+    const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Br);
+    WITH_HALF_TYPE(p->dtype, T, WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), *p, *t, x);
+    })));
 }

@@ -123,15 +123,7 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
     LAUNCH((quantise_v<T, F, D>), k_tiles, THREADS, sizeof(TransposedTile<D>), p, v);
 }
 
-template <typename T, typename F> static void launch_format(const Problem &p, const Tensors &t, const Buffer *workspace) {
-    WITH_HEAD_DIM_64_128(p.head_dim, D, launch_all<T, F, D>(p, t, workspace));
-}
-
 LAUNCHER(fp8_quantise) {
-    WITH_HALF_TYPE(p->dtype, T, {
-        if (p->settings[FORMAT] == FORMAT_E4M3)
-            launch_format<T, E4m3>(*p, *t, workspace);
-        else
-            launch_format<T, E5m2>(*p, *t, workspace);
-    });
+    WITH_HALF_TYPE(p->dtype, T, WITH_FORMAT(p->settings[FORMAT], F, WITH_HEAD_DIM_64_128(p->head_dim, D,
+        launch_all<T, F, D>(*p, *t, workspace))));
 }

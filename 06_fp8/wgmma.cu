@@ -177,24 +177,16 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 #endif
 }
 
-template <typename E, int D> static void launch_wgmma(const Problem &p, const Tensors &t, const Buffer *workspace) {
-    using Shared = WgmmaShared<E, D>;
-    constexpr int q_row = decltype(Shared::q)::row_bytes, k_row = decltype(Shared::k)::row_bytes,
-                  v_row = decltype(Shared::v)::row_bytes;
-    const Scales scales = {(const float *)workspace[Q_SCALES].pointer, (const float *)workspace[K_SCALES].pointer,
-                           (const float *)workspace[V_SCALES].pointer, (const float *)workspace[LSE_SHIFT].pointer};
-    const TensorMap q_map = tensor_map<E, q_row>(workspace[Q8].pointer, D, p.seqlen_q, p.batch * p.heads, Br);
-    const TensorMap k_map = tensor_map<E, k_row>(workspace[K8].pointer, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
-    const TensorMap v_map = tensor_map<E, v_row>(workspace[VT8].pointer, key_pitch(&p), D, p.batch * p.kv_heads, D);
-    const int blocks = p.batch * p.heads * ceil_div(p.seqlen_q, Br);
-    LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), p, t, scales, q_map, k_map, v_map);
-}
-
 LAUNCHER(fp8_wgmma) {
-    WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        if (p->settings[FORMAT] == FORMAT_E4M3)
-            launch_wgmma<E4m3, D>(*p, *t, workspace);
-        else
-            launch_wgmma<E5m2, D>(*p, *t, workspace);
-    });
+    const Buffer *w = workspace;
+    const Scales scales = {(const float *)w[Q_SCALES].pointer, (const float *)w[K_SCALES].pointer,
+                           (const float *)w[V_SCALES].pointer, (const float *)w[LSE_SHIFT].pointer};
+    const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads, blocks = heads * ceil_div(p->seqlen_q, Br);
+    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        using Shared = WgmmaShared<E, D>;
+        const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Br);
+        const TensorMap k_map = tensor_map<E, decltype(Shared::k)::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
+        const TensorMap v_map = tensor_map<E, decltype(Shared::v)::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
+        LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), *p, *t, scales, q_map, k_map, v_map);
+    }));
 }
