@@ -56,6 +56,7 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int row_tiles = ceil_div(p.seqlen_q, Br);
     int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
+    const T *q = head.q + (size_t)first_row * p.head_dim, *k = head.k + (size_t)first_column * p.head_dim;
 
     float c[OWN][OWN] = {};
     for (int first_d = 0; first_d < p.head_dim; first_d += SLICE) {
@@ -64,8 +65,8 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
             int row = i / SLICE, d = i % SLICE;
             bool d_exists = first_d + d < p.head_dim;
             bool row_exists = first_row + row < p.seqlen_q, column_exists = first_column + row < p.seqlen_k;
-            shared.a[row][d] = d_exists && row_exists ? to_float(head.q[(size_t)(first_row + row) * p.head_dim + first_d + d]) : 0;
-            shared.b[row][d] = d_exists && column_exists ? to_float(head.k[(size_t)(first_column + row) * p.head_dim + first_d + d]) : 0;
+            shared.a[row][d] = d_exists && row_exists ? to_float(q[(size_t)row * p.head_dim + first_d + d]) : 0;
+            shared.b[row][d] = d_exists && column_exists ? to_float(k[(size_t)row * p.head_dim + first_d + d]) : 0;
         }
         __syncthreads(); /* the slice is there */
         multiply_slice(shared, c);

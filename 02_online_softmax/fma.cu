@@ -39,7 +39,8 @@
 #include "../common/gpu/softmax.cuh"
 #include "../common/traffic.h"
 
-/* A tile of S has Br rows, queries, and Bc columns, keys. Its threads stand DOWN by ACROSS, and each owns ROWS by COLUMNS of it. */
+/* A tile of S has Br rows, queries, and Bc columns, keys. Its threads stand DOWN by ACROSS, and each owns ROWS by COLUMNS
+ * of it. */
 constexpr int Br = 32, Bc = 32, DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS;
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;
 

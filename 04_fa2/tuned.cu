@@ -10,7 +10,7 @@
  *     finite start           m starts at a finite number, so that a row without keys needs no case of its own
  *     mask where it matters  tiles that every row sees whole are not masked
  *     lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
- *     block order            the blocks at work share the K and V of few heads; causal: the blocks with the most keys start first
+ *     block order            the blocks at work share the K and V of few heads; causal: those with the most keys start first
  *
  * The words for tiles (add_abt, mask, row_max, each_row, each, add_ab, write_output) are in common/gpu/warp.cuh.
  *

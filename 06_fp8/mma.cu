@@ -165,7 +165,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         const float l_row = quad_sum(l[r]);
         inverse[r] = l_row > 0 ? 1 / l_row : 0;
         if (threadIdx.x % 4 == 0 && row < p.seqlen_q)
-            out.lse[row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + x.lse_shift[out.first_row + row] : -INFINITY;
+            out.lse[row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + x.lse_shift[out.first_row + row]
+                                     : -INFINITY;
     }
     store_rows<D>(out.o, here.first_row + warp_row, p.seqlen_q, o, inverse);
 }

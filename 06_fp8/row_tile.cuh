@@ -1,8 +1,8 @@
 /* row_tile.cuh - the tile of Q, K or V that a block of the pre-pass works on: where it is, its rows in registers, their largest
  * number, and the scale that this asks for.
  *
- * A block: a tile of 64 queries or 128 keys, which is what may share a scale. A thread: 8 neighbours of a row, 16 bytes, and the
- * same of a few rows further down, all kept in registers.
+ * A block: a tile of 64 queries or 128 keys, which is what may share a scale. A thread: 8 neighbours of a row, 16 bytes,
+ * and the same of a few rows further down, all kept in registers.
  */
 #ifndef FA_ROW_TILE_CUH
 #define FA_ROW_TILE_CUH

@@ -168,7 +168,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         to_o[r] = l_row > 0 ? o_scale / l_row : 0;
         const size_t flat_row = (size_t)here.batch_head * p.seqlen_q + row + row_of(r);
         if (threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q)
-            t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row] : -INFINITY;
+            t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row]
+                                        : -INFINITY;
     }
     if (p.dtype == DTYPE_FP16)
         store_rows<D>(head_tensors<__half>(p, t, here.batch_head).o, row, p.seqlen_q, o, to_o);

@@ -74,7 +74,8 @@ template <typename Rows> __device__ inline int first_column_of(const Work &work,
     return tile * work.tile_keys + threadIdx.x / 32 * Rows::Bc;
 }
 
-/* Starts copying the warp's keys of a key tile; those from head.keys on do not exist and become zeros. Two groups of cp.async. */
+/* Starts copying the warp's keys of a key tile; those from head.keys on do not exist and become zeros. Two groups of
+ * cp.async. */
 template <typename Rows>
 __device__ inline void load_stage(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache,
                                   const Work &work, const Head &head, int tile) {

@@ -15,7 +15,8 @@
  *                        Bytes 0 and 2 belong to B of an mma for the even columns of O, bytes 1 and 3 to B of another
  *                        mma, for the odd columns.
  *
- * The words for tiles (add_abt, each, mask_row, row_max, each_row, add_ab) are in common/gpu/warp.cuh, unpack_e4m3 in instructions.cuh.
+ * The words for tiles (add_abt, each, mask_row, row_max, each_row, add_ab) are in common/gpu/warp.cuh, unpack_e4m3 in
+ * instructions.cuh.
  */
 #ifndef FA_MMA_ROWS_CUH
 #define FA_MMA_ROWS_CUH
@@ -27,7 +28,7 @@
 template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
     using Element = T;
     static constexpr int head_dim = D, Br = 16 * m_tiles, slab_rows = 16;
-    static constexpr int Bc = TILE_BYTES / (D * bytes), units = D * bytes / 2; /* the warp's keys of a key tile; 16-bit units a row */
+    static constexpr int Bc = TILE_BYTES / (D * bytes), units = D * bytes / 2; /* a warp's keys of a tile; 16-bit units a row */
     using KeyTile = Tile<uint16_t, Bc, units>;
 
     uint32_t q[m_tiles][D / 16][4];

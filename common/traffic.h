@@ -75,8 +75,8 @@ static inline int keys_outer_workspace(const Problem *p, Buffer *workspace) {
     return 3;
 }
 
-/* What such kernels move. A tile of Br rows has as many steps as there are tiles of Bc keys that its last row sees, at least one.
- * l and m of a row are read by `readers` threads. */
+/* What such kernels move. A tile of Br rows has as many steps as there are tiles of Bc keys that its last row sees, at
+ * least one. l and m of a row are read by `readers` threads. */
 static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
                                      int readers, Traffic *traffic) {
     double row_steps = 0; /* summed over all rows */

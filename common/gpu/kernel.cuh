@@ -94,7 +94,8 @@ HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 /* Before a loop whose turns are written out, so that arrays indexed by its counter stay in registers. */
 #define UNROLL _Pragma("unroll")
 
-/* What a query head has: its matrices of Q and O, [queries][D], its rows of LSE, and K and V of the key/value head that it reads. */
+/* What a query head has: its matrices of Q and O, [queries][D], its rows of LSE, and K and V of the key/value head that it
+ * reads. */
 template <typename T> struct HeadTensors {
     const T *q, *k, *v;
     T *o;
@@ -111,8 +112,8 @@ template <typename T> __device__ inline HeadTensors<T> head_tensors(const Proble
             t.lse + first_row, p.seqlen_q, key_length(&p, t.key_lengths, batch), first_row};
 }
 
-/* Copies rows of D elements into a tile of the plain kernels, as floats. Rows of the tile are one word longer, for the banks. From
- * row `exist` on there are none: they become 0. All `Threads` threads of the block call it. */
+/* Copies rows of D elements into a tile of the plain kernels, as floats. Rows of the tile are one word longer, for the
+ * banks. From row `exist` on there are none: they become 0. All `Threads` threads of the block call it. */
 template <int Threads, int Rows, int Pitch, typename T>
 __device__ inline void load_tile(float (&tile)[Rows][Pitch], const T *rows, int exist) {
     constexpr int D = Pitch - 1;

@@ -1,4 +1,5 @@
-/* query_tile.cuh - which query tile of which head a block works on, and how far it sees: the order of the blocks of the fast kernels. */
+/* query_tile.cuh - which query tile of which head a block works on, and how far it sees: the order of work of the fast
+ * kernels. */
 #ifndef FA_QUERY_TILE_CUH
 #define FA_QUERY_TILE_CUH
 
@@ -6,7 +7,7 @@
 
 /* Br queries of one head, and how far they see. */
 struct QueryTile {
-    int batch_head, kv_matrix; /* the head's number in Q and O, the K/V head's in K and V: through the batch */
+    int batch_head, kv_matrix; /* the head's number in Q and O, the K/V head's in K and V, counted through the batch */
     int first_row, keys;       /* its first query; the keys that the batch entry has */
     int key_tiles;             /* of Bc keys, up to the last one that its last row sees */
     int whole_tiles;           /* those that its first row sees whole: they need no mask */
@@ -14,7 +15,11 @@ struct QueryTile {
 
 /* Query tile number i in the order of work. Heads come in groups of `together` heads. Within a group the last query tile of
  * every head comes first: under a causal mask it sees the most keys, and a long tile that starts late keeps the whole chip
- * waiting. Few heads make a group, because blocks that work on the same head share its K and V through L2. */
+ * waiting. Few heads make a group, because blocks that work on the same head share its K and V through L2.
+ *
+ *     i                     0  1  2  3  4  5 | 6  7 ...        two heads together, three query tiles a head
+ *     head                  0  1  0  1  0  1 | 2  3
+ *     query tile            2  2  1  1  0  0 | 2  2                                                                        */
 __device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths, int together, int i, int Br, int Bc) {
     const int query_tiles = ceil_div(p.seqlen_q, Br), first_head = i / (together * query_tiles) * together;
     const int heads = min(together, p.batch * p.heads - first_head), turn = i - first_head * query_tiles;

@@ -42,10 +42,10 @@ template <typename T, int Rows, int D> struct Tile {
     }
 };
 
-/* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` into the tile. The matrix is row-major, with D columns and
- * rows `pitch` elements apart; each row starts at a multiple of 16 bytes. `Threads` threads copy: the whole block, or some of it,
- * which then pass their numbers 0 .. Threads - 1 as `thread`. Rows from `row_end` on do not exist and become zeros. The copies are
- * one committed group of cp.async. */
+/* Starts copying rows first_row .. first_row + Rows - 1 of `matrix` into the tile. The matrix is row-major, with D columns
+ * and rows `pitch` elements apart; each row starts at a multiple of 16 bytes. `Threads` threads copy: the whole block, or
+ * some of it, which then pass their numbers 0 .. Threads - 1 as `thread`. Rows from `row_end` on do not exist and become
+ * zeros. The copies are one committed group of cp.async. */
 template <int Threads, typename T, int Rows, int D>
 __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D,
                                        int thread = threadIdx.x) {
@@ -95,10 +95,10 @@ __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D>
     ldmatrix_x4_trans(b, tile.chunk(16 * inner, lane % 16, lane / 16, n / 8));
 }
 
-/* Stores 32 columns of a row that a quad has as four pieces of 8: x[i] is the lane's two columns of piece i, `to` where the first
- * piece goes, aligned to 16 bytes. A lane alone would store 4 bytes of each piece. So the four exchange parts, lane c gives its part
- * of piece i to lane i, and each stores a whole piece, 16 bytes. That takes two rounds, with the lane at distance 1 and at
- * distance 2. All lanes of the warp call it, also those whose row does not exist. */
+/* Stores 32 columns of a row that a quad has as four pieces of 8: x[i] is the lane's two columns of piece i, `to` where the
+ * first piece goes, aligned to 16 bytes. A lane alone would store 4 bytes of each piece. So the four exchange parts, lane c
+ * gives its part of piece i to lane i, and each stores a whole piece, 16 bytes. That takes two rounds, with the lane at
+ * distance 1 and at distance 2. All lanes of the warp call it, also those whose row does not exist. */
 template <typename T> __device__ inline void store_quad(T *to, uint32_t (&x)[4], bool exists) {
     const int c = threadIdx.x % 4;
     UNROLL for (int distance = 1; distance <= 2; distance *= 2)
@@ -111,8 +111,8 @@ template <typename T> __device__ inline void store_quad(T *to, uint32_t (&x)[4],
                 else
                     x[i + distance] = other;
             }
-    if (exists)
-        store_16(reinterpret_cast<uint4 *>(to) + c, uint4{x[0], x[1], x[2], x[3]}); /* from to + 8 * c nvcc 13.0 makes four stores */
+    if (exists) /* (to + 8 * c would be the same place, but of the first piece of a row nvcc 13.0 then makes four stores) */
+        store_16(reinterpret_cast<uint4 *>(to) + c, uint4{x[0], x[1], x[2], x[3]});
 }
 
 #endif

@@ -4,7 +4,7 @@
  *
  *     add_abt       C += A B^T     two tiles in shared memory             S = Q K^T
  *     add_ab        C += A B       A from registers, B a tile             O += P V
- *     add_step      the same for 16 columns of A, as operands
+ *     add_step      one step of it: 16 columns of A, 16 rows of B
  *     each          every element of an accumulator                       scaling, rescaling
  *     each_row      every element of one row
  *     row_max       the largest element of a row
@@ -26,12 +26,12 @@
 /* Where the lane's row number r is among the warp's rows. */
 __device__ inline int row_of(int r) { return 8 * r + threadIdx.x % 32 / 4; }
 
-/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies. `Steps` of 16
- * columns are unrolled, or all: the more, the earlier the compiler loads operands, and the more registers it needs for them. */
-template <typename T, int Steps = 16, typename Stored, int M, int N, int ARows, int BRows, int D>
+/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies. `Unrolled`
+ * of the D / 16 steps are written out, all unless a kernel is short of registers: the compiler loads ahead within those. */
+template <typename T, int Unrolled = 16, typename Stored, int M, int N, int ARows, int BRows, int D>
 __device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_tile, int row, Tile<Stored, BRows, D> &b_tile,
                                int column) {
-    _Pragma("unroll Steps") for (int d = 0; d < D / 16; d++) {
+    _Pragma("unroll Unrolled") for (int d = 0; d < D / 16; d++) {
         uint32_t a[M][4], b[4];
         UNROLL for (int i = 0; i < M; i++)
             load_a_fragment(a[i], a_tile, row + 16 * i, d);
@@ -45,9 +45,10 @@ __device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_ti
     }
 }
 
-/* The same with A in registers, as operands, 16 columns each (32 of 8 bits). */
+/* The same with A in registers, as mma takes it: `Steps` steps of 16 columns (32 of 8 bits). */
 template <typename T, typename Stored, int M, int N, int Steps, int BRows, int D>
-__device__ inline void add_abt(float (&c)[M][N][4], const uint32_t (&a)[M][Steps][4], Tile<Stored, BRows, D> &b_tile, int column) {
+__device__ inline void add_abt(float (&c)[M][N][4], const uint32_t (&a)[M][Steps][4], Tile<Stored, BRows, D> &b_tile,
+                               int column) {
     UNROLL for (int d = 0; d < Steps; d++)
         UNROLL for (int n = 0; n < N; n += 2) {
             uint32_t b[4];
@@ -59,7 +60,8 @@ __device__ inline void add_abt(float (&c)[M][N][4], const uint32_t (&a)[M][Steps
         }
 }
 
-/* C += A B for 16 columns of A, as operands, and the 16 rows of b_tile from 16 inner on. */
+/* C += A B, one step. A is 16 columns, in registers as mma takes them; B is the 16 rows of b_tile from 16 inner on, and its
+ * columns from `column` on. */
 template <typename T, int M, int N, int BRows, int D>
 __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], Tile<T, BRows, D> &b_tile, int inner,
                                 int column = 0) {
@@ -73,8 +75,8 @@ __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], 
     }
 }
 
-/* C += f(A) B. A is an accumulator; f(element, r), rounded to T, is its element as an operand, made just before it is multiplied;
- * of a row the elements come from left to right. B is as many rows of b_tile, `row` .., as A has columns. */
+/* C += f(A) B. A is an accumulator; f(element, r), rounded to T, is its element as an operand, made just before it is
+ * multiplied; of a row the elements come from left to right. B is as many rows of b_tile, `row` .., as A has columns. */
 template <typename T, int M, int K, int N, int BRows, int D, typename F>
 __device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row, F f) {
     UNROLL for (int k = 0; k < K / 2; k++) {
@@ -129,8 +131,8 @@ __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int
         mask_row(s, r, visible_keys(&p, keys, row + row_of(r)) - column);
 }
 
-/* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from row_end on
- * do not exist. */
+/* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from
+ * row_end on do not exist. */
 template <int D, typename T, int M, int N>
 __device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], const float (&factor)[2 * M]) {
     UNROLL for (int r = 0; r < 2 * M; r++)
@@ -153,8 +155,8 @@ __device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[
     store_rows<D>(to, row, row_end, c, factors);
 }
 
-/* The end: O / l, and LSE = m + ln l, of queries `row` .. of a head. l is the lane's own part of the sum, m is in units of `unit`:
- * 1, or ln 2 where exponents are of 2. A row that sees no key has l = 0: O = 0 and LSE = -inf. */
+/* The end: O / l, and LSE = m unit + ln l, of queries `row` .. of a head. l is the lane's own part of the sum. `unit` is
+ * ln 2 in kernels that keep m times log2 e. A row that sees no key has l = 0: O = 0 and LSE = -inf. */
 template <typename T, int M, int N>
 __device__ inline void write_output(const HeadTensors<T> &head, int row, const float (&o)[M][N][4], const float (&m)[2 * M],
                                     const float (&l)[2 * M], float unit = 1) {

@@ -1,5 +1,6 @@
-/* warpgroup.cuh - words for tiles, for a warpgroup: the products, which its four warps start together. All other words are those of
- * warp.cuh: a warp has 16 of the warpgroup's 64 rows, and its part of an accumulator, float c[1][N][4], is as there.
+/* warpgroup.cuh - words for tiles, for a warpgroup: the products, which its four warps start together. All other words are
+ * those of warp.cuh: a warp has 16 of the warpgroup's 64 rows, and its part of an accumulator, float c[1][N][4], is as
+ * there.
  *
  *     start_abt     C = A B^T      S = Q K^T, both from shared memory; or A from registers
  *     start_ab      C += A B       O += P V, P from registers
@@ -17,12 +18,14 @@
 #include "query_tile.cuh"
 #include "warp.cuh"
 
-/* An accumulator as wgmma takes it. */
+/* The registers of an accumulator in one row, as wgmma takes them. */
 template <int N> __device__ inline float (&flat(float (&c)[1][N][4]))[4 * N] { return reinterpret_cast<float(&)[4 * N]>(c); }
 
-/* C = A B^T. A is the 64 rows of a_tile from `row` on, B the 8 N rows of b_tile. */
+/* C = A B^T. A is the 64 rows of a_tile from `row` on, B the 8 N rows of b_tile. A step takes 32 bytes of every row; the
+ * first one overwrites C. */
 template <typename T, int N, int ARows, int BRows, int D>
-__device__ inline void start_abt(float (&c)[1][N][4], const Panels<T, ARows, D> &a_tile, int row, const Panels<T, BRows, D> &b_tile) {
+__device__ inline void start_abt(float (&c)[1][N][4], const Panels<T, ARows, D> &a_tile, int row,
+                                 const Panels<T, BRows, D> &b_tile) {
     const uint64_t a = a_tile.descriptor(row), b = b_tile.descriptor();
     wgmma_fence(c);
     UNROLL for (int step = 0; step < D * (int)sizeof(T) / 32; step++)
