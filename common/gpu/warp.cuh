@@ -84,7 +84,8 @@ __device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Ti
         UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int j = 0; j < 4; j++) { /* a quarter of the operand: j % 2 is 8 rows down, j / 2 is 8 columns right */
                 const float *pair = &a[i][2 * k + j / 2][2 * (j % 2)];
-                const float low = f(pair[0], 2 * i + j % 2), high = f(pair[1], 2 * i + j % 2);
+                const int r = 2 * i + j % 2;
+                const float low = f(pair[0], r), high = f(pair[1], r);
                 operand[i][j] = pack_pair<T>(low, high);
             }
         add_step(c, operand, b_tile, row / 16 + k);
