@@ -14,7 +14,7 @@
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
 #include "../common/gpu/kernel.cuh"
-#include "../common/traffic.h"
+#include "../common/stage.h"
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
@@ -105,36 +105,4 @@ LAUNCHER(naive_backward) {
         LAUNCH(naive_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dS);
         LAUNCH(naive_dk_dv<T>, blocks_for(key_elements(p), THREADS), THREADS, 0, *p, *t, P, dS);
     });
-}
-
-/* Nothing is kept: every product reads both its factors anew. */
-PREDICTOR(naive_backward_traffic) {
-    double e = (double)dtype_bytes(p->dtype), product = (double)score_elements(p) * p->head_dim * e;
-    double visible = visible_pairs(p, key_lengths), walked = visible * p->head_dim * e;
-    double P_bytes = (double)score_elements(p) * e, dP_bytes = (double)score_elements(p) * 4;
-    double gradient_bytes = (double)key_elements(p) * e;
-    const Traffic all[] = {
-        {"naive_probabilities", "Q", walked, 0},
-        {"naive_probabilities", "K", walked, 0},
-        {"naive_probabilities", "dO", walked, 0},
-        {"naive_probabilities", "V", walked, 0},
-        {"naive_probabilities", "LSE", visible * 4, 0},
-        {"naive_probabilities", "P", 0, P_bytes},
-        {"naive_probabilities", "dP", 0, dP_bytes},
-        {"naive_score_gradient", "O", query_bytes(p), 0},
-        {"naive_score_gradient", "dO", query_bytes(p), 0},
-        {"naive_score_gradient", "P", P_bytes, 0},
-        {"naive_score_gradient", "dP", dP_bytes, 0},
-        {"naive_score_gradient", "dS", 0, P_bytes},
-        {"naive_dq", "dS", walked, 0},
-        {"naive_dq", "K", walked, 0},
-        {"naive_dq", "dQ", 0, query_bytes(p)},
-        {"naive_dk_dv", "dS", product, 0},
-        {"naive_dk_dv", "Q", product, 0},
-        {"naive_dk_dv", "P", product, 0},
-        {"naive_dk_dv", "dO", product, 0},
-        {"naive_dk_dv", "dK", 0, gradient_bytes},
-        {"naive_dk_dv", "dV", 0, gradient_bytes},
-    };
-    return list_traffic(traffic, all, sizeof all / sizeof *all);
 }

@@ -1,0 +1,34 @@
+/* naive_traffic.c - the bytes that naive_backward moves: 05_fa2_backward and 09_fa3_backward have it as their reference. */
+#include "../common/traffic.h"
+
+/* Nothing is kept: every product reads both its factors anew. */
+int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    double e = (double)dtype_bytes(p->dtype), product = (double)score_elements(p) * p->head_dim * e;
+    double visible = visible_pairs(p, key_lengths), walked = visible * p->head_dim * e;
+    double P_bytes = (double)score_elements(p) * e, dP_bytes = (double)score_elements(p) * 4;
+    double gradient_bytes = (double)key_elements(p) * e;
+    const Traffic all[] = {
+        {"naive_probabilities", "Q", walked, 0},
+        {"naive_probabilities", "K", walked, 0},
+        {"naive_probabilities", "dO", walked, 0},
+        {"naive_probabilities", "V", walked, 0},
+        {"naive_probabilities", "LSE", visible * 4, 0},
+        {"naive_probabilities", "P", 0, P_bytes},
+        {"naive_probabilities", "dP", 0, dP_bytes},
+        {"naive_score_gradient", "O", query_bytes(p), 0},
+        {"naive_score_gradient", "dO", query_bytes(p), 0},
+        {"naive_score_gradient", "P", P_bytes, 0},
+        {"naive_score_gradient", "dP", dP_bytes, 0},
+        {"naive_score_gradient", "dS", 0, P_bytes},
+        {"naive_dq", "dS", walked, 0},
+        {"naive_dq", "K", walked, 0},
+        {"naive_dq", "dQ", 0, query_bytes(p)},
+        {"naive_dk_dv", "dS", product, 0},
+        {"naive_dk_dv", "Q", product, 0},
+        {"naive_dk_dv", "P", product, 0},
+        {"naive_dk_dv", "dO", product, 0},
+        {"naive_dk_dv", "dK", 0, gradient_bytes},
+        {"naive_dk_dv", "dV", 0, gradient_bytes},
+    };
+    return list_traffic(traffic, all, sizeof all / sizeof *all);
+}
