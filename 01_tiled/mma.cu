@@ -33,8 +33,7 @@
 #include "../common/gpu/tile.cuh"
 #include "tiled.cuh"
 
-constexpr int WARPS = 4;
-constexpr int THREADS = 32 * WARPS;
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
 static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
 
 template <typename T, int D> struct ScoresShared {

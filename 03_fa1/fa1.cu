@@ -22,7 +22,7 @@
  *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
  *                                                     shared memory, and so is its O, as a sum of four products.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab) are in common/gpu/warp.cuh.
+ * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
  * What this takes back. In 02_online_softmax/online queries are outer, a block a query tile, and a warp owns rows: nothing is
  * exchanged, and there are blocks for the whole chip. Both are given up here, because the algorithm was published so: keys
@@ -168,12 +168,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
             UNROLL for (int slice = 0; slice < D / SLICE; slice++) {
                 if (slice > 0)
                     __syncthreads(); /* the slice before has been added up */
-                UNROLL for (int r = 0; r < 2 * m_tiles; r++)
-                    UNROLL for (int n = 0; n < SLICE / 8; n++) {
-                        const float *pair = &o[r / 2][SLICE / 8 * slice + n][2 * (r % 2)];
-                        float *to = &shared.partial[warp][row_of(r)][8 * n + 2 * (lane % 4)];
-                        *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
-                    }
+                share_columns<SLICE>(shared.partial[warp], o, SLICE * slice);
                 __syncthreads(); /* every warp's slice is there, and both factors are */
 
                 for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {

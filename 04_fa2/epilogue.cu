@@ -9,7 +9,7 @@
  * loops, the grid, who owns what and the bytes moved are those of 03_fa1; its header has the picture. `make
  * diff-fa1-epilogue` is these formulas and the division.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab) are in common/gpu/warp.cuh.
+ * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
  * What it saves, for a tile of S: one division and one exponential a row, and one multiplication for each of the Br D
  * elements of O, since in 03_fa1 both terms of O' have a factor. An A100 does 16 times as many FLOPs a second on its
@@ -145,12 +145,7 @@ __global__ void __launch_bounds__(THREADS, 2) epilogue_kernel(Problem p, Tensors
             UNROLL for (int slice = 0; slice < D / SLICE; slice++) {
                 if (slice > 0)
                     __syncthreads(); /* the slice before has been added up */
-                UNROLL for (int r = 0; r < 2 * m_tiles; r++)
-                    UNROLL for (int n = 0; n < SLICE / 8; n++) {
-                        const float *pair = &o[r / 2][SLICE / 8 * slice + n][2 * (r % 2)];
-                        float *to = &shared.partial[warp][row_of(r)][8 * n + 2 * (lane % 4)];
-                        *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
-                    }
+                share_columns<SLICE>(shared.partial[warp], o, SLICE * slice);
                 __syncthreads(); /* every warp's slice is there, and alpha and inverse are */
 
                 for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {

@@ -15,7 +15,7 @@
  * They can be added because all four are measured against the same maximum of the row: in every step the warps exchange
  * the maxima of their keys through shared memory.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab) are in common/gpu/warp.cuh.
+ * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *
@@ -122,12 +122,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
     UNROLL for (int slice = 0; slice < D / SLICE; slice++) {
         if (slice > 0)
             __syncthreads(); /* the slice before has been added up */
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
-            UNROLL for (int n = 0; n < SLICE / 8; n++) {
-                const float *pair = &o[r / 2][SLICE / 8 * slice + n][2 * (r % 2)];
-                float *to = &shared.partial[warp][row_of(r)][8 * n + 2 * (lane % 4)];
-                *reinterpret_cast<float2 *>(to) = make_float2(pair[0], pair[1]);
-            }
+        share_columns<SLICE>(shared.partial[warp], o, SLICE * slice);
         __syncthreads(); /* every warp's slice is there, and warp_sum and m are */
 
         for (int quadruple = threadIdx.x; quadruple < Br * SLICE / 4; quadruple += THREADS) {

@@ -43,8 +43,7 @@
 
 #include <limits.h>
 
-constexpr int WARPS = 4; /* one a scheduler of the multiprocessor */
-constexpr int THREADS = 32 * WARPS;
+constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
 /* Two neighbouring 8-bit numbers, as one element. Tile and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;

@@ -9,6 +9,7 @@
  *     each_row      every element of one row
  *     row_max       the largest element of a row
  *     mask          scores of keys that a row does not see become -inf
+ *     share_columns columns of an accumulator to shared memory, for other warps
  *     store_rows    rows of an accumulator to device memory
  *     write_output  the end of a row: O / l, and LSE
  *
@@ -130,6 +131,16 @@ template <int M, int N>
 __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int row, int column) {
     UNROLL for (int r = 0; r < 2 * M; r++)
         mask_row(s, r, visible_keys(&p, keys, row + row_of(r)) - column);
+}
+
+/* Columns `first` .. first + Columns - 1 of an accumulator to shared memory, for other warps. */
+template <int Columns, int M, int N, int Pitch>
+__device__ inline void share_columns(float (&to)[16 * M][Pitch], const float (&c)[M][N][4], int first) {
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        UNROLL for (int n = 0; n < Columns / 8; n++) {
+            const float *pair = &c[r / 2][first / 8 + n][2 * (r % 2)];
+            *reinterpret_cast<float2 *>(&to[row_of(r)][8 * n + 2 * (threadIdx.x % 4)]) = make_float2(pair[0], pair[1]);
+        }
 }
 
 /* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from
