@@ -285,69 +285,57 @@ static double allowed_in(int row) {
            8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS) * largest_v;
 }
 
-static void test_result(Attention *kind, const char *name) {
-    reset();
-    rounding = (PreparedRounding){.sum_roundoff = 0x1p-24};
-    ok(compare(kind) && !bad() && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
-       "%s: what is right passes", name);
-    ok(!strcmp(comparisons[PREPARED_O].tensor, "O") && !strcmp(comparisons[PREPARED_LSE].tensor, "LSE"), "by its name");
+/* Whether only this comparison is bad, in only this element. */
+static int is_only(int which, int row, int column) {
+    const Comparison *c = &comparisons[which];
+    return bad() == 1 << which && c->bad == 1 && is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, column);
+}
 
+/* Verdicts that are wrong if this number of the result is just inside its bound, just outside of it, or NaN. */
+static int misses(float *number, double want, double allowed, int which, int row, int column) {
+    int missed = 0;
+    *number = (float)(want + 0.99 * allowed);
+    compare(NULL);
+    missed += bad() != 0;
+    *number = (float)(want - 1.01 * allowed);
+    compare(NULL);
+    missed += !is_only(which, row, column);
+    *number = NAN;
+    compare(NULL);
+    return missed + !is_only(which, row, column);
+}
+
+static void test_result(void) {
     /* each part of the bound is the largest once */
     const PreparedRounding kinds[] = {{.p_roundoff = 0x1p-4}, {.sum_roundoff = 0x1p-13}, {.p_step = 0x1p-12}};
     const int rows[] = {2, 4, 7, 9, 10, 14, 15, 19}; /* first and last with keys of each head */
-    for (int i = 0; i < 3; i++) {
+    const double size = score_size(&problem, inputs[0], inputs[1]);
+    for (int kind = 0; kind < 3; kind++) {
         int missed = 0;
-        for (int r = 0; r < 8; r++)
+        for (int r = 0; r < 8; r++) {
+            const int row = rows[r];
             for (int column = 0; column < D; column += D - 1) {
-                size_t element = (size_t)rows[r] * D + column;
                 reset();
-                rounding = kinds[i];
-                double allowed = allowed_in(rows[r]);
-                o[element] = (float)(want_o[element] + 0.99 * allowed);
-                compare(kind);
-                missed += bad() != 0;
-                o[element] = (float)(want_o[element] - 1.01 * allowed);
-                compare(kind);
-                const Comparison *c = &comparisons[PREPARED_O];
-                missed += bad() != 1 << PREPARED_O || c->bad != 1 ||
-                          !is_at(c, rows[r] / ROWS / HEADS, rows[r] / ROWS % HEADS, rows[r] % ROWS, column);
-                o[element] = NAN;
-                compare(kind);
-                missed += bad() != 1 << PREPARED_O || c->bad != 1 ||
-                          !is_at(c, rows[r] / ROWS / HEADS, rows[r] / ROWS % HEADS, rows[r] % ROWS, column);
+                rounding = kinds[kind];
+                missed += misses(&o[row * D + column], want_o[row * D + column], allowed_in(row), PREPARED_O, row, column);
             }
-        ok(!missed, "%s: O inside the bound, outside of it, NaN (%d)", name, i);
+            reset();
+            rounding = kinds[kind];
+            double allowed = lse_allowance(want_lse[row], size) + 4 * sqrt(D) * rounding.sum_roundoff * size;
+            missed += misses(&lse[row], want_lse[row], allowed, PREPARED_LSE, row, -1);
+        }
+        ok(!missed && !strcmp(comparisons[PREPARED_O].tensor, "O") && !strcmp(comparisons[PREPARED_LSE].tensor, "LSE"),
+           "O and LSE inside the bound, outside of it, NaN (%d)", kind);
     }
-    int missed = 0;
-    for (int r = 0; r < 8; r++) {
-        int row = rows[r];
-        reset();
-        rounding.sum_roundoff = 0x1p-13;
-        double size = score_size(&problem, inputs[0], inputs[1]);
-        double allowed = lse_allowance(want_lse[row], size) + 4 * sqrt(D) * 0x1p-13 * size;
-        lse[row] = (float)(want_lse[row] - 0.99 * allowed);
-        compare(kind);
-        missed += bad() != 0;
-        lse[row] = (float)(want_lse[row] + 1.01 * allowed);
-        compare(kind);
-        const Comparison *c = &comparisons[PREPARED_LSE];
-        missed +=
-            bad() != 1 << PREPARED_LSE || c->bad != 1 || !is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, -1);
-        lse[row] = NAN;
-        compare(kind);
-        missed +=
-            bad() != 1 << PREPARED_LSE || c->bad != 1 || !is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, -1);
-    }
-    ok(!missed, "%s: LSE likewise", name);
 
     reset();
     rounding = (PreparedRounding){.p_roundoff = 0x1p-4, .sum_roundoff = 0x1p-13, .p_step = 0x1p-12};
     o[D - 1] = 1e-30f;
     lse[1] = -1e30f;
-    compare(kind);
+    compare(NULL);
     ok(bad() == (1 << PREPARED_O | 1 << PREPARED_LSE) && is_at(&comparisons[PREPARED_O], 0, 0, 0, D - 1) &&
            is_at(&comparisons[PREPARED_LSE], 0, 0, 1, -1),
-       "%s: a row without keys is 0 and -infinity", name);
+       "a row without keys is 0 and -infinity");
 
     reset(); /* prepared inputs that are others: their attention is what counts, and that the inputs are others is seen */
     for (int i = 0; i < KV; i++)
@@ -355,27 +343,46 @@ static void test_result(Attention *kind, const char *name) {
     for (int i = 0; i < QUERIES; i++)
         o[i] = (float)(-2 * want_o[i]);
     rounding.sum_roundoff = 0x1p-24;
-    compare(kind);
-    ok(bad() == 1 << PREPARED_V, "%s: it is attention of what was prepared", name);
+    compare(NULL);
+    ok(bad() == 1 << PREPARED_V && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
+       "it is attention of what was prepared");
 
     reset();
     rounding.sum_roundoff = 1;
-    compare(kind);
-    ok(comparisons[PREPARED_O].empty && comparisons[PREPARED_LSE].empty, "%s: a wide bound is no check", name);
-    int wrong = 0, few = 0,
-        most = 0; /* roundings that leave some rows unchecked, or more than half of those that are not 0 */
+    compare(NULL);
+    ok(comparisons[PREPARED_O].empty && comparisons[PREPARED_LSE].empty, "a wide bound is no check");
+    int wrong = 0, few = 0, most = 0; /* roundings that leave some rows unchecked; more than half of those that see a key */
     for (int step = 1; step < 80; step++) {
         reset();
         rounding.p_roundoff = 0.01 * step;
         inputs[2][3 * D] = prepared[2][3 * D] = 100; /* a key that nobody sees, but V is as large */
-        compare(kind);
+        compare(NULL);
         int empty = 0;
         for (int row = 0; row < LSE_ROWS; row++)
             empty += want_lse[row] != -INFINITY && allowed_in(row) > largest_of(want_o + row * D, D) / 2;
         wrong += comparisons[PREPARED_O].empty != (empty > 16 / 2);
         few += empty > 0 && empty <= 16 / 2, most += empty > 16 / 2;
     }
-    ok(!wrong && few && most, "%s: a few rows with a wide one are no matter (%d), most of them are (%d)", name, few, most);
+    ok(!wrong && few && most, "a few rows with a wide one are no matter (%d), most of them are (%d)", few, most);
+}
+
+/* ---- the reference ---- */
+
+static void test_naive(void) {
+    static float naive_o[QUERIES], naive_lse[LSE_ROWS];
+    double worst = 0;
+    reset();
+    int fits = naive_attention(&problem, lengths, &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, naive_o, naive_lse);
+    for (int i = 0; i < QUERIES; i++)
+        worst = worse(fabs(naive_o[i] - want_o[i]), worst);
+    for (int i = 0; i < LSE_ROWS; i++)
+        worst = worse(naive_lse[i] == want_lse[i] ? 0 : fabs(naive_lse[i] - want_lse[i]), worst);
+    ok(fits && worst < 1e-5, "00_naive is attention, too");
+    compare(naive_attention);
+    int good = bad() == 0;
+    o[2 * D] += 1;
+    compare(naive_attention);
+    ok(good && is_only(PREPARED_O, 2, 0), "and what is compared with it");
 }
 
 /* Scores of 00_naive that no memory holds: 1 TiB. */
@@ -426,8 +433,8 @@ int main(void) {
     test_prepares();
     test_prepared();
     test_mistakes();
-    test_result(NULL, "fp64");
-    test_result(naive_attention, "00_naive");
+    test_result();
+    test_naive();
     ok(met[0] && met[1], "rows of few keys, which one number rules, and others are among them");
     test_too_large();
     test_unsampled();
