@@ -18,10 +18,9 @@ static int comes_first(const Comparison *a, const Comparison *b) {
 }
 
 void comparison_merge(Comparison *c, const Comparison *other) {
-    Comparison worst = *c;
+    Comparison worst = *c; /* bad if one of the two is: then its severity is above 1 */
     if (other->severity > c->severity || (other->severity == c->severity && comes_first(other, c)))
         worst = *other;
-    worst.ok = c->ok && other->ok;
     worst.bad = c->bad + other->bad;
     worst.max_error = worse(c->max_error, other->max_error);
     worst.loosest = worse(c->loosest, other->loosest);
