@@ -39,6 +39,18 @@ __device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, int
     return {kv_matrix, first_key, keys, first_query, query_tiles, p.heads / p.kv_heads * query_tiles};
 }
 
+/* The query tile of a step, in the order of the steps: the heads of a group follow each other. */
+struct Walk {
+    int matrix, row; /* the head's number in Q, through the batch; the tile's first query */
+    __device__ Walk(const Problem &p, const KeyTile &here)
+        : matrix(here.kv_matrix * (p.heads / p.kv_heads)), row(here.first_query) {}
+    __device__ void next(const Problem &p, const KeyTile &here, int Br) {
+        row += Br;
+        if (row >= p.seqlen_q)
+            matrix++, row = here.first_query;
+    }
+};
+
 /* How many heads work together, and how many key tiles there are. Without a causal mask one head after the other; with a causal mask
  * as many as have their Q, dO and accumulator of dQ in half of L2. */
 struct KeyTileOrder {

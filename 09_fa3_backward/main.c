@@ -1,9 +1,11 @@
 /* 09_fa3_backward - the gradients at Hopper's speed: FlashAttention-3's backward pass. */
 #include "../common/stage.h"
 
-extern Launcher fa3_overlapped, naive_backward, fa3_backward_wgmma, fa3_backward_overlapped;
-extern Planner fa3_overlapped_plan, naive_backward_plan, fa3_backward_wgmma_plan, fa3_backward_overlapped_plan;
-extern Predictor fa3_overlapped_traffic, naive_backward_traffic, fa3_backward_wgmma_traffic, fa3_backward_overlapped_traffic;
+extern Launcher fa3_overlapped, naive_backward, fa3_backward_wgmma, fa3_backward_specialised, fa3_backward_overlapped;
+extern Planner fa3_overlapped_plan, naive_backward_plan, fa3_backward_wgmma_plan, fa3_backward_specialised_plan,
+    fa3_backward_overlapped_plan;
+extern Predictor fa3_overlapped_traffic, naive_backward_traffic, fa3_backward_wgmma_traffic, fa3_backward_specialised_traffic,
+    fa3_backward_overlapped_traffic;
 
 static const Variant forward = {
     .name = "08_fa3/overlapped",
@@ -36,7 +38,10 @@ const Stage stage = {
         {.name = "wgmma", .idea = "05's atomic with TMA and wgmma, nothing overlapped", .launch = fa3_backward_wgmma,
          .plan = fa3_backward_wgmma_plan, .predict = fa3_backward_wgmma_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
-        {.name = "overlapped", .idea = "a producer and two consumers; products run beside P, dS and the addition of dQ; tuned",
+        {.name = "specialised", .idea = "a producer and two consumers; dQ a step late, added by bulk copies",
+         .launch = fa3_backward_specialised, .plan = fa3_backward_specialised_plan, .predict = fa3_backward_specialised_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
+        {.name = "overlapped", .idea = "blocks that stay, dQ added from registers, dK runs into the next step; tuned",
          .launch = fa3_backward_overlapped, .plan = fa3_backward_overlapped_plan, .predict = fa3_backward_overlapped_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
     },

@@ -40,6 +40,17 @@ int fa3_backward_wgmma_traffic(const Problem *p, const int *key_lengths, Traffic
     return tiles_traffic(p, key_lengths, "wgmma_backward", 64, 64, traffic);
 }
 
+enum { CONSUMER_KEYS = 128 };
+static int consumer_queries(const Problem *p) { return p->head_dim == 64 ? 128 : 64; } /* specialised.cu, overlapped.cu: Br */
+
+int fa3_backward_specialised_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    return tiles_traffic(p, key_lengths, "specialised_backward", consumer_queries(p), CONSUMER_KEYS, traffic);
+}
+
+/* A number is drawn for each key tile, by an atomic that reads and writes it; the last one sets it back. */
 int fa3_backward_overlapped_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    return tiles_traffic(p, key_lengths, "overlapped_backward", p->head_dim == 64 ? 128 : 64, 128, traffic); /* overlapped.cu: Br */
+    int i = tiles_traffic(p, key_lengths, "overlapped_backward", consumer_queries(p), CONSUMER_KEYS, traffic);
+    double draws = (double)p->batch * p->kv_heads * (round_up(p->seqlen_k, CONSUMER_KEYS) / CONSUMER_KEYS);
+    traffic[i++] = (Traffic){"overlapped_backward", "next key tile", draws * 4, (draws + 1) * 4};
+    return i;
 }

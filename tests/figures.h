@@ -109,7 +109,9 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
     } else if (strcmp(variant, "09_fa3_backward/00_naive") == 0) {
         return workspace_pieces("05_fa2_backward/00_naive", p, w);
     } else if (strncmp(variant, "09_fa3_backward/", 16) == 0) {
-        return workspace_pieces("05_fa2_backward/atomic", p, w);
+        n = workspace_pieces("05_fa2_backward/atomic", p, w);
+        if (strcmp(variant, "09_fa3_backward/overlapped") == 0)
+            w[n++] = (Piece){"next key tile", 4, 1};
     } else if (strncmp(variant, "06_fp8/", 7) == 0) { /* the inputs once more, a scale for 64 queries or 128 keys */
         double k_heads = p->batch * p->kv_heads;
         double query_blocks = (double)p->batch * p->heads * ceil(p->seqlen_q / 64.0),

@@ -1,0 +1,239 @@
+/* 09_fa3_backward/specialised - warps with roles: one warp loads ahead, two warpgroups compute, and dQ is added by bulk copies.
+ *
+ * The idea. In `wgmma` the tensor cores of a block stand still while it computes P and dS, while it waits for a tile, and while it
+ * adds dQ. Four changes fill that time:
+ *
+ *     roles      a producer warp loads Q and dO into rings, two consumer warpgroups compute. A block owns 128 keys, so that dQ is
+ *                added half as often
+ *     overlap    the next product is started before the threads work on the one before: P is computed under dP, dS under dV, and dQ is
+ *                stored under dK
+ *     late dQ    dQ needs the dS of both consumers. It is computed one step later, when both have long stored it: so they need not
+ *                wait for each other, and one can compute P while the other multiplies
+ *     bulk_add   dQ goes to shared memory, and a copy that runs by itself adds it to the accumulator, 4 KB a warp
+ *
+ *     step n        tensor cores            threads of a consumer
+ *                   S(n), then dP(n)
+ *                   dP(n)                   P(n) from S(n)
+ *                   dV(n)                   dS(n) from P(n) and dP(n), to shared memory
+ *                   dQ(n-1), dK(n)
+ *                   dK(n)                   dQ(n-1) to shared memory; bulk_add
+ *
+ * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys each, of one K/V
+ * head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ is a sum over the
+ * keys of both: at D = 128 each consumer computes 64 of its columns, at D = 64 half of its rows.
+ *
+ *                                            D = 64                               D = 128
+ *     keys Bc, queries Br a step             128, 128                             128, 64
+ *     shared memory                          K, V 32; Q, dO 2 x 32;               K, V 64; Q, dO 2 x 32;
+ *                                            dS 2 x 32; dQ 32: 192 KB             dS 2 x 16; dQ 32: 192 KB
+ *     registers a consumer, of 240           dK, dV 64; S, dP 64 each;            dK, dV 128; S, dP 32 each;
+ *                                            dQ 32; P, dS as operands 32 each     dQ 32; P, dS as operands 16 each
+ *
+ * What a step costs: 10 Br Bc D FLOPs, 2560 clocks of the tensor cores; Br Bc exponentials, 1024 clocks of the special-function units
+ * at D = 64, 512 at D = 128; 4 Br D bytes of additions, 32 KB.
+ *
+ *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant specialised --head-dim 128
+ */
+#include "fa3_backward.cuh"
+
+constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Bc = 64 * CONSUMERS, STAGES = 2;
+/* (24 + 2 x 240) x 128 = 64512 of the multiprocessor's 65536 */
+[[maybe_unused]] constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+[[maybe_unused]] constexpr int ZEROED = 1; /* the named barrier at which consumers have zeroed the last rows of K and V */
+template <int D> constexpr int Br = D == 64 ? 128 : 64;
+
+template <typename T, int D> struct SpecialisedShared {
+    Panels<T, Bc, D> k, v;
+    Panels<T, Br<D>, D> q[STAGES], d_o[STAGES];
+    Panels<T, Bc, Br<D>> ds[STAGES]; /* dS^T: [key][query] */
+    alignas(128) float dq[CONSUMERS * 4][8 * 32 * 4]; /* each warp's part */
+    Statistics<Br<D>> statistics[STAGES]; /* LSE comes with Q, delta with dO */
+    Mbarrier kv_full, q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], d_o_empty[STAGES], ds_full[STAGES], ds_empty[STAGES];
+};
+
+/* Step n has place n % STAGES of each ring, and is that place's phase number n / STAGES. */
+__device__ inline int place(int n) { return n % STAGES; }
+__device__ inline int parity(int n) { return n / STAGES % 2; }
+
+/* ---- the producer: one thread ---- */
+
+template <typename T, int D>
+__device__ inline void produce(SpecialisedShared<T, D> &shared, const Problem &p, const KeyTile &here,
+                               const RowStatistics &statistics, const TensorMap &q_map, const TensorMap &d_o_map,
+                               const TensorMap &k_map, const TensorMap &v_map) {
+    mbarrier_arrive_expect(&shared.kv_full, shared.k.bytes + shared.v.bytes);
+    shared.k.load(k_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+    shared.v.load(v_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+    Walk walk(p, here);
+    for (int n = 0; n < here.steps; n++, walk.next(p, here, Br<D>)) {
+        const int i = place(n), row_bytes = Br<D> * sizeof(float);
+        const size_t padded_row = (size_t)walk.matrix * padded_rows(&p) + walk.row;
+        mbarrier_wait(&shared.q_empty[i], parity(n) ^ 1);
+        mbarrier_arrive_expect(&shared.q_full[i], shared.q[i].bytes + row_bytes);
+        shared.q[i].load(q_map, walk.row, 0, walk.matrix, &shared.q_full[i]);
+        bulk_load(shared.statistics[i].lse, statistics.lse + padded_row, row_bytes, &shared.q_full[i]);
+        mbarrier_wait(&shared.d_o_empty[i], parity(n) ^ 1);
+        mbarrier_arrive_expect(&shared.d_o_full[i], shared.d_o[i].bytes + row_bytes);
+        shared.d_o[i].load(d_o_map, walk.row, 0, walk.matrix, &shared.d_o_full[i]);
+        bulk_load(shared.statistics[i].delta, statistics.delta + padded_row, row_bytes, &shared.d_o_full[i]);
+    }
+}
+
+/* ---- a consumer: a warpgroup ---- */
+
+/* dQ of a step: this consumer's part of it. */
+template <typename T, int D>
+__device__ inline void start_dq(float (&dq)[1][8][4], SpecialisedShared<T, D> &shared, int n, int consumer) {
+    mbarrier_wait(&shared.ds_full[place(n)], parity(n));
+    start_atb(dq, shared.ds[place(n)], D == 64 ? consumer : 0, shared.k, D == 64 ? 0 : consumer);
+}
+
+/* Adds the warp's rows of it to the accumulator. */
+template <typename T, int D>
+__device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)[1][8][4], const Problem &p, float *dq_accumulator,
+                              const Walk &walk, int warp, int consumer) {
+    float *own = shared.dq[warp];
+    if (elect_one())
+        bulk_wait_read<0>(); /* the addition of the step before has left this place */
+    __syncwarp();
+    UNROLL for (int n = 0; n < 8; n++)
+        store_4(own + (n * 32 + threadIdx.x % 32) * 4, make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
+    proxy_fence();
+    __syncwarp();
+    const size_t padded_row = (size_t)walk.matrix * padded_rows(&p) + walk.row + (D == 64 ? 64 * consumer : 0);
+    if (elect_one()) {
+        float *to = dq_accumulator + dq_place(padded_row, D, D == 64 ? 0 : 8 * consumer) - threadIdx.x % 32 * 4;
+        bulk_add(to, own, sizeof shared.dq[0]);
+        bulk_commit();
+    }
+}
+
+template <typename T, int D>
+__device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTile &here,
+                               float *dq_accumulator, int warp) {
+    const int consumer = warp / 4, key = here.first_key + 16 * warp; /* the warp's first key */
+    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+    float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+
+    if (here.steps > 0) {
+        mbarrier_wait(&shared.kv_full, 0);
+        if (here.keys < here.first_key + Bc) {
+            zero_rows(shared.k, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
+            zero_rows(shared.v, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
+            named_barrier_sync(ZEROED, 128 * CONSUMERS);
+        }
+        Walk walk(p, here), before = walk;
+        for (int n = 0; n < here.steps; n++) {
+            const int i = place(n);
+
+            /* S and dP start; under dP P */
+            float s[1][Br<D> / 8][4], dp[1][Br<D> / 8][4];
+            uint32_t p_a[Br<D> / 16][4], ds_a[Br<D> / 16][4];
+            mbarrier_wait(&shared.q_full[i], parity(n));
+            start_abt(s, shared.k, 64 * consumer, shared.q[i]);
+            mbarrier_wait(&shared.d_o_full[i], parity(n));
+            start_abt(dp, shared.v, 64 * consumer, shared.d_o[i]);
+            wgmma_wait<1>(s);
+            if (here.first_key + 64 * consumer + 64 > visible_keys(&p, here.keys, walk.row))
+                mask_transposed(s, p, here.keys, key, walk.row);
+            probabilities(s, shared.statistics[i].lse, scale_log2);
+            to_operand<T>(p_a, s);
+
+            /* dV starts; under it dS */
+            start_ab(dv, p_a, shared.d_o[i]);
+            wgmma_wait<1>(dp);
+            score_gradients<T>(dp, p_a, shared.statistics[i].delta);
+            to_operand<T>(ds_a, dp);
+            mbarrier_wait(&shared.ds_empty[i], parity(n) ^ 1);
+            store_operand(shared.ds[i], ds_a, 16 * warp);
+            proxy_fence();
+            __syncwarp();
+            if (elect_one())
+                mbarrier_arrive(&shared.ds_full[i]);
+
+            /* dQ of the step before and dK start; under dK the addition of dQ */
+            if (n > 0) {
+                float dq[1][8][4];
+                start_dq(dq, shared, n - 1, consumer);
+                start_ab(dk, ds_a, shared.q[i]);
+                wgmma_wait<1>(dq, dv, p_a);
+                if (elect_one()) {
+                    mbarrier_arrive(&shared.d_o_empty[i]);
+                    mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
+                }
+                add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
+                wgmma_wait<0>(dk, ds_a);
+            } else {
+                start_ab(dk, ds_a, shared.q[i]);
+                wgmma_wait<0>(dk, ds_a, dv, p_a);
+                if (elect_one())
+                    mbarrier_arrive(&shared.d_o_empty[i]);
+            }
+            if (elect_one())
+                mbarrier_arrive(&shared.q_empty[i]);
+            before = walk;
+            walk.next(p, here, Br<D>);
+        }
+        float dq[1][8][4];
+        start_dq(dq, shared, here.steps - 1, consumer);
+        wgmma_wait<0>(dq);
+        add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
+    }
+
+    const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
+    store_rows<D>((T *)t.dk + first, key, p.seqlen_k, dk, p.scale);
+    store_rows<D>((T *)t.dv + first, key, p.seqlen_k, dv, 1);
+    if (elect_one())
+        bulk_wait_read<0>(); /* shared memory must be there until the additions have read it */
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    specialised_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, float *dq_accumulator,
+                        const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap d_o_map,
+                        const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = SpecialisedShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
+    const KeyTile here = key_tile(p, t.key_lengths, order.together, blockIdx.x, Br<D>, Bc);
+    if (warp == 0 && elect_one()) {
+        mbarrier_init(&shared.kv_full, 1);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&shared.q_full[i], 1);
+            mbarrier_init(&shared.d_o_full[i], 1);
+            mbarrier_init(&shared.q_empty[i], 4 * CONSUMERS); /* an arrival a warp */
+            mbarrier_init(&shared.d_o_empty[i], 4 * CONSUMERS);
+            mbarrier_init(&shared.ds_full[i], 4 * CONSUMERS);
+            mbarrier_init(&shared.ds_empty[i], 4 * CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* the only time that all meet */
+
+    if (warp < 4) {
+        setmaxnreg_decrease<PRODUCER_REGISTERS>();
+        if (warp == 0 && here.steps > 0 && elect_one())
+            produce<T, D>(shared, p, here, statistics, q_map, d_o_map, k_map, v_map);
+    } else {
+        setmaxnreg_increase<CONSUMER_REGISTERS>();
+        consume<T, D>(shared, p, t, here, dq_accumulator, warp - 4);
+    }
+#endif
+}
+
+PLANNER(fa3_backward_specialised_plan) { return plan_backward(p, workspace); }
+
+LAUNCHER(fa3_backward_specialised) {
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br<D>);
+        const TensorMap d_o_map = tensor_map<T, 128>(t->d_o, D, p->seqlen_q, p->batch * p->heads, Br<D>);
+        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const KeyTileOrder order = key_tile_order(*p, Bc);
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
+            LAUNCH((specialised_backward<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order, statistics,
+                   dq_accumulator, q_map, d_o_map, k_map, v_map);
+        });
+    }));
+}
