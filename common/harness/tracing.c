@@ -3,7 +3,7 @@
 #include "row.h"
 
 #ifdef TRACE
-#include "../trace/roofline.h"
+#include "../host/chips.h"
 #include "../trace/trace.h"
 #include "checks.h"
 
