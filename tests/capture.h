@@ -1,6 +1,7 @@
 /* capture.h - what a function prints, as text, and a command line as main gets it.
  *
  *     char *text = captured(STDOUT_FILENO, print_something, &context);      free(text)
+ *     char *text = said(end_the_program, &context);                         likewise
  */
 #ifndef FA_CAPTURE_H
 #define FA_CAPTURE_H
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* `descriptor`: STDOUT_FILENO or STDERR_FILENO. */
@@ -29,6 +31,29 @@ static inline char *captured(int descriptor, void (*print)(void *), void *contex
     if (fread(text, 1, (size_t)size, file) != (size_t)size)
         abort();
     fclose(file);
+    return text;
+}
+
+/* What a function says on stderr before it ends the program with exit code 2; "" if it does not. */
+typedef struct {
+    void (*function)(void *);
+    void *context;
+    int status;
+} Ending;
+static inline void end_in_child(void *context) {
+    Ending *e = context;
+    pid_t child = fork();
+    if (child == 0) {
+        e->function(e->context);
+        exit(0);
+    }
+    waitpid(child, &e->status, 0);
+}
+static inline char *said(void (*function)(void *), void *context) {
+    Ending e = {function, context, 0};
+    char *text = captured(STDERR_FILENO, end_in_child, &e);
+    if (!WIFEXITED(e.status) || WEXITSTATUS(e.status) != 2)
+        *text = '\0';
     return text;
 }
 

@@ -2,6 +2,7 @@
 #define _XOPEN_SOURCE 700 /* mkdtemp, nftw */
 #include "../common/harness/checks.h"
 #include "../common/host/memory.h"
+#include "capture.h"
 #include "tap.h"
 
 #include <ftw.h>
@@ -97,19 +98,13 @@ static int with_setting(const Problem *p) { return p->settings[0]; }
 static void test_need(void) {
     static const Preparation small = {.launch = launch, .wanted = with_setting, .values = nothing};
     static const Variant forward = {.name = "forward", .dtypes = FP16 | FP32};
-    static const Stage plain = {.name = "09_plain", .variants = {{.name = "v", .dtypes = FP16 | FP32}}},
-                       backward = {.name = "09_back",
-                                   .kind = BACKWARD,
-                                   .variants = {{.name = "v", .dtypes = FP16}},
-                                   .forward = &forward},
-                       prepares = {.name = "09_small",
-                                   .variants = {{.name = "a", .dtypes = FP16},
-                                                {.name = "b",
-                                                 .dtypes = FP16,
-                                                 .launch = launch,
-                                                 .plan = plan,
-                                                 .preparation = &small}},
-                                   .settings = {{.name = "small"}}};
+    static const Stage
+        plain = {.name = "09_plain", .variants = {{.name = "v", .dtypes = FP16 | FP32}}},
+        backward = {.name = "09_back", .kind = BACKWARD, .variants = {{.name = "v", .dtypes = FP16}}, .forward = &forward},
+        prepares = {.name = "09_small",
+                    .variants = {{.name = "a", .dtypes = FP16},
+                                 {.name = "b", .dtypes = FP16, .launch = launch, .plan = plan, .preparation = &small}},
+                    .settings = {{.name = "small"}}};
     enum { Q = 2 * 3 * 40 * 64, K = 2 * 3 * 50 * 64, ROWS = 2 * 3 * 40, SAMPLES = 3 * 50 * 8 }; /* three threads */
     enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 8 * (Q + ROWS) + 70000 };
     static const struct {
@@ -177,7 +172,21 @@ static void test_need(void) {
     unsetenv("HOST_THREADS");
 }
 
+static void alloc(void *size) { host_alloc((size_t)1 << 40, *(size_t *)size); }
+static void resize(void *size) { host_resize(NULL, (size_t)1 << 40, *(size_t *)size); }
+
+/* More than an address can count. */
+static void test_alloc(void) {
+    const char *want = "out of host memory: 8796093022208.0 MiB more are needed\n";
+    char *texts[] = {said(alloc, &(size_t){1 << 23}), said(resize, &(size_t){1 << 23}), said(alloc, &(size_t){0})};
+    ok(strcmp(texts[0], want) == 0 && strcmp(texts[1], want) == 0 && !*texts[2],
+       "memory that is not there ends the program");
+    for (int i = 0; i < 3; i++)
+        free(texts[i]);
+}
+
 int main(void) {
+    test_alloc();
     if (!mkdtemp(root))
         return 1;
     test_groups();

@@ -44,30 +44,6 @@ int fsync(int file) { return happens() ? -1 : fdatasync(file); }
 int rename(const char *from, const char *to) { return happens() ? -1 : renameat(AT_FDCWD, from, AT_FDCWD, to); }
 int unlink(const char *name) { return signal_then && happens() ? -1 : unlinkat(AT_FDCWD, name, 0); }
 
-static struct {
-    void (*function)(void *);
-    void *context;
-    int status;
-} call;
-static void in_child(void *unused) {
-    (void)unused;
-    pid_t child = fork();
-    if (child == 0) {
-        call.function(call.context);
-        exit(0);
-    }
-    waitpid(child, &call.status, 0);
-}
-/* What a function says that ends the program; "" if it does not. */
-static char *said(void (*function)(void *), void *context) {
-    call.function = function, call.context = context;
-    char *text = captured(STDERR_FILENO, in_child, NULL);
-    int code = WIFEXITED(call.status) ? WEXITSTATUS(call.status) : -1;
-    if (code != (*text ? 2 : 0))
-        diag("exit code %d", code);
-    return text;
-}
-
 static NpyFile file_of(const char *name, Dtype dtype, int dims, const size_t *shape, const void *data) {
     NpyFile file = {name, dtype, dims, {0}, data};
     memcpy(file.shape, shape, (size_t)dims * sizeof *shape);
