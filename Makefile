@@ -28,7 +28,6 @@ BACKWARD := $(call of_kind,BACKWARD)
 DECODING := $(call of_kind,DECODING)
 NAIVE  := $(firstword $(STAGES))# every program has it, to be validated against
 
-# What a new stage gets wrong first.
 $(foreach s,$(STAGES),$(if $(findstring .name = "$s",$(file <$s/main.c)),,$(error $s/main.c has no .name = "$s": a stage has its folder's name)))
 UNLISTED := $(filter-out $(STAGES),$(filter $(MAKECMDGOALS:%/=%),$(patsubst %/.,%,$(wildcard [0-9]*/.))))
 $(if $(UNLISTED),$(error $(UNLISTED): common/ladder.txt has no line for it))
