@@ -134,6 +134,57 @@ const SiteCount *result_sites(int kernel); /* one a site */
 void result_add_race(Toucher earlier, Toucher later, uint64_t offset, int unpublished);
 void result_finish(void);
 
+/* ---- what is recorded step by step ---- */
+
+/* Rows lo..hi, counted through all heads; of S and P also columns left..right. lo > hi: none. Tensor 0: computed; -1: nothing yet. */
+typedef struct {
+    int tensor;
+    uint32_t lo, hi, left, right;
+} Span;
+
+typedef struct {
+    Span span;
+    int direction;
+    uint64_t bytes;
+} Move; /* of device memory, in one step */
+typedef struct {
+    int warp;
+    Span queries, keys;
+} Product;
+typedef struct {
+    Span span;
+    size_t bytes;
+} Run; /* a stretch of shared memory that holds neighbouring rows of one tensor */
+typedef struct {
+    uint32_t chunk;
+    Span span;
+} Filling;
+
+typedef struct {
+    uint32_t block, time;
+    uint64_t bytes, wavefronts, flops, exponentials, barriers;
+    double tensor_clocks, waited;
+    double start, clocks; /* when it is closed: since when, how long, */
+    int busiest;          /*   which unit decides about that, */
+    int multiprocessor;   /*   and where */
+    int accumulators; /* 16 x 8 each: the most that a warp adds products to */
+    Move *moves;
+    Product *products;
+    Run *runs; /* shared memory at the end of the step; none: as before */
+    int move_count, product_count, run_count;
+    Filling *fillings; /* until the step is closed */
+    int filling_count;
+} Step;
+
+typedef struct {
+    int kernel;                      /* of trace_result */
+    int merged_steps, merged_blocks; /* so many neighbours were added up to one; 1: none */
+    uint64_t blocks;
+    double bytes_per_clock; /* of device memory, of a multiprocessor's */
+    Step *steps;            /* by block */
+    int count;
+} Launch;
+
 /* trace_watch.c. `warp`, `number`: the warp's. */
 #define WATCH_EXPONENTIAL "exponential"
 typedef struct Watch Watch;
@@ -152,5 +203,11 @@ void watch_acquire(Recorder *r, uint32_t step);     /* the current thread has wa
 double watch_clock(Recorder *r);                    /* when the current thread's step began */
 void watch_look(Recorder *r, const void *address); /* at what another block may change */
 void watch_changed(void);                          /* such a thing */
+
+/* trace_page.c: what is watched, NULL: nobody watches; writes a launch; counts what a line of a kernel does but move bytes:
+ * "mma_m16n8k16", "exponential", "__syncthreads". */
+extern const Problem *page_problem;
+void page_launch(const Launch *launch);
+void page_work(int kernel, const void *place, const char *what);
 
 #endif

@@ -13,7 +13,7 @@
  *
  * Rows are counted through all heads, tensors are numbers in "tensors"; no rows: the first is after the last.
  */
-#include "trace_watch.h"
+#include "trace_internal.h"
 
 #include "../host/memory.h"
 #include "../host/errors.h"

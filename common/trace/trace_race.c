@@ -152,12 +152,12 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
     Touch *async = reads && agent != now.thread ? async_readers(r, reader_number(r, agent)) : NULL;
-    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0), before;
+    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0), before, after;
     const int alone = groups == 1 && !r->async_readers; /* a byte's cell is all there is of it */
     unsigned reported = reports + 1;
     for (size_t i = offset; i < end; i++) {
         if (alone && reported == reports && memcmp(&cells[i], &before, sizeof before) == 0) {
-            cells[i] = cells[i - 1]; /* touched as the byte before was, and no race either */
+            cells[i] = after; /* touched as the byte before was, and no race either */
             continue;
         }
         before = cells[i], reported = reports;
@@ -174,6 +174,7 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
                 check(&now, async_readers(r, number)[i / 16], i);
             cells[i].write = now.touch;
         }
+        after = cells[i];
     }
 }
 

@@ -15,7 +15,7 @@
  * of shared memory that came from Q and K, or Q and K themselves, multiplies these rows and those: a *product*, a rectangle
  * of S. Rows of Q that were read in an earlier step stay in registers and count until others are read.
  */
-#include "trace_watch.h"
+#include "trace_internal.h"
 
 #include "../host/memory.h"
 
