@@ -39,6 +39,15 @@ void *simt_map(size_t bytes, size_t gap) {
     return NULL;
 }
 
+void simt_allow_only(const void *pointer, size_t bytes, const void *pages, size_t page_bytes) {
+#if ADDRESS_SANITIZER
+    __asan_poison_memory_region(pages, page_bytes);
+    __asan_unpoison_memory_region(pointer, bytes);
+#else
+    (void)pointer, (void)bytes, (void)pages, (void)page_bytes;
+#endif
+}
+
 /* ---- fibers ---- */
 
 /* The address sanitizer must be told which stack we are on, before and after the switch. */

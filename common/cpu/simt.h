@@ -72,14 +72,12 @@ int simt_workers(void);
 /* CPU_DEVICE_SHARED: what a launch may ask for. */
 size_t simt_shared_bytes(void);
 
-/* Memory that no kernel may touch, or may touch again. It is the address sanitizer that watches over it; without it these do
- * nothing. */
-void simt_forbid(const void *pointer, size_t bytes);
-void simt_allow(const void *pointer, size_t bytes);
-
 /* Memory of whole pages, between two gaps of so many bytes that nobody can touch. A thread that tries ends the program: one line
  * with kernel, block, thread and the nearest tensor, exit code 2. NULL: there is not so much. */
 void *simt_map(size_t bytes, size_t gap);
+
+/* Of these pages a kernel may touch only these bytes. It is the address sanitizer that sees to that. */
+void simt_allow_only(const void *pointer, size_t bytes, const void *pages, size_t page_bytes);
 
 /* Device memory, the youngest allocation first. device/device_cpu.c keeps this list; messages and the trace read it. */
 typedef struct SimtAllocation {

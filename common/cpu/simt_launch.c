@@ -34,21 +34,6 @@ static struct {
 } multiprocessors[MAX_MULTIPROCESSORS];
 static int multiprocessor_count, looks_in_vain;
 
-void simt_forbid(const void *pointer, size_t bytes) {
-#if ADDRESS_SANITIZER
-    __asan_poison_memory_region(pointer, bytes);
-#else
-    (void)pointer, (void)bytes;
-#endif
-}
-void simt_allow(const void *pointer, size_t bytes) {
-#if ADDRESS_SANITIZER
-    __asan_unpoison_memory_region(pointer, bytes);
-#else
-    (void)pointer, (void)bytes;
-#endif
-}
-
 static void begin_block(Worker *w, size_t block) {
     const SimtIndex *grid = &simt_job->grid;
     blockIdx = w->block = (SimtIndex){block % grid->x, block / grid->x % grid->y, block / grid->x / grid->y};
@@ -99,8 +84,7 @@ static void prepare(Worker *w) {
     for (int i = 0; i < w->threads; i++)
         w->fibers[i].index = (SimtIndex){i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     w->shared = w->shared_pages + SHARED_PAGES - (simt_job->shared_bytes + 1023) / 1024 * 1024;
-    simt_forbid(w->shared_pages, SHARED_PAGES);
-    simt_allow(w->shared, simt_job->shared_bytes);
+    simt_allow_only(w->shared, simt_job->shared_bytes, w->shared_pages, SHARED_PAGES);
 }
 
 /* A worker's part of the launch at hand. */

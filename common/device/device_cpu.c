@@ -87,8 +87,7 @@ void *device_alloc(size_t bytes, const char *purpose) {
     snprintf(a->purpose, sizeof a->purpose, "%s", purpose);
     memset(a->pointer, 0xff, bytes);
     is_damaged(a);
-    simt_forbid(pages, page_bytes);
-    simt_allow(a->pointer, bytes);
+    simt_allow_only(a->pointer, bytes, pages, page_bytes);
     simt_allocations = a;
     return a->pointer;
 }
@@ -101,7 +100,7 @@ void device_free(void *pointer) {
         if (a->pointer != pointer)
             continue;
         *link = a->next;
-        simt_allow(a->pages, a->page_bytes);
+        simt_allow_only(a->pages, a->page_bytes, a->pages, a->page_bytes);
         munmap(a->pages - GAP, GAP + a->page_bytes + GAP);
         free(a);
         return;
