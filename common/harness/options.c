@@ -50,7 +50,8 @@ static int value_of(const Option *option, const char *item, size_t length, const
         size_t choice_length = strcspn(choice, "|");
         if (choice_length == length && strncmp(choice, item, length) == 0)
             return number;
-        choice = choice[choice_length] ? choice + choice_length + 1 : NULL;
+        choice = strchr(choice, '|');
+        choice = choice ? choice + 1 : NULL;
     }
     uint64_t value;
     if (option->is.max && parse_whole(item, length, (uint64_t)option->is.max, &value) && value > 0)
@@ -63,7 +64,7 @@ static void set_list(Options *o, const Option *option, const char *text) {
     List *list = (List *)((char *)o + option->field);
     const char *item = text ? text : "1";
     free(list->values);
-    *list = (List){host_alloc(strlen(item) / 2 + 1, sizeof(int)), 0};
+    *list = (List){host_alloc(strlen(item), sizeof(int)), 0};
     do {
         size_t length = strcspn(item, ",");
         list->values[list->count++] = value_of(option, item, length, text);
@@ -238,10 +239,9 @@ static const char *const EITHER[][2] = {{"causal", "mask"},   {"csv", "json"},  
                                         {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"}};
 
 static int is_given(char **argv, const char *name) {
-    while (*++argv)
-        if (is_named(*argv, name))
-            return 1;
-    return 0;
+    while (*argv && !is_named(*argv, name))
+        argv++;
+    return *argv != NULL;
 }
 
 Options options_parse(const Stage *stage, int argc, char **argv) {
@@ -261,7 +261,7 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
     for (size_t i = 0; i < sizeof EITHER / sizeof *EITHER; i++)
         if (is_given(argv, EITHER[i][0]) && is_given(argv, EITHER[i][1]))
             cannot_run("--%s and --%s: choose one", EITHER[i][0], EITHER[i][1]);
-    if (!stage->variants[0].name)
+    if (!stage->variants->name)
         o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)
         cannot_run("--save %s: name the one to save with --variant", o.save);

@@ -117,9 +117,9 @@ static int write_header(FILE *file, const NpyFile *f) {
         used += sprintf(text + used, "%zu%s", f->shape[i], i + 1 < f->dims ? ", " : f->dims == 1 ? "," : "");
     used += sprintf(text + used, "), }");
 
-    /* 10 bytes stand before the text; spaces and a newline fill up to a multiple of 64. */
+    /* 10 bytes stand before the text; spaces and a newline fill up to a multiple of 64. There are fewer than 256. */
     int length = (10 + used + 1 + 63) / 64 * 64 - 10;
-    unsigned char start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, length & 0xff, length >> 8};
+    unsigned char start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, 0};
     return fwrite(start, 1, 10, file) == 10 && fprintf(file, "%-*s\n", length - 1, text) == length;
 }
 
