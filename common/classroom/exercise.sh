@@ -59,7 +59,7 @@ file=${original:+${file}exercises/$number/${original##*/}}
 is_new=
 hand_out() { # COMMAND that prints the file
     [ "$file" ] && [ ! -e "$file" ] || return
-    mkdir -p "${file%/*}" 2>/dev/null && "$@" >"$file" || { rm -f "$file"; stop "$file cannot be written"; }
+    mkdir -p "${file%/*}" 2>/dev/null && "$@" >"$file" || stop "$file cannot be written"
     is_new=1
 }
 
@@ -177,7 +177,7 @@ cut_out() {
             next
         }
         {print}
-        END {exit !last}' "$original"
+        END {exit !last}' "$original" || { rm -f "$file"; stop "N=$number: the lines to fill in are no longer in $original"; }
 }
 
 fill_in() {
