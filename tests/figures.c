@@ -251,7 +251,7 @@ static void run_program(Printed *out, const char *format) {
         wrong("after the run", "memory", "still allocated", "given back");
     out->line_count = 0;
     for (char *more; (more = strstr(out->text, "\n           "));) /* a long line went on below */
-        *more = ' ';
+        memmove(more + 1, more + 12, strlen(more + 12) + 1), *more = ' ';
     for (char *line = strtok(out->text, "\n"); line && out->line_count < 64; line = strtok(NULL, "\n"))
         out->lines[out->line_count++] = line;
 }

@@ -1,7 +1,6 @@
 /* options.c - see options.h. */
 #include "options.h"
 
-#include "../host/chips.h"
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/text.h"
