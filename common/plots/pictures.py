@@ -539,17 +539,18 @@ def fibers():
 @picture(790, 175)
 def rooms():
     """Who may call whom: the rooms of common/ and the places of a new stage."""
-    for i, (name, what, colour) in enumerate((("0N_name/", "kernels, table\nof variants,\nformulas", WARPS[2]),
-                                              ("harness", "options, runs,\ntable", WARPS[0]),
-                                              ("judge", "right or\nwrong", WARPS[0]),
-                                              ("device", "memory,\nlaunch, time", WARPS[0]),
-                                              ("host", "files, threads,\nerrors", WARPS[0]))):
-        left = 5 + 158 * i
-        cell(left, 25, 125, 90, colour)
-        write(left + 62, 42, name, 8.5, fontweight="bold")
-        write(left + 62, 80, what, 8)
-        if i < 4:
-            arrow((left + 128, 70), (left + 155, 70))
+    for left, top, height, name, what, colour in ((5, 25, 90, "0N_name/", "kernels, table\nof variants,\nformulas", WARPS[2]),
+                                                  (205, 25, 90, "harness", "options, runs,\ntable", WARPS[0]),
+                                                  (405, 18, 46, "judge", "right or wrong", WARPS[0]),
+                                                  (405, 76, 46, "device", "memory, launch, time", WARPS[0]),
+                                                  (640, 25, 90, "host", "files, threads,\nerrors", WARPS[0])):
+        width = 160 if height == 46 else 125
+        cell(left, top, width, height, colour)
+        write(left + width / 2, top + 15, name, 8.5, fontweight="bold")
+        write(left + width / 2, top + (32 if height == 46 else 55), what, 8)
+    for start, end in (((133, 70), (202, 70)), ((333, 60), (402, 41)), ((333, 80), (402, 99)), ((568, 41), (637, 60)),
+                       ((568, 99), (637, 80))):
+        arrow(start, end)
     write(395, 140, "arrow: may include and call; never the other way. Green is what a new stage brings,", 8)
     write(395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
 
