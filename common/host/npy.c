@@ -115,12 +115,11 @@ static int write_header(FILE *file, const NpyFile *f) {
     int used = sprintf(text, "{'descr': '<f%d', 'fortran_order': False, 'shape': (", f->dtype == DTYPE_FP16 ? 2 : 4);
     for (int i = 0; i < f->dims; i++)
         used += sprintf(text + used, "%zu%s", f->shape[i], i + 1 < f->dims ? ", " : f->dims == 1 ? "," : "");
-    used += sprintf(text + used, "), }");
+    sprintf(text + used, "), }");
 
-    /* 10 bytes stand before the text; spaces and a newline fill up to a multiple of 64. There are fewer than 256. */
-    int length = (10 + used + 1 + 63) / 64 * 64 - 10;
-    unsigned char start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, 0};
-    return fwrite(start, 1, 10, file) == 10 && fprintf(file, "%-*s\n", length - 1, text) == length;
+    /* Spaces and a newline fill up to byte 128: no four extents of a file are too long for that. */
+    static const char start[10] = {'\x93', 'N', 'U', 'M', 'P', 'Y', 1, 0, 118, 0};
+    return fwrite(start, 1, 10, file) == 10 && fprintf(file, "%-117s\n", text) == start[8];
 }
 
 static int write_data(FILE *file, const NpyFile *f) {
@@ -196,8 +195,7 @@ void npy_write(const char *option, const char *folder, const NpyFile *files, int
 
     for (int i = 0; i < SIGNAL_COUNT; i++)
         sigaction(SIGNALS[i], &before[i], NULL);
-    if (arrived)
-        raise(arrived);
+    raise(arrived); /* 0: nothing happens */
     if (!good)
         cannot_run("--%s: %s/%s: cannot be written: %s", option, folder, files[last].file, strerror(error));
 }
