@@ -186,7 +186,7 @@ test mutations: export GRID_EVERY ?= 3
 test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) test-trace,echo "the trace is not tested: g++ is not here")
-	@$(if $(GPU_CC),$(MAKE) test-device DEVICE=cuda,echo "no GPU here: tested on the CPU device only")
+	@$(if $(on_gpu),$(MAKE) test-device DEVICE=cuda,echo "tested on the CPU device only: $(REASON)")
 
 test-all: ## and all the rest: the whole shape grid (sizes, masks, dtypes), every command in the notes
 	@$(MAKE) test GRID_EVERY=1 TEST_ALL=1
