@@ -354,7 +354,7 @@ static void test_result(void) {
     int wrong = 0, few = 0, most = 0; /* roundings that leave some rows unchecked; more than half of those that see a key */
     for (int step = 1; step < 80; step++) {
         reset();
-        rounding.p_roundoff = 0.01 * step;
+        rounding.p_roundoff = 0.002 * step;
         inputs[2][3 * D] = prepared[2][3 * D] = 100; /* a key that nobody sees, but V is as large */
         compare(NULL);
         int empty = 0;

@@ -190,7 +190,7 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
         size_t row = sampled_row(p, i, r->count);
         RowIndex at = row_index(p, row);
         double want_lse = r->lse[i], square = 0, lse_allowed = lse_allowance(want_lse, r->score_size);
-        double from_squares = want_lse == -INFINITY ? 0 : exp(r->squares_lse[i] - 2 * want_lse);
+        double from_squares = exp(r->squares_lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
         for (int d = 0; d < columns; d++) {
             want[d] = r->o[i * columns + d];
             square = worse(r->squares[i * columns + d] * from_squares, square);
