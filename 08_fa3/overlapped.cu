@@ -187,7 +187,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 mbarrier_arrive(&shared.v_empty[place(n)]);
             n++;
         }
-        write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
+        write_output(head_tensors<T, D>(p, t, here.batch_head), row, o, m, l, LN_2);
     }
     if (consumer == 0)
         my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */

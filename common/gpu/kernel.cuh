@@ -103,10 +103,11 @@ template <typename T> struct HeadTensors {
     int queries, keys; /* as many keys as exist for its batch entry */
     size_t first_row;  /* its first row among those of all heads */
 };
-/* batch_head: the head's number, counted through the batch. */
-template <typename T> __device__ inline HeadTensors<T> head_tensors(const Problem &p, const Tensors &t, int batch_head) {
+/* batch_head: the head's number, counted through the batch. D: the head dim, if the kernel has it as a constant; 0: p's. */
+template <typename T, int D = 0>
+__device__ inline HeadTensors<T> head_tensors(const Problem &p, const Tensors &t, int batch_head) {
     const int batch = batch_head / p.heads, head = batch_head % p.heads;
-    const size_t first_row = (size_t)batch_head * p.seqlen_q, queries = first_row * p.head_dim;
+    const size_t first_row = (size_t)batch_head * p.seqlen_q, queries = first_row * (D ? D : p.head_dim);
     const size_t keys = key_head_offset(&p, batch, kv_head_of(&p, head));
     return {(const T *)t.q + queries, (const T *)t.k + keys, (const T *)t.v + keys, (T *)t.o + queries,
             t.lse + first_row, p.seqlen_q, key_length(&p, t.key_lengths, batch), first_row};
