@@ -152,15 +152,17 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
     size_t end = offset + bytes < size ? offset + bytes : size;
     int reads = trace_sites[site].kind == SITE_READ, groups = now.in_shared ? warpgroups() : 1;
     Touch *async = reads && agent != now.thread ? async_readers(r, reader_number(r, agent)) : NULL;
-    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0), before, after;
+    struct TouchCell *readers = cells + (now.in_shared ? now.thread / WARPGROUP * size : 0);
     const int alone = groups == 1 && !r->async_readers; /* a byte's cell is all there is of it */
     unsigned reported = reports + 1;
+    Touch write = 0, first = 0, second = 0; /* of the byte before, as they were */
     for (size_t i = offset; i < end; i++) {
-        if (alone && reported == reports && memcmp(&cells[i], &before, sizeof before) == 0) {
-            cells[i] = after; /* touched as the byte before was, and no race either */
+        struct TouchCell *c = &cells[i];
+        if (alone && reported == reports && c->write == write && c->read[0] == first && c->read[1] == second) {
+            c->write = c[-1].write, c->read[0] = c[-1].read[0], c->read[1] = c[-1].read[1]; /* no race, as there */
             continue;
         }
-        before = cells[i], reported = reports;
+        write = c->write, first = c->read[0], second = c->read[1], reported = reports;
         check_write(&now, cells[i].write, i);
         if (async) {
             async[i / 16] = now.touch;
@@ -174,7 +176,6 @@ void race_access(Recorder *r, int agent, int site, size_t offset, size_t bytes) 
                 check(&now, async_readers(r, number)[i / 16], i);
             cells[i].write = now.touch;
         }
-        after = cells[i];
     }
 }
 
