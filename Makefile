@@ -181,8 +181,9 @@ $(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_r
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
-# `make test` takes a third of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
-test mutations: export GRID_EVERY ?= 3
+# `make test` takes a fifth of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
+test: export GRID_EVERY ?= 5
+mutations: export GRID_EVERY ?= 3
 test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) test-device DEVICE=cpu
 	@$(if $(GNU_CXX),$(MAKE) test-trace,echo "the trace is not tested: g++ is not here")

@@ -8,6 +8,9 @@ import subprocess
 import sys
 import tempfile
 
+if os.environ.get("TEST_DEVICE") == "cuda" and not os.environ.get("TEST_ALL"):
+    print("1..0 # SKIP the CPU device has answered for the host")
+    sys.exit(0)
 try:
     import numpy as np
 except ImportError:
