@@ -1,13 +1,13 @@
-/* fa3_backward.cuh - what the kernels of 09_fa3_backward share: the order of the key tiles, P and dS of a tile in registers, the
- * accumulator of dQ, and the kernels before and after. This is 05_fa2_backward's arithmetic on the registers of a warpgroup. Nothing
- * here is asynchronous.
+/* fa3_backward.cuh - what the kernels of 09_fa3_backward share: the order of the key tiles, P and dS of a tile in registers,
+ * the accumulator of dQ, and the kernels before and after. This is 05_fa2_backward's arithmetic on the registers of a
+ * warpgroup. Nothing here is asynchronous.
  *
  * The gradients, with dP = dO V^T and delta = rowsum(dO o O) (notes/05_fa2_backward.md derives them):
  *
  *     P = e^(scale S - LSE)     dS = P (dP - delta)     dV = P^T dO     dK = scale dS^T Q     dQ = scale dS K
  *
- * S and dP are computed transposed. Rows are keys: then P^T and dS^T, which dV and dK have as left operands, are in the registers
- * that they must be in.
+ * S and dP are computed transposed. Rows are keys: then P^T and dS^T, which dV and dK have as left operands, are in the
+ * registers that they must be in.
  */
 #ifndef FA_FA3_BACKWARD_CUH
 #define FA_FA3_BACKWARD_CUH
@@ -21,12 +21,12 @@
 struct KeyTile {
     int kv_matrix, first_key;     /* the head's number in K and V, through the batch; the tile's first key */
     int keys;                     /* that the batch entry has */
-    int first_query, query_tiles; /* of each head of the group: the first query of the first tile, and how many tiles there are */
+    int first_query, query_tiles; /* of each head of the group: the first tile's first query, and how many tiles there are */
     int steps;                    /* query tiles of all heads of the group */
 };
 
-/* Key tile number i in the order of work. Heads come in groups of `together` heads. Within a group the first key tile of every head
- * comes first: under a causal mask the most queries see it. */
+/* Key tile number i in the order of work. Heads come in groups of `together` heads. Within a group the first key tile of every
+ * head comes first: under a causal mask the most queries see it. */
 __device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, int together, int i, int Br, int Bc) {
     const int key_tiles = ceil_div(p.seqlen_k, Bc), first_matrix = i / (together * key_tiles) * together;
     const int matrices = min(together, p.batch * p.kv_heads - first_matrix), turn = i - first_matrix * key_tiles;
@@ -51,13 +51,14 @@ struct Walk {
     }
 };
 
-/* How many heads work together, and how many key tiles there are. Without a causal mask one head after the other; with a causal mask
- * as many as have their Q, dO and accumulator of dQ in half of L2. */
+/* How many heads work together, and how many key tiles there are. Without a causal mask one head after the other; with a causal
+ * mask as many as have their Q, dO and accumulator of dQ in half of L2. */
 struct KeyTileOrder {
     int together, count;
 };
 inline KeyTileOrder key_tile_order(const Problem &p, int Bc) {
-    const size_t head_bytes = (size_t)p.heads / p.kv_heads * p.seqlen_q * p.head_dim * (2 * dtype_bytes(p.dtype) + sizeof(float));
+    const size_t element_bytes = 2 * dtype_bytes(p.dtype) + sizeof(float);
+    const size_t head_bytes = (size_t)p.heads / p.kv_heads * p.seqlen_q * p.head_dim * element_bytes;
     const size_t fit = device_properties()->l2_bytes / 2 / head_bytes + 1;
     const int heads = p.batch * p.kv_heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
     return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_k, Bc)};
@@ -105,8 +106,9 @@ __device__ inline void score_gradients(float (&dp)[1][N][4], const uint32_t (&p_
 
 /* ---- dQ ---- */
 
-/* The accumulator of dQ has the order in which a warpgroup's lanes hold 64 rows: [64 rows][warp][8 columns][lane][4 floats]. So a
- * warp's part is in one piece. Here are the thread's four floats of the eight columns number n of the 64 rows from padded_row on. */
+/* The accumulator of dQ has the order in which a warpgroup's lanes hold 64 rows: [64 rows][warp][8 columns][lane][4 floats]. So
+ * a warp's part is in one piece. Here are the thread's four floats of the eight columns number n of the 64 rows from padded_row
+ * on. */
 __device__ inline size_t dq_place(size_t padded_row, int head_dim, int n) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     return padded_row * head_dim + ((warp * (head_dim / 8) + n) * 32 + lane) * 4;

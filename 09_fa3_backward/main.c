@@ -33,7 +33,7 @@ const Stage stage = {
     .kind = BACKWARD,
     .forward = &forward,
     .reference = &reference,
-    .defaults = {{0}, {.batch = 1, .heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* several key tiles: dQ depends on their order */
+    .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* several key tiles */
     .variants = {
         {.name = "wgmma", .idea = "05's atomic with TMA and wgmma, nothing overlapped", .launch = fa3_backward_wgmma,
          .plan = fa3_backward_wgmma_plan, .predict = fa3_backward_wgmma_traffic,

@@ -1,16 +1,17 @@
-/* 09_fa3_backward/overlapped - `specialised`, tuned: blocks that stay, dQ added from registers, dK that runs into the next step.
+/* 09_fa3_backward/overlapped - `specialised`, tuned: blocks that stay, dQ added from registers, dK that runs into the next
+ * step.
  *
  * The idea. Three things still cost `specialised` time:
  *
- *     blocks     a block that begins waits for K and V, and one that ends writes dK and dV while nothing multiplies. Now there are as
- *                many blocks as multiprocessors, and a block works on many key tiles. The producer draws the next tile's number
- *                from a counter in device memory; it loads that tile's Q, V and K as soon as their places are free, while the
+ *     blocks     a block that begins waits for K and V, and one that ends writes dK and dV while nothing multiplies. Now there
+ *                are as many blocks as multiprocessors, and a block works on many key tiles. The producer draws the next
+ *                tile's number from a counter in device memory; it loads that tile's Q, V and K as soon as their places are free, while the
  *                consumers still write dK and dV of the tile before
- *     dQ         shared memory is the busiest unit beside the tensor cores: wgmma reads 64 rows of A and 64 rows of B at 128 bytes a
- *                clock, all that it gives. dQ on its way to a bulk copy crosses it twice. Here a lane adds 16 bytes at a time from
- *                its registers, as in `wgmma`
- *     dK         at D = 128 a consumer does not wait for dK before it starts the next step's S and dP. At D = 64, with S and dP of 64
- *                registers each, there are none left for that
+ *     dQ         shared memory is the busiest unit beside the tensor cores: wgmma reads 64 rows of A and 64 rows of B at 128
+ *                bytes a clock, all that it gives. dQ on its way to a bulk copy crosses it twice. Here a lane adds 16 bytes
+ *                at a time from its registers, as in `wgmma`
+ *     dK         at D = 128 a consumer does not wait for dK before it starts the next step's S and dP. At D = 64, with S and dP
+ *                of 64 registers each, there are none left for that
  *
  *     step n        tensor cores, D = 128   threads of a consumer
  *                   dK(n-1), S(n), dP(n)
@@ -19,8 +20,9 @@
  *                   dQ(n-1), dK(n)
  *                   dK(n)                   dQ(n-1) to the accumulator
  *
- * Who owns what: as in `specialised`. Without a place for dQ shared memory holds 160 KB. K and V have one place each, and an `empty`
- * mbarrier now, since they are loaded many times. So has the description of the key tile, which the producer hands to the consumers.
+ * Who owns what: as in `specialised`. Without a place for dQ shared memory holds 160 KB. K and V have one place each, and an
+ * `empty` mbarrier now, since they are loaded many times. So has the description of the key tile, which the producer hands to
+ * the consumers.
  *
  * What each change brought, and what was tried, is in notes/09_fa3_backward.md.
  *
@@ -41,10 +43,11 @@ template <typename T, int D> struct OverlappedShared {
     Statistics<Br<D>> statistics[STAGES]; /* LSE comes with Q, delta with dO */
     KeyTile tile; /* the key tile that the producer is loading */
     Mbarrier tile_full, tile_empty, k_full, k_empty, v_full, v_empty;
-    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], d_o_empty[STAGES], ds_full[STAGES], ds_empty[STAGES];
+    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
 };
 
-/* Step n, counted from the block's first one, has place n % STAGES of each ring, and is that place's phase number n / STAGES. */
+/* Step n, counted from the block's first one, has place n % STAGES of each ring, and is that place's phase number n / STAGES.
+ * */
 __device__ inline int place(int n) { return n % STAGES; }
 __device__ inline int parity(int n) { return n / STAGES % 2; }
 
@@ -59,8 +62,8 @@ template <typename Shared> __device__ inline void hand_over(Shared &shared, cons
 
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
-                               uint32_t *next, const RowStatistics &statistics, const TensorMap &q_map, const TensorMap &d_o_map,
-                               const TensorMap &k_map, const TensorMap &v_map) {
+                               uint32_t *next, const RowStatistics &statistics, const TensorMap &q_map,
+                               const TensorMap &d_o_map, const TensorMap &k_map, const TensorMap &v_map) {
     int turn = 0, kv_turn = 0, n = 0, i = blockIdx.x; /* the block's first key tile; later ones come from the counter */
     for (; i < order.count; turn++) {
         const KeyTile here = key_tile(p, t.key_lengths, order.together, i, Br<D>, Bc);
@@ -82,7 +85,6 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
                 mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
                 shared.k.load(k_map, here.first_key, 0, here.kv_matrix, &shared.k_full);
             }
-            mbarrier_wait(&shared.d_o_empty[j], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.d_o_full[j], shared.d_o[j].bytes + row_bytes);
             shared.d_o[j].load(d_o_map, walk.row, 0, walk.matrix, &shared.d_o_full[j]);
             bulk_load(shared.statistics[j].delta, statistics.delta + padded_row, row_bytes, &shared.d_o_full[j]);
@@ -105,7 +107,8 @@ __device__ inline void start_dq(float (&dq)[1][8][4], OverlappedShared<T, D> &sh
 
 /* Adds the warp's rows of it to the accumulator. */
 template <int D>
-__device__ inline void add_dq(const float (&dq)[1][8][4], const Problem &p, float *dq_accumulator, const Walk &walk, int consumer) {
+__device__ inline void add_dq(const float (&dq)[1][8][4], const Problem &p, float *dq_accumulator, const Walk &walk,
+                              int consumer) {
     const size_t padded_row = (size_t)walk.matrix * padded_rows(&p) + walk.row + (D == 64 ? 64 * consumer : 0);
     float *to = dq_accumulator + dq_place(padded_row, D, D == 64 ? 0 : 8 * consumer);
     UNROLL for (int n = 0; n < 8; n++)
@@ -113,7 +116,8 @@ __device__ inline void add_dq(const float (&dq)[1][8][4], const Problem &p, floa
 }
 
 template <typename T, int D>
-__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, float *dq_accumulator, int warp) {
+__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, float *dq_accumulator,
+                               int warp) {
     const int consumer = warp / 4;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     int n = 0, kv_turn = 0;
@@ -178,16 +182,12 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     start_dq(dq, shared, n - 1, consumer);
                     start_ab(dk, ds_a, shared.q[i]);
                     wgmma_wait<1>(dq, dv, p_a);
-                    if (elect_one()) {
-                        mbarrier_arrive(&shared.d_o_empty[i]);
+                    if (elect_one())
                         mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
-                    }
                     add_dq<D>(dq, p, dq_accumulator, before, consumer);
                 } else {
                     start_ab(dk, ds_a, shared.q[i]);
                     wgmma_wait<1>(dv, p_a);
-                    if (elect_one())
-                        mbarrier_arrive(&shared.d_o_empty[i]);
                 }
                 if constexpr (D == 64) {
                     wgmma_wait<0>(dk, ds_a);
@@ -217,9 +217,10 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    overlapped_backward(Problem p, Tensors t, KeyTileOrder order, uint32_t *next, RowStatistics statistics, float *dq_accumulator,
-                        const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap d_o_map,
-                        const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+    overlapped_backward(Problem p, Tensors t, KeyTileOrder order, uint32_t *next, RowStatistics statistics,
+                        float *dq_accumulator, const __grid_constant__ TensorMap q_map,
+                        const __grid_constant__ TensorMap d_o_map, const __grid_constant__ TensorMap k_map,
+                        const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -236,7 +237,6 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(&shared.q_full[i], 1);
             mbarrier_init(&shared.d_o_full[i], 1);
             mbarrier_init(&shared.q_empty[i], consumer_warps);
-            mbarrier_init(&shared.d_o_empty[i], consumer_warps);
             mbarrier_init(&shared.ds_full[i], consumer_warps);
             mbarrier_init(&shared.ds_empty[i], consumer_warps);
         }
@@ -271,8 +271,8 @@ LAUNCHER(fa3_backward_overlapped) {
         uint32_t *next = (uint32_t *)workspace[3].pointer; /* how many tiles were taken beyond each block's first one */
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
-            LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next, statistics,
-                   dq_accumulator, q_map, d_o_map, k_map, v_map);
+            LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next,
+                   statistics, dq_accumulator, q_map, d_o_map, k_map, v_map);
         });
     }));
 }

@@ -1,14 +1,14 @@
 /* 09_fa3_backward/specialised - warps with roles: one warp loads ahead, two warpgroups compute, and dQ is added by bulk copies.
  *
- * The idea. In `wgmma` the tensor cores of a block stand still while it computes P and dS, while it waits for a tile, and while it
- * adds dQ. Four changes fill that time:
+ * The idea. In `wgmma` the tensor cores of a block stand still while it computes P and dS, while it waits for a tile, and while
+ * it adds dQ. Four changes fill that time:
  *
- *     roles      a producer warp loads Q and dO into rings, two consumer warpgroups compute. A block owns 128 keys, so that dQ is
- *                added half as often
- *     overlap    the next product is started before the threads work on the one before: P is computed under dP, dS under dV, and dQ is
- *                stored under dK
- *     late dQ    dQ needs the dS of both consumers. It is computed one step later, when both have long stored it: so they need not
- *                wait for each other, and one can compute P while the other multiplies
+ *     roles      a producer warp loads Q and dO into rings, two consumer warpgroups compute. A block owns 128 keys, so that dQ
+ *                is added half as often
+ *     overlap    the next product is started before the threads work on the one before: P is computed under dP, dS under dV,
+ *                and dQ is stored under dK
+ *     late dQ    dQ needs the dS of both consumers. It is computed one step later, when both have long stored it: so they need
+ *                not wait for each other, and one can compute P while the other multiplies
  *     bulk_add   dQ goes to shared memory, and a copy that runs by itself adds it to the accumulator, 4 KB a warp
  *
  *     step n        tensor cores            threads of a consumer
@@ -18,9 +18,9 @@
  *                   dQ(n-1), dK(n)
  *                   dK(n)                   dQ(n-1) to shared memory; bulk_add
  *
- * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys each, of one K/V
- * head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ is a sum over the
- * keys of both: at D = 128 each consumer computes 64 of its columns, at D = 64 half of its rows.
+ * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys each, of one
+ * K/V head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ is a sum
+ * over the keys of both: at D = 128 each consumer computes 64 of its columns, at D = 64 half of its rows.
  *
  *                                            D = 64                               D = 128
  *     keys Bc, queries Br a step             128, 128                             128, 64
@@ -29,8 +29,8 @@
  *     registers a consumer, of 240           dK, dV 64; S, dP 64 each;            dK, dV 128; S, dP 32 each;
  *                                            dQ 32; P, dS as operands 32 each     dQ 32; P, dS as operands 16 each
  *
- * What a step costs: 10 Br Bc D FLOPs, 2560 clocks of the tensor cores; Br Bc exponentials, 1024 clocks of the special-function units
- * at D = 64, 512 at D = 128; 4 Br D bytes of additions, 32 KB.
+ * What a step costs: 10 Br Bc D FLOPs, 2560 clocks of the tensor cores; Br Bc exponentials, 1024 clocks of the special-function
+ * units at D = 64, 512 at D = 128; 4 Br D bytes of additions, 32 KB.
  *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant specialised --head-dim 128
  */
@@ -48,7 +48,8 @@ template <typename T, int D> struct SpecialisedShared {
     Panels<T, Bc, Br<D>> ds[STAGES]; /* dS^T: [key][query] */
     alignas(128) float dq[CONSUMERS * 4][8 * 32 * 4]; /* each warp's part */
     Statistics<Br<D>> statistics[STAGES]; /* LSE comes with Q, delta with dO */
-    Mbarrier kv_full, q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], d_o_empty[STAGES], ds_full[STAGES], ds_empty[STAGES];
+    Mbarrier kv_full;
+    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
 };
 
 /* Step n has place n % STAGES of each ring, and is that place's phase number n / STAGES. */
@@ -72,7 +73,6 @@ __device__ inline void produce(SpecialisedShared<T, D> &shared, const Problem &p
         mbarrier_arrive_expect(&shared.q_full[i], shared.q[i].bytes + row_bytes);
         shared.q[i].load(q_map, walk.row, 0, walk.matrix, &shared.q_full[i]);
         bulk_load(shared.statistics[i].lse, statistics.lse + padded_row, row_bytes, &shared.q_full[i]);
-        mbarrier_wait(&shared.d_o_empty[i], parity(n) ^ 1);
         mbarrier_arrive_expect(&shared.d_o_full[i], shared.d_o[i].bytes + row_bytes);
         shared.d_o[i].load(d_o_map, walk.row, 0, walk.matrix, &shared.d_o_full[i]);
         bulk_load(shared.statistics[i].delta, statistics.delta + padded_row, row_bytes, &shared.d_o_full[i]);
@@ -90,8 +90,8 @@ __device__ inline void start_dq(float (&dq)[1][8][4], SpecialisedShared<T, D> &s
 
 /* Adds the warp's rows of it to the accumulator. */
 template <typename T, int D>
-__device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)[1][8][4], const Problem &p, float *dq_accumulator,
-                              const Walk &walk, int warp, int consumer) {
+__device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)[1][8][4], const Problem &p,
+                              float *dq_accumulator, const Walk &walk, int warp, int consumer) {
     float *own = shared.dq[warp];
     if (elect_one())
         bulk_wait_read<0>(); /* the addition of the step before has left this place */
@@ -157,17 +157,13 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
                 start_dq(dq, shared, n - 1, consumer);
                 start_ab(dk, ds_a, shared.q[i]);
                 wgmma_wait<1>(dq, dv, p_a);
-                if (elect_one()) {
-                    mbarrier_arrive(&shared.d_o_empty[i]);
+                if (elect_one())
                     mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
-                }
                 add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
                 wgmma_wait<0>(dk, ds_a);
             } else {
                 start_ab(dk, ds_a, shared.q[i]);
                 wgmma_wait<0>(dk, ds_a, dv, p_a);
-                if (elect_one())
-                    mbarrier_arrive(&shared.d_o_empty[i]);
             }
             if (elect_one())
                 mbarrier_arrive(&shared.q_empty[i]);
@@ -203,7 +199,6 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(&shared.q_full[i], 1);
             mbarrier_init(&shared.d_o_full[i], 1);
             mbarrier_init(&shared.q_empty[i], 4 * CONSUMERS); /* an arrival a warp */
-            mbarrier_init(&shared.d_o_empty[i], 4 * CONSUMERS);
             mbarrier_init(&shared.ds_full[i], 4 * CONSUMERS);
             mbarrier_init(&shared.ds_empty[i], 4 * CONSUMERS);
         }
@@ -232,8 +227,8 @@ LAUNCHER(fa3_backward_specialised) {
         const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
         const KeyTileOrder order = key_tile_order(*p, Bc);
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
-            LAUNCH((specialised_backward<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order, statistics,
-                   dq_accumulator, q_map, d_o_map, k_map, v_map);
+            LAUNCH((specialised_backward<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order,
+                   statistics, dq_accumulator, q_map, d_o_map, k_map, v_map);
         });
     }));
 }

@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that 09_fa3_backward's variants move. TMA loads whole tiles, as far as the tensor goes: also those keys that
- * exist in it but not for this batch entry. A tile of keys that no query sees loads nothing. */
+/* traffic.c - the bytes that 09_fa3_backward's variants move. TMA loads whole tiles, as far as the tensor goes: also those keys
+ * that exist in it but not for this batch entry. A tile of keys that no query sees loads nothing. */
 #include "../common/traffic.h"
 
 static int tiles_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, Traffic *traffic) {
@@ -16,7 +16,7 @@ static int tiles_traffic(const Problem *p, const int *key_lengths, const char *k
             key_rows += (double)p->kv_heads * (first_key + Bc < p->seqlen_k ? Bc : p->seqlen_k - first_key);
         }
     }
-    double row = p->head_dim * (double)dtype_bytes(p->dtype), gradient_bytes = (double)key_elements(p) * (double)dtype_bytes(p->dtype);
+    double e = (double)dtype_bytes(p->dtype), row = p->head_dim * e, gradient_bytes = (double)key_elements(p) * e;
     double accumulator = padded_row_count(p) * p->head_dim * 4, added = tile_rows * p->head_dim * 4;
     const Traffic all[] = {
         {"prepare_rows", "dQ accumulator", 0, accumulator}, /* zeros */

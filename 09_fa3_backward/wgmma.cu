@@ -1,9 +1,9 @@
-/* 09_fa3_backward/wgmma - the five products of the backward pass on Hopper's own instructions. Every product is waited for as soon
- * as it is started.
+/* 09_fa3_backward/wgmma - the five products of the backward pass on Hopper's own instructions. Every product is waited for as
+ * soon as it is started.
  *
  * The idea. 05_fa2_backward/atomic spends most of its time on loading operands from shared memory into registers, for mma.sync.
- * wgmma reads them from shared memory itself. Of the five products three have an operand that lies transposed in shared memory, and
- * none needs a copy: wgmma takes either order of 16-bit operands.
+ * wgmma reads them from shared memory itself. Of the five products three have an operand that lies transposed in shared memory,
+ * and none needs a copy: wgmma takes either order of 16-bit operands.
  *
  *     product                      left operand                   right operand, as it lies       wgmma's names
  *     S^T  = K Q^T                 K, shared                      Q  [query][d]                   both K-major
@@ -12,11 +12,11 @@
  *     dK  += dS^T Q                dS^T, registers                Q  [query][d]                   B MN-major
  *     dQ   = dS K                  dS, shared, as dS^T lies       K  [key][d]                     both MN-major
  *
- * P^T and dS^T are in the registers that they must be in, since S and dP are computed transposed. Only dQ, a sum over keys, needs
- * the dS of all four warps, so dS^T goes through shared memory, once.
+ * P^T and dS^T are in the registers that they must be in, since S and dP are computed transposed. Only dQ, a sum over keys,
+ * needs the dS of all four warps, so dS^T goes through shared memory, once.
  *
- * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys of one K/V head. It walks over the queries that see them, Br = 64
- * at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in 05_fa2_backward/atomic.
+ * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys of one K/V head. It walks over the queries that see them,
+ * Br = 64 at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in 05_fa2_backward/atomic.
  *
  *              queries ->                             shared memory, D = 128            registers a thread, D = 128
  *            +--------+--------+--------+             K, V    Bc x D    32 KB           dK, dV   D / 2 each   128
@@ -28,8 +28,8 @@
  *
  * Nothing overlaps within a block. The blocks of a multiprocessor do: while one computes P, another can multiply.
  *
- * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 clocks of the tensor cores at D = 128; Br Bc exponentials, 256 clocks
- * of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.
+ * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
+ * clocks of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.
  *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant wgmma --head-dim 128
  */

@@ -105,7 +105,8 @@ static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, c
 enum { ROW_PADDING = 128 };
 static inline double padded_row_count(const Problem *p) { return round_up(p->seqlen_q, ROW_PADDING) * p->batch * p->heads; }
 
-/* The pre-pass of the fast backward kernels: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8 threads. */
+/* The pre-pass of the fast backward kernels: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8
+ * threads. */
 static inline int prepare_rows_traffic(const Problem *p, Traffic *traffic) {
     const Traffic all[] = {
         {"prepare_rows", "O", query_bytes(p), 0},

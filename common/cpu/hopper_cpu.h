@@ -16,9 +16,9 @@
  *
  * The trace counts what TMA moves, a row of a tile as one access, and not what wgmma reads from shared memory. For races it
  * looks at both. TMA writes from its issue to the end of its mbarrier's phase, after all that the issuing thread knows of. Each
- * warp's wgmma reads B, and its own 16 rows of A, from its issue to that warp's wgmma_wait; so a stage must be given back by all
- * four warps. A thread's arrival hands on what it did and knows, to those who wait for the phase: trace_order.h. What a thread
- * wrote and wgmma or TMA meets needs its proxy_fence. (mbarrier_init_fence does nothing, and is not missed.)
+ * warp's wgmma reads B, and its own 16 rows of A, from its issue to that warp's wgmma_wait; so a stage must be given back by
+ * all four warps. A thread's arrival hands on what it did and knows, to those who wait for the phase: trace_order.h. What a
+ * thread wrote and wgmma or TMA meets needs its proxy_fence. (mbarrier_init_fence does nothing, and is not missed.)
  */
 #ifndef FA_HOPPER_CPU_H
 #define FA_HOPPER_CPU_H
@@ -209,8 +209,8 @@ NOT_TRACED inline int tma_land_all() {
     return count > 0;
 }
 
-/* What tma_load and bulk_load have in common. For the trace: a row is in the tensor or not, and so is a chunk of it; what is longer
- * than a tile's row counts as several. */
+/* What tma_load and bulk_load have in common. For the trace: a row is in the tensor or not, and so is a chunk of it; what is
+ * longer than a tile's row counts as several. */
 inline void tma_begin(const TmaCopy &copy) {
     const TensorMap &map = copy.map;
     for (int r = 0; r < map.tile_rows; r++)

@@ -277,10 +277,10 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
 #define WGMMA_SHARED_ANY(format, end)                                                                                       \
-    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                                  \
-    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                            \
-    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91, 92));                            \
-    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99, 100));                            \
+    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                              \
+    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                        \
+    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91, 92));                        \
+    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99, 100));                       \
     else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
         WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131, 132)); }
 #define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
@@ -332,8 +332,8 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
 /* The descriptor of an MN-major B, stored [k][n], of a 16-bit type. It lies in panels: a panel has a row for each k,
- * with RowBytes bytes of n, and the next panel begins panel_bytes further on. (An MN-major A, stored [k][m], is the same; its 64
- * columns are one panel of 128 bytes.) In this order both offsets are used:
+ * with RowBytes bytes of n, and the next panel begins panel_bytes further on. (An MN-major A, stored [k][m], is the same; its
+ * 64 columns are one panel of 128 bytes.) In this order both offsets are used:
  * leading, from panel to panel; stride, from eight rows to the next eight. The next K = 16 rows are at address + 16
  * RowBytes. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {

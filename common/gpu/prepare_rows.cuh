@@ -1,5 +1,5 @@
-/* prepare_rows.cuh - the pre-pass of the fast backward kernels: the two numbers LSE and delta of each query row, and zeros in the
- * accumulator of dQ. */
+/* prepare_rows.cuh - the pre-pass of the fast backward kernels: the two numbers LSE and delta of each query row, and zeros in
+ * the accumulator of dQ. */
 #ifndef FA_PREPARE_ROWS_CUH
 #define FA_PREPARE_ROWS_CUH
 

@@ -51,20 +51,21 @@ __device__ inline void start_ab(float (&c)[1][N][4], uint32_t (&a)[Steps][4], co
     wgmma_commit();
 }
 
-/* C = A^T B. A is the 64 columns of a_tile that are its panel number a_panel, B the 8 N columns of b_tile from panel b_panel on. */
+/* C = A^T B. A is the 64 columns of a_tile that are its panel number a_panel, B the 8 N columns of b_tile from panel b_panel
+ * on. */
 template <typename T, int N, int K, int AColumns, int D>
 __device__ inline void start_atb(float (&c)[1][N][4], const Panels<T, K, AColumns> &a_tile, int a_panel,
                                  const Panels<T, K, D> &b_tile, int b_panel = 0) {
     const uint64_t a = a_tile.descriptor_mn(a_panel), b = b_tile.descriptor_mn(b_panel);
     wgmma_fence(c);
     UNROLL for (int step = 0; step < K / 16; step++)
-        wgmma<T, MN_MAJOR, MN_MAJOR>(flat(c), wgmma_advance(a, a_tile.offset_mn(step)), wgmma_advance(b, b_tile.offset_mn(step)),
-                                     step > 0);
+        wgmma<T, MN_MAJOR, MN_MAJOR>(flat(c), wgmma_advance(a, a_tile.offset_mn(step)),
+                                     wgmma_advance(b, b_tile.offset_mn(step)), step > 0);
     wgmma_commit();
 }
 
-/* P, an accumulator, rounded, as the A operand of P V. A step is 16 columns, two pieces of the accumulator; each lane already has
- * what it must bring. */
+/* P, an accumulator, rounded, as the A operand of P V. A step is 16 columns, two pieces of the accumulator; each lane already
+ * has what it must bring. */
 template <typename T, int N> __device__ inline void to_operand(uint32_t (&a)[N / 2][4], const float (&p)[1][N][4]) {
     UNROLL for (int step = 0; step < N / 2; step++)
         UNROLL for (int j = 0; j < 4; j++) { /* j % 2 is 8 rows down, j / 2 is 8 keys right */
@@ -73,20 +74,22 @@ template <typename T, int N> __device__ inline void to_operand(uint32_t (&a)[N /
         }
 }
 
-/* The warp's 16 rows of an operand to rows `row` .. of a tile. Eight rows of a chunk lie in different banks. What the threads have
- * stored needs a proxy_fence and a barrier before wgmma reads it. */
+/* The warp's 16 rows of an operand to rows `row` .. of a tile. Eight rows of a chunk lie in different banks. What the threads
+ * have stored needs a proxy_fence and a barrier before wgmma reads it. */
 template <typename T, int Steps, int Rows, int Columns>
 __device__ inline void store_operand(Panels<T, Rows, Columns> &tile, const uint32_t (&a)[Steps][4], int row) {
     UNROLL for (int step = 0; step < Steps; step++)
-        UNROLL for (int j = 0; j < 4; j++)
-            *reinterpret_cast<uint32_t *>(tile.chunk(row + row_of(j % 2), 2 * step + j / 2) + 4 * (threadIdx.x % 4)) = a[step][j];
+        UNROLL for (int j = 0; j < 4; j++) {
+            unsigned char *chunk = tile.chunk(row + row_of(j % 2), 2 * step + j / 2);
+            reinterpret_cast<uint32_t *>(chunk)[threadIdx.x % 4] = a[step][j];
+        }
 }
 
 /* TMA writes zeros behind the tensor's last key, but not behind the last key that this batch entry has. The rows
  * between may hold NaN, and P V would have 0 * NaN = NaN. So these rows of V's tile, from `first` on, are set to zero
  * here. To be called by `threads` threads, numbered `thread` = 0, 1, ...; they must meet at a barrier before wgmma
- * reads V. In a forward pass K needs no zeros, because the mask replaces the scores of these keys; in a backward pass it does, for
- * dS K. */
+ * reads V. In a forward pass K needs no zeros, because the mask replaces the scores of these keys; in a backward pass it does,
+ * for dS K. */
 template <typename V> __device__ inline void zero_rows(V &v, int first, int rows, int thread, int threads) {
     const int chunks = V::bytes / 16 / rows;
     for (int i = first * chunks + thread; i < rows * chunks; i += threads)

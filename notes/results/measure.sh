@@ -4,7 +4,7 @@
 #     PARTS="ladder decode" sh notes/results/measure.sh my-gpu
 #
 # PARTS      which of: ceilings ladder backward fp8 decode splits peers       (peers needs PyTorch, and JAX for 8 bits)
-# FA3        a file: time FlashAttention-3 beside 08_fa3, too; see peers.py
+# FA3        a file: time FlashAttention-3 beside 08_fa3 and 09_fa3_backward, too; see peers.py
 # ROUNDS     how often each stage is run for ladder, backward, fp8 and decode, one after the other; 3
 #
 # The kernels of a round come one after the other, then the next round: what the clock and the power do meanwhile meets all alike.
@@ -37,7 +37,7 @@ for part in $PARTS; do
     ceilings) make -s ceilings DEVICE=cuda | grep -v '^  ' >"$into/ceilings.tsv" ;;
     ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl"
         ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
-    backward) rounds $ladder --no-validate -- 05_fa2_backward >"$into/backward.jsonl" ;;
+    backward) rounds $ladder --no-validate -- 05_fa2_backward 09_fa3_backward >"$into/backward.jsonl" ;;
     fp8) rounds $ladder -- 06_fp8 >"$into/fp8.jsonl" ;;
     decode)
         rounds -- 07_flash_decoding >"$into/decode.jsonl"
@@ -48,6 +48,7 @@ for part in $PARTS; do
             peers forward --dtype $dtype >"$into/forward_$dtype.txt"
             peers forward --dtype $dtype --program 08_fa3/08_fa3 $fa3 >"$into/fa3_forward_$dtype.txt"
             peers backward --dtype $dtype >"$into/backward_$dtype.txt"
+            peers backward --dtype $dtype --program 09_fa3_backward/09_fa3_backward $fa3 >"$into/fa3_backward_$dtype.txt"
         done
         peers backward --variant two_pass >"$into/backward_two_pass_fp16.txt"
         peers forward --lengths 512,1024,2048,4096,8192,16384,32768 >"$into/forward_lengths_fp16.txt"

@@ -106,8 +106,10 @@ def print_row(given, name, work, unit, peers, program):
     mine = program()
     scale = 1e9 if unit == "TF" else 1e6
     line = f"{name:<36} {given.variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit}"
-    for peer, measure in peers.items():
-        ms = (before[peer] + measure()) / 2
+    times = {peer: (before[peer] + measure()) / 2 for peer, measure in peers.items()}
+    if len(times) > 1:
+        times["better"] = min(times.values())  # the better peer, in each row
+    for peer, ms in times.items():
         ratios.setdefault(peer, []).append(ms / mine)
         line += f"  | {peer:<6} {work / ms / scale:7.1f}  x{ms / mine:.3f}"
     print(line, flush=True)
