@@ -209,7 +209,7 @@ my $saves_inputs = 0;
 sub saves_inputs {
     my ($name, $stage, $variant, $outputs, @options) = @_;
     my $folder = folder('inputs' . ++$saves_inputs);
-    my @shape = ('--batch', 2, '--heads', 4, '--kv-heads', 2, '--seqlen', 5, '--seqlen-k', 7, '--head-dim', 64);
+    my @shape = ('--batch', 3, '--heads', 4, '--kv-heads', 2, '--seqlen', 5, '--seqlen-k', 7, '--head-dim', 64);
     my @run = ($stage, '--variant', $variant, '--iters', 1, @options);
     mkdir "$folder/$_" for 'in', 'first', 'again';
     my $run = run(@run, @shape, '--seed', 3, '--save-inputs', "$folder/in", '--save', "$folder/first");
@@ -224,7 +224,7 @@ sub saves_inputs {
     is(files($in), 'k.npy q.npy v.npy', 'three files');
     my @q = read_npy("$in/q.npy");
     my @k = read_npy("$in/k.npy");
-    is("@q[0, 1] @k[0, 1]", "<f2 2,4,5,64 <f2 2,2,7,64", 'their types and shapes');
+    is("@q[0, 1] @k[0, 1]", "<f2 3,4,5,64 <f2 3,2,7,64", 'their types and shapes');
     is(files(saves_inputs('no dO', '07_flash_decoding', 'split_k', ['o.npy'])), 'k.npy q.npy v.npy', 'decoding, too');
     my (undef, undef, $bf16) = read_npy(saves_inputs('bf16', '01_tiled', 'mma', ['o.npy', 'lse.npy'], '--dtype', 'bf16') . '/q.npy');
     is(scalar(grep { unpack('V', pack 'f<', $_) & 0xffff } @$bf16), 0, 'bf16 as fp32 files, which hold it exactly');
