@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-/* Computes O and LSE of `p`; in a backward stage, dQ, dK and dV from O, LSE and dO. Enqueues kernels and returns; `workspace` is
- * what plan asked for, in that order. */
+/* Computes O and LSE of `p`; in a backward stage, dQ, dK and dV from O, LSE and dO. Enqueues kernels and returns; `workspace`
+ * is what plan asked for, in that order. */
 typedef void Launcher(const Problem *p, const Tensors *t, const Buffer *workspace);
 
 /* Fills in purpose and bytes of each workspace buffer the launcher needs for `p`; returns how many (at most
@@ -69,7 +69,7 @@ typedef struct {
     Launcher *launch;                /* Q, K, V to workspace; the variant's launch then reads them there only */
     Predictor *predict;              /* the traffic of its kernels; the variant's `predict` has that of launch's */
     PreparedValues *values;
-    size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: it is done for each launch anew */
+    size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: done for each launch */
 } Preparation;
 
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
@@ -109,7 +109,7 @@ typedef struct {
     int head_dims[8];   /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
     unsigned uses;      /* TENSOR_CORES | EIGHT_BITS | WGMMA */
     int max_seqlen_q;   /* 0: any */
-    int unordered;      /* 1: sums by atomic additions, in another order in every run. All others give the same bits in every run */
+    int unordered;      /* 1: sums by atomic additions, in another order in every run. Others give the same bits */
     Refusal *refuses;   /* NULL: any settings go together */
     const Preparation *preparation; /* NULL: it takes its inputs as they are */
 } Variant;

@@ -76,8 +76,7 @@ static double sample_bytes(const Options *o) {
     int threads = host_threads() < MAX_SAMPLES ? host_threads() : MAX_SAMPLES, longest = 0;
     for (int b = 0; b < p->batch; b++)
         longest = key_length(p, o->key_lengths, b) > longest ? key_length(p, o->key_lengths, b) : longest;
-    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest *
-           (double)sizeof(double);
+    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (double)sizeof(double);
 }
 
 /* judge/prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one

@@ -5,15 +5,17 @@
 #include "options.h"
 
 /* Each ends the program with one line and exit code 2 if something that the options ask for cannot be done here. */
-void check_options(Options *options);              /* all of it; reads the shapes of --load */
-void select_problem(Options *options, int index);  /* what the index-th problem takes; from here on it is the options' problem */
+void check_options(Options *options); /* all of it; reads the shapes of --load */
+void select_problem(Options *options,
+                    int index); /* what the index-th problem takes; from here on it is the options' problem */
 void check_scores(const Problem *p, const HostTensors *inputs); /* a backward pass needs e^S */
 
 /* 00_naive, of the stage's kind; the variant that --variant names, or NULL for all. */
 const Variant *reference_of(const Stage *stage);
 const Variant *named_variant(const Options *options);
 
-/* Why `variant` cannot run `p` on this device: one sentence without a full stop, or NULL if it can. The text lives until the next call. */
+/* Why `variant` cannot run `p` on this device: one sentence without a full stop, or NULL if it can. The text lives until the
+ * next call. */
 const char *variant_refuses(const Variant *variant, const Problem *p);
 
 /* Whether the variant prepares its inputs for this problem. */

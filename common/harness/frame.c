@@ -10,9 +10,9 @@
 void print_head(const Run *run) {
     const Problem *p = run->p;
     print_text("%sdevice   %s, %s\n", run->options->selected ? "\n" : "", run->device->name, run->device->platform);
-    print_text("problem  %s, batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s", run->stage->kind == BACKWARD ? "forward and backward" : "forward", p->batch,
-               p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype),
-               p->causal ? "causal" : "full");
+    print_text("problem  %s, batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s",
+               run->stage->kind == BACKWARD ? "forward and backward" : "forward", p->batch, p->heads, p->kv_heads,
+               p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full");
     if (p->scale != 1 / sqrtf((float)p->head_dim))
         print_text(", scale %g", p->scale);
     if (run->options->key_lengths) {

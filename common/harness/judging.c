@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-/* O and LSE against 00_naive's, or where it did not run against fp64 in sampled rows; in these O's errors against fp64, too. */
+/* O and LSE against 00_naive's, or where it did not run against fp64 in sampled rows; in these O's errors against fp64, too.
+ */
 static void judge_outputs(Row *row) {
     Run *run = row->run;
     const Output *o = &row->outputs[0], *lse = &row->outputs[1];
@@ -23,8 +24,8 @@ static void judge_outputs(Row *row) {
     }
 }
 
-/* The gradients against 00_naive's, or for 00_naive itself against fp64 samples. The forward pass's O and LSE are the run's first
- * outputs. */
+/* The gradients against 00_naive's, or for 00_naive itself against fp64 samples. The forward pass's O and LSE are the run's
+ * first outputs. */
 static void judge_gradients(Row *row) {
     Run *run = row->run;
     if (!run->gradients.p)

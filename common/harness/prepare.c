@@ -37,7 +37,11 @@ int naive_attention(const Problem *p, const int *key_lengths, const HostTensors 
     for (int i = 0; i < buffers; i++)
         fits &= alloc_buffer(&workspace[i]);
     if (fits) {
-        Tensors t = {.q = device[0], .k = device[1], .v = device[2], .o = device[3], .lse = device[4],
+        Tensors t = {.q = device[0],
+                     .k = device[1],
+                     .v = device[2],
+                     .o = device[3],
+                     .lse = device[4],
                      .key_lengths = key_lengths ? device[5] : NULL};
         naive_variant.launch(p, &t, workspace);
         device_synchronize();

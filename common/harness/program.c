@@ -8,9 +8,9 @@
  *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
- * Off this way: options.c; checks.c (what cannot run, and why); inputs.c and tensors.c (inputs, files); prepare.c (variants that change
- * their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows); records.c (CSV, JSON);
- * tracing.c.
+ * Off this way: options.c; checks.c (what cannot run, and why); inputs.c and tensors.c (inputs, files); prepare.c (variants
+ * that change their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows);
+ * records.c (CSV, JSON); tracing.c.
  */
 #include "../host/errors.h"
 #include "checks.h"

@@ -51,7 +51,7 @@ static int is_shown(const Run *run, int column) {
     return COLUMNS[column].on & (run->device->is_cpu ? ON_CPU : ON_GPU) && COLUMNS[column].kinds & OF(run->stage->kind);
 }
 
-/* The first column holds the longest of the stage's names, "01_tiled/mma", "06_fp8/quantise+mma", if the line has room for it. */
+/* The first column holds the longest of the stage's names, "06_fp8/quantise+mma", if the line has room for it. */
 static int name_width(const Run *run) {
     int room = LINE_PLACES;
     size_t longest = strlen(NAIVE);
@@ -59,7 +59,8 @@ static int name_width(const Run *run) {
         room -= is_shown(run, i) ? COLUMNS[i].width : 0;
     for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
         const Variant *v = &run->stage->variants[i];
-        size_t length = strlen(run->stage->name) + 1 + strlen(v->name) + (v->preparation ? strlen(v->preparation->name) + 1 : 0);
+        size_t length =
+            strlen(run->stage->name) + 1 + strlen(v->name) + (v->preparation ? strlen(v->preparation->name) + 1 : 0);
         longest = length > longest ? length : longest;
     }
     return (int)longest < room ? (int)longest : room;

@@ -13,26 +13,26 @@ int row_has_errors(const Row *row);              /* of O against fp64 */
 void row_note(const Row *row, char *text, size_t size);
 const char *passes_name(Passes passes); /* "forward" */
 
-/* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key: batch * heads * seqlen_q * seqlen_k pairs and half of
- * that when causal, which is what everybody counts. Where key lengths cut pairs off (on the host; NULL: they do not) only those
- * pairs count that key lengths and mask leave, one by one. The backward pass has five such products to the forward's two: 2.5
- * times that. A preparation has none. */
+/* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key: batch * heads * seqlen_q * seqlen_k pairs and
+ * half of that when causal, which is what everybody counts. Where key lengths cut pairs off (on the host; NULL: they do not)
+ * only those pairs count that key lengths and mask leave, one by one. The backward pass has five such products to the
+ * forward's two: 2.5 times that. A preparation has none. */
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes);
 
-/* Bytes of device memory that any kernel must move: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read and dQ, dK, dV
- * written. K and V as far as keys exist, their gradients whole. key_bytes: of an element of K and V. */
+/* Bytes of device memory that any kernel must move: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
+ * and dQ, dK, dV written. K and V as far as keys exist, their gradients whole. key_bytes: of an element of K and V. */
 double compulsory_bytes(const Problem *p, const int *key_lengths, Passes passes, size_t key_bytes);
 /* The same of a row: K and V in the format of its variant's cache, if it has one. */
 double moved_bytes(const Row *row);
 
-/* What the row's kernels ask of device memory, by the formulas of their stages: fills in at most MAX_TRAFFIC entries, returns how
- * many; -1: nobody has worked it out. */
+/* What the row's kernels ask of device memory, by the formulas of their stages: fills in at most MAX_TRAFFIC entries,
+ * returns how many; -1: nobody has worked it out. */
 int row_traffic(const Row *row, Traffic *traffic);
 
-/* TFLOP/s of all multiprocessors at the highest clock. fp16 and bf16: dense products on tensor cores, summed in fp32; the same with
- * 8-bit factors if `eight_bits`, which chips before sm_89 multiply as 16-bit ones; fp32: multiply-adds on CUDA cores. It is the
- * chip's peak for that format, also for a variant that leaves the tensor cores alone. NAN: a chip that the table does not know, or
- * no GPU. */
+/* TFLOP/s of all multiprocessors at the highest clock. fp16 and bf16: dense products on tensor cores, summed in fp32; the
+ * same with 8-bit factors if `eight_bits`, which chips before sm_89 multiply as 16-bit ones; fp32: multiply-adds on CUDA
+ * cores. It is the chip's peak for that format, also for a variant that leaves the tensor cores alone. NAN: a chip that the
+ * table does not know, or no GPU. */
 double peak_tflops(const DeviceProperties *device, Dtype dtype, int eight_bits);
 
 /* NAN: unknown, or a preparation alone, for which nothing is counted. */
@@ -40,14 +40,14 @@ double row_tflops(const Row *row);
 double row_gbps(const Row *row);      /* of what any kernel must move */
 double row_of_peak(const Row *row);   /* TFLOP/s as a percentage of the chip's peak */
 double row_intensity(const Row *row); /* FLOPs for each of the gpu_bytes */
-double row_noise(const Row *row);     /* interquartile range over median; NAN: fewer than four runs, which have no quartiles */
-#define NOISY 0.05                    /* more is worth a remark */
+double row_noise(const Row *row); /* interquartile range over median; NAN: fewer than four runs, which have no quartiles */
+#define NOISY 0.05                /* more is worth a remark */
 
 /* A setting's value as the command line says it. */
 void setting_text(const Setting *setting, int value, char *text, size_t size);
 
-/* timing.c: calls `sample(context)`, which returns ms, for 15 ms and then as often as --iters or a budget of time says. Fills in the
- * row's sample: how many, median, least and interquartile range. */
+/* timing.c: calls `sample(context)`, which returns ms, for 15 ms and then as often as --iters or a budget of time says.
+ * Fills in the row's sample: how many, median, least and interquartile range. */
 void take_median(Row *row, double (*sample)(void *), void *context);
 
 /* frame.c: what stands above the rows, and below. Failures go to stderr beside CSV and JSON. */

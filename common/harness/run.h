@@ -1,4 +1,4 @@
-/* run.h - one run of a stage's program: what it knows, the rows that come of it, and its steps. program.c says in which order. */
+/* run.h - one run of a stage's program: what it knows, the rows that come of it, and its steps. */
 #ifndef FA_RUN_H
 #define FA_RUN_H
 
@@ -31,8 +31,8 @@ typedef enum {
     BOTH = FORWARD_PASS | BACKWARD_PASS
 } Passes;
 
-/* Whose row it is: a variant's; 00_naive's; the forward pass that a backward stage starts from; or a part of what a variant does,
- * timed alone. Only the first says whether a variant is right. */
+/* Whose row it is: a variant's; 00_naive's; the forward pass that a backward stage starts from; or a part of what a variant
+ * does, timed alone. Only the first says whether a variant is right. */
 typedef enum { ROW_VARIANT, ROW_REFERENCE, ROW_FORWARD, ROW_PART } Role;
 
 typedef struct {
@@ -77,7 +77,7 @@ struct Run {
     Tensors tensors; /* on the device: the inputs, and in a backward stage O and LSE */
     Output outputs[MAX_OUTPUTS];
     int output_count;
-    Row rows[3 * MAX_VARIANTS + 2]; /* up to three a variant; the first is a backward stage's forward pass, with its workspace */
+    Row rows[3 * MAX_VARIANTS + 2]; /* a backward stage's first is the forward pass, and keeps its workspace */
     int row_count;
     double reference_ms;
     Bandwidth bandwidth; /* what the memory gives, in a decoding stage */
@@ -100,7 +100,7 @@ int alloc_buffer(Buffer *buffer);
 
 /* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs. */
 Row *run_variant(Run *run, const Variant *variant, Role role);
-/* Its beginning: a row with a name. alloc_row allocates outputs and workspace, filled with NaN; returns 0 if they do not fit. */
+/* Its beginning: a row with a name. alloc_row: outputs and workspace, filled with NaN; 0 if they do not fit. */
 Row *new_row(Run *run, const Variant *variant, Role role);
 int alloc_row(Row *row);
 void free_row(Row *row);

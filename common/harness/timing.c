@@ -1,9 +1,9 @@
 /* timing.c - how long what a row measures takes: the median of several runs, and how far they are apart. See run.h.
  *
- * Launches are timed one by one, with a cold L2. The kernels of a decoding stage take microseconds and read K and V once. Launched
- * by the host one by one they would wait for it, and a flushed L2 is not what they meet in a model, where every layer has keys of
- * its own. So K and V are there many times over, more bytes than L2 holds; one launch for each copy is recorded as a CUDA graph,
- * and the graph is replayed. --warm: always the same copy.
+ * Launches are timed one by one, with a cold L2. The kernels of a decoding stage take microseconds and read K and V once.
+ * Launched by the host one by one they would wait for it, and a flushed L2 is not what they meet in a model, where every
+ * layer has keys of its own. So K and V are there many times over, more bytes than L2 holds; one launch for each copy is
+ * recorded as a CUDA graph, and the graph is replayed. --warm: always the same copy.
  */
 #include "../host/errors.h"
 #include "../host/memory.h"
@@ -150,7 +150,8 @@ void time_row(Row *row) {
 
 /* ---- rows for parts of what a variant does ---- */
 
-/* Times some passes of a variant that has run, as a row of their own, "<stage>/<name>"; the variant's says whether it is right. */
+/* Times some passes of a variant that has run, as a row of their own, "<stage>/<name>"; the variant's says whether it is
+ * right. */
 static void run_part(const Row *whole, Passes passes, const char *name) {
     Run *run = whole->run;
     Row *row = &run->rows[run->row_count++];

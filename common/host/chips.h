@@ -1,9 +1,10 @@
 /* chips.h - how fast chips compute and move bytes: one table by name, one by compute capability.
  *
- * A peak goes with a clock. CHIPS has what data sheets print, at the boost clock that they are quoted at: 989.5 TFLOP/s of an H200 at
- * 1.83 GHz. The trace draws its roofline with that. A real chip stays below it: it cannot hold its boost clock under a full load.
- * MULTIPROCESSORS has FLOPs a clock. Times the multiprocessors and the highest clock that the GPU here reports, 1071 TFLOP/s of an
- * H200 at 1.98 GHz, that is what the table's `of peak` is of. tests/measuring.c holds one against the other.
+ * A peak goes with a clock. CHIPS has what data sheets print, at the boost clock that they are quoted at: 989.5 TFLOP/s of
+ * an H200 at 1.83 GHz. The trace draws its roofline with that. A real chip stays below it: it cannot hold its boost clock
+ * under a full load. MULTIPROCESSORS has FLOPs a clock. Times the multiprocessors and the highest clock that the GPU here
+ * reports, 1071 TFLOP/s of an H200 at 1.98 GHz, that is what the table's `of peak` is of. tests/measuring.c holds one
+ * against the other.
  */
 #ifndef FA_CHIPS_H
 #define FA_CHIPS_H
@@ -11,8 +12,8 @@
 #include <stddef.h>
 #include <string.h>
 
-/* fp16 inputs, fp32 accumulation, dense (data sheets often print twice that, "with sparsity"); and the same for 8-bit floating
- * point, which a chip from before sm_89 multiplies as fp16. */
+/* fp16 inputs, fp32 accumulation, dense (data sheets often print twice that, "with sparsity"); and the same for 8-bit
+ * floating point, which a chip from before sm_89 multiplies as fp16. */
 typedef struct {
     const char *name; /* as in --roofline */
     double tflops[2]; /* 10^12 FLOPs a second, tensor cores, fp16 and 8 bits */
@@ -44,14 +45,15 @@ static inline const Chip *find_chip(const char *name) {
     return NULL;
 }
 
-/* FLOPs a clock of a multiprocessor: CUDA C++ Programming Guide and the architectures' white papers. GeForce cards sum products of
- * tensor cores in fp32 at half the rate. */
+/* FLOPs a clock of a multiprocessor: CUDA C++ Programming Guide and the architectures' white papers. GeForce cards sum
+ * products of tensor cores in fp32 at half the rate. */
 static const struct {
     int chip, tensor, fp32; /* compute capability x 10; 16-bit factors on tensor cores; fp32 on CUDA cores */
 } MULTIPROCESSORS[] = {{75, 1024, 128}, {80, 2048, 128},  {86, 1024, 256},  {89, 1024, 256},
                        {90, 4096, 256}, {100, 8192, 256}, {103, 8192, 256}, {120, 1024, 256}};
 
-/* A kernel that does `intensity` FLOPs for each byte that it moves cannot be faster, in TFLOP/s: under `peak` memory is the roof. */
+/* A kernel that does `intensity` FLOPs for each byte that it moves cannot be faster, in TFLOP/s: under `peak` memory is the
+ * roof. */
 static inline double roof(const Chip *chip, double peak, double intensity) {
     double memory = intensity * chip->gbps / 1000;
     return memory < peak ? memory : peak;
