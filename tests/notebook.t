@@ -1,8 +1,6 @@
 #!/usr/bin/env perl
 # notebook.t - the cells of notes/setup.md for a cloud notebook, run one after the other as they stand there, but on the CPU device, at
 # shorter lengths, and with a copy of this tree for `git clone`. What this tree has built serves the copy, too.
-#
-#     TEST_ALL=1 prove tests/notebook.t       the copy builds everything itself
 use strict;
 use warnings;
 use Cwd qw(getcwd);
@@ -19,7 +17,11 @@ delete @ENV{qw(TRACE OUT MAKEFLAGS MAKELEVEL TEST_BUILD)};
 $ENV{DEVICE} = 'cpu';
 chomp($ENV{COMMIT} //= `git --git-dir=.git describe --always --dirty 2>/dev/null` || 'unknown');
 mkdir "$scratch/bin";
-write_script("$scratch/bin/git", $ENV{TEST_ALL} ? '' : "ln -s '$root/build' \"\$3/build\"\n");
+open my $git, '>', "$scratch/bin/git" or die "$scratch/bin/git: $!"; # `git clone ADDRESS FOLDER`
+print $git "#!/bin/sh\n[ \"\$1 \$2\" = 'clone somewhere' ] || exit 1\nmkdir \"\$3\" && cd '$root' &&\n",
+    "cp -a Makefile README.md [0-9]*_* common notes tests \"\$OLDPWD/\$3\" && ln -s '$root/build' \"\$OLDPWD/\$3/build\"\n";
+close $git;
+chmod 0755, "$scratch/bin/git";
 $ENV{PATH} = "$scratch/bin:$ENV{PATH}";
 chdir $scratch or die "$scratch: $!";
 
@@ -55,13 +57,3 @@ for my $i (0 .. $#cells) {
 is(scalar(grep { $_->[2] } @shorter), 3, 'the lengths are those that this test shortens');
 chdir '/';
 done_testing;
-
-# `git clone ADDRESS FOLDER`, and then what else there is to do.
-sub write_script {
-    my ($path, $more) = @_;
-    open my $to, '>', $path or die "$path: $!";
-    print $to "#!/bin/sh\n[ \"\$1 \$2\" = 'clone somewhere' ] || exit 1\nmkdir \"\$3\" && cd '$root' &&\n",
-        "cp -a Makefile README.md [0-9]*_* common notes tests \"\$OLDPWD/\$3\" || exit 1\ncd \"\$OLDPWD\"\n", $more;
-    close $to;
-    chmod 0755, $path;
-}
