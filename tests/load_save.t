@@ -173,8 +173,8 @@ sub refused {
     refused('or head_dim \(32, 64\)', {q => npy('<f4', [$B, $H, 2 * $SQ, 32], $q)});
     refused('2 key/value heads, choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
     refused('head dim 4, choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
-    refused('q\.npy: dimension 1 of its shape is 0', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
-    refused('q\.npy: dimension 3 of its shape is 320', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
+    refused('q\.npy: dimension 1 of its shape is 0, it can be 1 to 65535', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
+    refused('q\.npy: dimension 3 of its shape is 320, it can be 1 to 256', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
     my @with = @$q;
     $with[77] = 'nan' + 0;
     $with[2000] = 'inf' + 0;

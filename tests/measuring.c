@@ -2,6 +2,8 @@
  * device's clock.
  */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/host/random.h"
+#include "../common/host/memory.h"
 #include "../common/numeric.h"
 #include "../common/harness/row.h"
 #include "../common/harness/tensors.h"
@@ -145,7 +147,8 @@ static void test_counts(void) {
             ok(got == want, "FLOPs of the pairs that lengths %d,%d,%d leave of %d×%d, %s", mine[0], mine[1], mine[2],
                p.seqlen_q, p.seqlen_k, p.causal ? "causal" : "full");
         }
-        ok(compulsory_bytes(&p, NULL, FORWARD_PASS, dtype_bytes(p.dtype)) == forward && compulsory_bytes(&p, NULL, BACKWARD_PASS, dtype_bytes(p.dtype)) == backward &&
+        ok(compulsory_bytes(&p, NULL, FORWARD_PASS, dtype_bytes(p.dtype)) == forward &&
+               compulsory_bytes(&p, NULL, BACKWARD_PASS, dtype_bytes(p.dtype)) == backward &&
                compulsory_bytes(&p, NULL, BOTH, dtype_bytes(p.dtype)) == forward + backward &&
                compulsory_bytes(&p, NULL, WITH_PREPARE, dtype_bytes(p.dtype)) == forward,
            "bytes: forward, backward, both");
@@ -153,6 +156,23 @@ static void test_counts(void) {
         ok(compulsory_bytes(&p, none, FORWARD_PASS, dtype_bytes(p.dtype)) == tensor_sizes(&p, 2, 0, 1) &&
                compulsory_bytes(&p, none, BACKWARD_PASS, dtype_bytes(p.dtype)) == tensor_sizes(&p, 4, 2, 1),
            "bytes: without keys no K and V are read, and zeros are written");
+    }
+}
+
+/* Each tensor has a stream of its own, and one for its outliers: what they are is known, too. */
+static void test_streams(void) {
+    Problem p = {.batch = 1, .heads = 2, .kv_heads = 1, .seqlen_q = 64, .seqlen_k = 99, .head_dim = 64};
+    HostTensors got = tensors_random(&p, 1, 1, 1);
+    void *tensors[] = {got.q, got.k, got.v, got.d_o};
+    for (uint32_t t = 0; t < 4; t++) {
+        size_t count = t == 1 || t == 2 ? key_elements(&p) : query_elements(&p);
+        uint16_t *want = host_alloc(count, sizeof *want);
+        random_normal(p.dtype, want, count, 1, t, 0, 1);
+        if (t < 3)
+            random_outliers(p.dtype, want, count, 1, t + 4, 0.001, 10);
+        ok(memcmp(tensors[t], want, count * sizeof *want) == 0, "inputs: stream %u, outliers of stream %u", t, t + 4);
+        free(want);
+        free(tensors[t]);
     }
 }
 
@@ -240,6 +260,7 @@ int main(void) {
     test_median();
     test_peak();
     test_counts();
+    test_streams();
     test_inputs();
     test_clock();
     return tap_done();

@@ -70,7 +70,7 @@ static void *load(const Options *o, int tensor) {
     const int *key_lengths = tensor == K || tensor == V ? o->key_lengths : NULL;
     Npy npy = npy_read("load", o->load, FILES[tensor], 1);
     if (npy.count != elements_of(p, tensor))
-        cannot_run("--load: %s/%s: has changed since its header was read", o->load, FILES[tensor]);
+        cannot_run("--load %s: the files have changed since their headers were read", o->load);
     void *to = host_alloc(npy.count, dtype_bytes(p->dtype));
     size_t i = 0;
     for (size_t batch = 0; batch < npy.shape[0]; batch++)

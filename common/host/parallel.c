@@ -49,7 +49,6 @@ void parallel_for(size_t count, void (*body)(size_t begin, size_t end, void *con
     int was_inside = inside, threads = inside ? 1 : host_threads();
     Loop loop = {.count = count, .body = body, .context = context};
     loop.piece = count / ((size_t)threads * PIECES_PER_THREAD) + 1;
-    atomic_init(&loop.next, 0);
 
     /* The caller works too. Where the system refuses a thread, the others do its share. */
     pthread_t helpers[MAX_THREADS];

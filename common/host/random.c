@@ -46,7 +46,7 @@ static void fill(size_t begin, size_t end, void *context) {
 }
 
 void random_normal(Dtype dtype, void *out, size_t count, uint64_t seed, uint32_t stream, double mean, double std) {
-    Fill f = {dtype, out, mix(mix(seed + step) + (stream + 1) * step), mean, std, 1};
+    Fill f = {dtype, out, mix(mix(seed + step) + (stream + 1) * step), mean, std, 0};
     parallel_for(count, fill, &f);
 }
 
