@@ -113,12 +113,11 @@ __global__ void __launch_bounds__(THREADS, 3)
 }
 
 LAUNCHER(fa3_wgmma) {
-    const int kv_heads = p->batch * p->kv_heads;
     const TileOrder order = tile_order(*p, Br);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, kv_heads, Bc);
+        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
         LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, q_map, k_map, v_map);
     }));
 }
