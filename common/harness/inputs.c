@@ -61,10 +61,3 @@ void free_run(Run *run) {
     free_samples(&run->samples);
     free_gradients(&run->gradients);
 }
-
-int alloc_buffer(Buffer *buffer) {
-    buffer->pointer = device_alloc(buffer->bytes, buffer->purpose);
-    if (buffer->pointer && buffer->zeroed)
-        device_fill(buffer->pointer, 0, buffer->bytes);
-    return buffer->pointer != NULL;
-}

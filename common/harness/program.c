@@ -2,9 +2,9 @@
  *
  * From main to the launch, the judge and the printed row there are five files, to be read in this order:
  *
- *     program.c    the options' problems one by one: inputs, 00_naive, the stage's variants, the exit code
+ *     program.c    the options' problems one by one, each with 00_naive and the variants: run, judged, timed; the exit code
  *     run.h        what a run knows, and a row
- *     variant.c    a variant gets outputs and workspace that hold NaN, runs once, is judged, and only then is timed
+ *     launch.c     a row's outputs and workspace, which hold NaN, and its launch
  *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
@@ -13,6 +13,7 @@
  * records.c (CSV, JSON); tracing.c.
  */
 #include "../host/errors.h"
+#include "../host/memory.h"
 #include "checks.h"
 #include "row.h"
 #include "tensors.h"
@@ -30,6 +31,54 @@ static int exit_code(const Run *run) {
         ran += row_ran(row) && (row->role == ROW_VARIANT || run->only == run->reference);
     }
     return ran && !unchecked ? 0 : 2;
+}
+
+/* Launches the variant once and looks at all it left behind. */
+static void run_once(Row *row) {
+    Run *run = row->run;
+    Row first = *row;
+    if (variant_prepares(row->variant, run->p))
+        first.passes |= PREPARE; /* so that there is something to start from */
+    show_progress("%s: running ...", row->name);
+    launch_row(&first);
+    device_synchronize();
+    if (!run->options->validate && !run->options->save)
+        return;
+
+    for (int i = 0; i < row->output_count; i++) {
+        Output *output = &row->outputs[i];
+        output->host = output->host ? output->host : host_alloc(output->bytes, 1);
+        device_read(output->host, *pointer_to(row, output), output->bytes);
+    }
+    if (!run->options->validate)
+        return;
+    show_progress("%s: checking ...", row->name);
+    judge_row(row);
+    for (int i = 0; i < row->output_count && row->role == ROW_REFERENCE && run->only != run->reference; i++) {
+        row->outputs[i].reference = row->outputs[i].host; /* for the variants to come */
+        row->outputs[i].host = NULL;
+    }
+}
+
+/* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs. */
+static Row *run_variant(Run *run, const Variant *variant, Role role) {
+    Row *row = new_row(run, variant, role);
+    const char *reason = variant_refuses(variant, run->p);
+    if (reason) {
+        snprintf(row->note, sizeof row->note, "not run: %s", reason);
+    } else if (alloc_row(row)) {
+        run_once(row);
+        time_row(row);
+    } else {
+        snprintf(row->note, sizeof row->note, "out of memory: needs %.2f GiB",
+                 (double)(row->tensor_bytes + row->workspace_bytes) / 0x1p30);
+    }
+    finish_row(row);
+    if (role == ROW_VARIANT && row_ran(row))
+        time_parts(row);
+    if (role != ROW_FORWARD)
+        free_row(row);
+    return row;
 }
 
 static void run_variants(Run *run) {

@@ -93,22 +93,21 @@ struct Run {
 /* The inputs, drawn or read, on host and device; and what variants are to write. */
 void load_inputs(Run *run);
 void free_run(Run *run);
-/* Allocates one piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
-int alloc_buffer(Buffer *buffer);
 
-/* ---- variant.c ---- */
+/* ---- launch.c ---- */
 
-/* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs. */
-Row *run_variant(Run *run, const Variant *variant, Role role);
-/* Its beginning: a row with a name. alloc_row: outputs and workspace, filled with NaN; 0 if they do not fit. */
+/* A row with a name. */
 Row *new_row(Run *run, const Variant *variant, Role role);
+/* Its outputs and workspace, filled with NaN. Returns 0 if they do not fit; free_row frees what did. */
 int alloc_row(Row *row);
 void free_row(Row *row);
+/* One piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
+int alloc_buffer(Buffer *buffer);
 /* Where the row's pointer to an output on the device is. */
 void **pointer_to(Row *row, const Output *output);
 /* Enqueues what the row measures, on its tensors and workspace. */
 void launch_row(void *row);
-/* Its end: what it wrote outside of its memory, and the row is printed. */
+/* The row's end: what it wrote outside of its memory, and it is printed. */
 void finish_row(Row *row);
 
 /* ---- judging.c: fills in the row's comparisons and errors ---- */
