@@ -299,7 +299,7 @@ for (["int a;\nint b;\n", 'nothing is changed'], ["int c;\n", 'what was to stay 
 # The tree cannot be written to: all is under OUT, or beside it.
 mkdir "$scratch/elsewhere";
 chmod 0777, "$scratch/elsewhere";
-my $elsewhere = "MAKE=$own_tree/make OUT=$scratch/elsewhere/out";
+my $elsewhere = "TMPDIR=$scratch/elsewhere MAKE=$own_tree/make OUT=$scratch/elsewhere/out";
 for (['exercise.sh 00.4', 0, "00.4\\s+$scratch/elsewhere/out/exercises/00.4/naive.cu\\s.*missing,.*"],
      ['exercise.sh 00.4', 0, 'right'], ['exercise.sh 00.3', 0, ".*$scratch/elsewhere/out/exercises/00.3/naive.cu\\s.*a\\s+copy.*"],
      ['bug.sh 00.1', 1, '00.1  00_naive/naive.cu: no c\n@@ -3 \+3 @@\n-int c;\n\+;\n.*No check sees it.']) {
