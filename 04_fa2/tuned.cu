@@ -7,10 +7,10 @@
  *     last key tile first    the only tile that can reach past the keys is loaded before the loop
  *     base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one fused
  *                            multiply-add (FFMA) and one ex2
- *     finite start           m starts at a finite number, so that a row without keys needs no case of its own
+ *     finite start           m starts at a finite number, so that a row without keys needs no case in the loop
  *     mask where it matters  tiles that every row sees whole are not masked
  *     lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
- *     block order            the blocks at work share the K and V of few heads; causal: those with the most keys start first
+ *     block order            full: the blocks at work share the K and V of few heads; causal: the longest start first
  *
  * The words for tiles (add_abt, mask, row_max, each_row, each, add_ab, write_output) are in common/gpu/warp.cuh.
  *

@@ -19,8 +19,9 @@
  *            +--------+--------+--------+
  *
  * The steps of a tile - Q K^T, softmax, P V - come one after the other. Shared memory has room for one tile of K and
- * one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block nothing overlaps.
- * The three blocks of a multiprocessor do: while one is at its softmax, two others can multiply.
+ * one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block loads
+ * overlap computing, products and softmax nothing. The blocks of a multiprocessor do: while one is at its softmax, two
+ * others can multiply.
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
  * clocks of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for

@@ -29,7 +29,7 @@ static const Variant reference = {
 
 const Stage stage = {
     .name = "09_fa3_backward",
-    .idea = "asynchrony in the backward: five products by wgmma, dQ added by bulk copies",
+    .idea = "asynchrony in the backward: five products by wgmma, blocks with roles, and blocks that stay",
     .kind = BACKWARD,
     .forward = &forward,
     .reference = &reference,

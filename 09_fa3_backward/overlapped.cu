@@ -268,7 +268,7 @@ LAUNCHER(fa3_backward_overlapped) {
         const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
         const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
         const KeyTileOrder order = key_tile_order(*p, Bc);
-        uint32_t *next = (uint32_t *)workspace[3].pointer; /* how many tiles were taken beyond each block's first one */
+        uint32_t *next = (uint32_t *)workspace[3].pointer; /* how many times blocks drew a tile */
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
             LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next,

@@ -26,7 +26,7 @@
  *     warp 3 | 16 x Br|        |        |   v
  *            +--------+--------+--------+             two blocks a multiprocessor
  *
- * Nothing overlaps within a block. The blocks of a multiprocessor do: while one computes P, another can multiply.
+ * No arithmetic overlaps within a block. The blocks of a multiprocessor do: while one computes P, another can multiply.
  *
  * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
  * clocks of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.

@@ -15,7 +15,7 @@ struct QueryTile {
 
 /* Query tile number i in the order of work. Heads come in groups of `together` heads. Within a group the last query tile of
  * every head comes first: under a causal mask it sees the most keys, and a long tile that starts late keeps the whole chip
- * waiting. Few heads make a group, because blocks that work on the same head share its K and V through L2.
+ * waiting. A group of few heads is good for L2: blocks that work on the same head share its K and V there.
  *
  *     i                     0  1  2  3  4  5 | 6  7 ...        two heads together, three query tiles a head
  *     head                  0  1  0  1  0  1 | 2  3

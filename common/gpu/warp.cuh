@@ -1,8 +1,8 @@
 /* warp.cuh - words for tiles: what a warp does to its part of S and O in the kernels on tensor cores. warpgroup.cuh has the
- * same words for the four warps of a warpgroup. 01_tiled/mma spells out what they stand for, fragment by fragment; from
+ * products for the four warps of a warpgroup. 01_tiled/mma spells out what they stand for, fragment by fragment; from
  * 02_online_softmax on kernels use the words, and what a kernel adds of its own stands in the kernel.
  *
- *     add_abt       C += A B^T     two tiles in shared memory             S = Q K^T
+ *     add_abt       C += A B^T     two tiles; or A from registers         S = Q K^T
  *     add_ab        C += A B       A from registers, B a tile             O += P V
  *     add_step      one step of it: 16 columns of A, 16 rows of B
  *     each          every element of an accumulator                       scaling, rescaling

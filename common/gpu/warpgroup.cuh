@@ -1,6 +1,6 @@
-/* warpgroup.cuh - words for tiles, for a warpgroup: the products, which its four warps start together. All other words are
- * those of warp.cuh: a warp has 16 of the warpgroup's 64 rows, and its part of an accumulator, float c[1][N][4], is as
- * there.
+/* warpgroup.cuh - words for tiles, for a warpgroup: the products, which its four warps start together, and what
+ * they need. The other words are those of warp.cuh: a warp has 16 of the warpgroup's 64 rows, and its part of an
+ * accumulator, float c[1][N][4], is as there.
  *
  *     start_abt     C = A B^T      S = Q K^T, both from shared memory; or A from registers
  *     start_ab      C += A B       O += P V, P from registers
@@ -9,7 +9,7 @@
  *     store_operand such an operand to shared memory
  *     zero_rows     rows of a tile that TMA has brought and that do not exist
  *
- * A product runs on by itself. Until wgmma_wait has waited for it, C and a left operand in registers must be left alone.
+ * A product runs on by itself. Until wgmma_wait has waited for it, C, the tiles and an operand in registers must be left alone.
  */
 #ifndef FA_WARPGROUP_CUH
 #define FA_WARPGROUP_CUH

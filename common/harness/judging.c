@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* O and LSE against 00_naive's, or where it did not run against fp64 in sampled rows; in these O's errors against fp64, too.
- */
+/* O and LSE against 00_naive's; for 00_naive itself, and where it did not run, against fp64 in sampled rows. In these rows O's
+ * errors against fp64 are kept in any case. */
 static void judge_outputs(Row *row) {
     Run *run = row->run;
     const Output *o = &row->outputs[0], *lse = &row->outputs[1];
@@ -24,7 +24,7 @@ static void judge_outputs(Row *row) {
     }
 }
 
-/* The gradients against 00_naive's, or for 00_naive itself against fp64 samples. The forward pass's O and LSE are the run's
+/* The gradients against 00_naive's, or as above against fp64 samples. The forward pass's O and LSE are the run's
  * first outputs. */
 static void judge_gradients(Row *row) {
     Run *run = row->run;
@@ -40,7 +40,7 @@ static void judge_gradients(Row *row) {
             compare_gradient(&run->gradients, (Gradient)i, row->outputs[i].host, row->outputs[i].reference);
 }
 
-/* How far dQ, dK and dV of a few more launches are from the first. A variant that is not unordered fails if they are. */
+/* How far dQ, dK and dV of a few more launches are from the first. They may differ only in a variant that is `unordered`. */
 static void measure_spread(Row *row) {
     const Run *run = row->run;
     row->spread = 0;

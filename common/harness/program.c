@@ -38,7 +38,7 @@ static void run_once(Row *row) {
     Run *run = row->run;
     Row first = *row;
     if (variant_prepares(row->variant, run->p))
-        first.passes |= PREPARE; /* so that there is something to start from */
+        first.passes |= PREPARE; /* in a copy: the row itself is judged and timed without */
     show_progress("%s: running ...", row->name);
     launch_row(&first);
     device_synchronize();
@@ -60,7 +60,7 @@ static void run_once(Row *row) {
     }
 }
 
-/* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs. */
+/* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs and workspace. */
 static Row *run_variant(Run *run, const Variant *variant, Role role) {
     Row *row = new_row(run, variant, role);
     const char *reason = variant_refuses(variant, run->p);

@@ -18,7 +18,7 @@ static void print_known(Cell cell, double value, const char *unit) {
 enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, SIMULATED, MOVED, INTENSITY, MEMORY, VS_NAIVE,
        ERROR, COLUMN_COUNT };
 
-/* On the CPU device no figure that comes from the clock says anything about a GPU: bytes take their place. */
+/* On the CPU device no figure that comes from the clock says anything about a GPU: bytes take the place of rates. */
 enum { ON_GPU = 1, ON_CPU = 2, ON_BOTH = 3 };
 #define OF(kind) (1u << (kind)) /* stages */
 enum { ALL = OF(FORWARD) | OF(BACKWARD) | OF(DECODING) };

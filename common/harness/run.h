@@ -17,7 +17,7 @@ typedef struct {
     size_t place; /* offsetof its pointer in Tensors */
     size_t bytes;
     void *host;      /* what the variant that ran last wrote; NULL: not read back yet */
-    void *reference; /* what 00_naive wrote; NULL: it did not run */
+    void *reference; /* what 00_naive wrote; NULL: it did not run, or is judged itself */
 } Output;
 
 enum { FORWARD_OUTPUTS = 2, MAX_OUTPUTS = FORWARD_OUTPUTS + GRADIENT_COUNT };
