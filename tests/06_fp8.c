@@ -17,7 +17,7 @@
 
 extern const Stage stage;
 
-enum { BATCH = 2, HEADS = 2, ROWS = 300, MAX_D = 128 };
+enum { BATCH = 2, HEADS = 2, ROWS = 260, MAX_D = 128 };
 typedef enum {
     NORMAL,
     OUTLIERS,

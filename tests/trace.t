@@ -18,7 +18,7 @@ ok(@stages > 0, "stages: @stages");
 # Whole tiles; odd everything; causal both ways; keys that do not exist; grouped heads, a wide head.
 my @shapes = (
     '--heads 1 --seqlen 128 --seqlen-k 256',
-    '--heads 1 --seqlen 150 --seqlen-k 213 --causal --batch 2',
+    '--heads 1 --seqlen 130 --seqlen-k 213 --causal --batch 2',
     '--heads 1 --seqlen 300 --seqlen-k 100 --causal --dtype bf16',
     '--heads 2 --kv-heads 1 --seqlen 65 --head-dim 128 --batch 3 --lengths 65,0,17',
 );
@@ -37,7 +37,7 @@ my %more_shapes = (
     '01_tiled' => ['--heads 1 --seqlen 70 --seqlen-k 100 --head-dim 40'],
     '04_fa2' => ['--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --dtype fp32', map { "--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --head-dim $_ --batch 2 --lengths 150,31" } 32, 96, 256],
     '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 150 --causal --dtype fp32',
-        "$shapes[1] --variant 00_naive", # and smaller tiles, as far as there is room for the forward pass
+        "$shapes[2] --variant 00_naive", # and smaller tiles, as far as there is room for the forward pass
         "CPU_DEVICE_SHARED=81920 $shapes[1]", map { "CPU_DEVICE_SHARED=$_ $shapes[3]" } 98304, 101376],
     '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
         '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],
@@ -45,7 +45,7 @@ my %more_shapes = (
         (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
-    '08_fa3' => ['--heads 45 --seqlen 100 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
+    '08_fa3' => ['--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
 
@@ -105,7 +105,7 @@ is($? >> 8, 2, 'make trace where a program fails: so does make');
 like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
 
 for my $stage (@stages) {
-    my @lines = `$build/$stage/$stage --trace @{[kind_of($stage) eq 'DECODING' ? '' : '--seqlen 128']}`;
+    my @lines = `$build/$stage/$stage --trace @{[kind_of($stage) eq 'DECODING' ? '' : '--heads 1 --seqlen 64']}`;
     ok(@lines > 10 && !(grep { length > 121 || /[^\n\x20-\x7e]/ } @lines), "$stage --trace: plain lines of at most 120 characters") or diag(@lines);
 }
 

@@ -20,8 +20,8 @@ my $scratch = tempdir(CLEANUP => 1);
 my ($chromium) = grep { -x } map { my $name = $_; map { "$_/$name" } split /:/, $ENV{PATH} } qw(chromium chromium-browser google-chrome);
 my %options = (
     '00_naive' => ['--heads 1 --seqlen 128', '--heads 2 --seqlen 40 --seqlen-k 100 --causal'],
-    '03_fa1' => ['--heads 1 --seqlen 512 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 130 --seqlen-k 213 --causal --batch 2'],
-    '04_fa2' => ['--heads 1 --seqlen 256 --causal', '--heads 1 --seqlen 200 --seqlen-k 300 --batch 2 --lengths 300,77'],
+    '03_fa1' => ['--heads 1 --seqlen 256 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 130 --seqlen-k 213 --causal --batch 2'],
+    '04_fa2' => ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 130 --seqlen-k 300 --batch 2 --lengths 300,77'],
     '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 128', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
     '06_fp8' => ['--heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
