@@ -29,6 +29,7 @@ for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 
 }
 refused('--batch 65536: choose .* 65535', '--batch', 65536);
 refused('--seqlen 1073741825: choose .* 1073741824', '--seqlen', 1073741825);
+refused('--iters 1000001: choose .* 1000000', '--iters', 1000001);
 refused("--seed $_: choose a whole number", '--seed', $_) for '-1', '1.5', 'x', '18446744073709551616';
 
 # words
@@ -168,7 +169,7 @@ my $help = run('01_tiled', '--help')->{out};
 is(run('01_tiled', '-h')->{out}, $help, '-h is --help');
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
-    '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+    '\nthe problem\n', '\nthe run\n', '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
