@@ -124,6 +124,6 @@ LAUNCHER(online_fma_forward) {
 }
 
 PREDICTOR(online_fma_traffic) { /* K is loaded in both passes */
-    const int count = queries_outer_traffic(p, key_lengths, "online_fma", Br, 1, traffic);
+    const int count = queries_outer_traffic(p, key_lengths, "online_fma", Br, ONLY_SEEN, traffic);
     return traffic[1].read *= 2, count;
 }

@@ -163,7 +163,7 @@ LAUNCHER(online_forward) {
 }
 
 PREDICTOR(online_traffic) {
-    int count = queries_outer_traffic(p, key_lengths, "online_output", Br, 1, traffic);
+    int count = queries_outer_traffic(p, key_lengths, "online_output", Br, ONLY_SEEN, traffic);
     traffic[count - 1] = {"online_output", "LSE", 4 * row_bytes(p), 0}; /* by the four lanes that share a row */
     traffic[count++] = {"online_statistics", "Q", query_bytes(p), 0};
     traffic[count++] = {"online_statistics", "K", traffic[1].read, 0};

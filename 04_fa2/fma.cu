@@ -119,4 +119,4 @@ LAUNCHER(fa2_fma_forward) {
         (fa2_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(Shared<D>), *p, *t)));
 }
 
-PREDICTOR(fa2_fma_traffic) { return queries_outer_traffic(p, key_lengths, "fa2_fma", Br, 1, traffic); }
+PREDICTOR(fa2_fma_traffic) { return queries_outer_traffic(p, key_lengths, "fa2_fma", Br, ONLY_SEEN, traffic); }

@@ -93,7 +93,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, head.k, first_column + Bc, columns);
 
-        /* m', the sums so far rescaled to it, and P = e^(S - m') */
+        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has seen
+         * no key: -inf - -inf is NaN */
         UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
             float m_new = m[r];
             for (int w = 0; w < WARPS; w++)
@@ -150,4 +151,4 @@ LAUNCHER(fa2_loop_swap) {
     }));
 }
 
-PREDICTOR(fa2_loop_swap_traffic) { return queries_outer_traffic(p, key_lengths, "loop_swap_kernel", Br, 1, traffic); }
+PREDICTOR(fa2_loop_swap_traffic) { return queries_outer_traffic(p, key_lengths, "loop_swap_kernel", Br, ONLY_SEEN, traffic); }

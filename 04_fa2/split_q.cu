@@ -23,8 +23,8 @@
  * numbers for 32 x 16 scores. But each warp reads the whole tile of K and V from shared memory, in loop_swap a quarter of
  * it. Shared memory: 24 KB (D = 64) or 48 KB (D = 128).
  *
- * Device memory: as for loop_swap, with query tiles of 64 rows and not 32, so half as many bytes of K and V. They bring 4
- * Br Bc D FLOPs for 2 Bc D e bytes: Br = 64 FLOPs a byte. No workspace.
+ * Device memory: as for loop_swap, with query tiles of 64 rows and not 32, so half as many bytes of K and V. K and V of a
+ * tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 64 FLOPs a byte. No workspace.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant split_q --head-dim 128 --causal
  */
@@ -52,7 +52,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
     load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
     load_tile_async<THREADS>(shared.k, head.k, 0, columns);
 
-    /* O, m and l of the key tiles so far. m is that of the whole row. O is the sum over all keys, l over this lane's alone. */
+    /* O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds the
+     * quad's four */
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = -INFINITY, l[r] = 0;
@@ -73,7 +74,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, head.k, first_column + Bc, columns);
 
-        /* m', the sums so far rescaled to it, and P = e^(S - m') */
+        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has seen
+         * no key: -inf - -inf is NaN */
         UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
             float m_new = fmaxf(m[r], row_max(s, r));
             float alpha = __expf(m[r] - shift_of(m_new)), row_sum = 0;
@@ -96,4 +98,4 @@ LAUNCHER(fa2_split_q) {
     }));
 }
 
-PREDICTOR(fa2_split_q_traffic) { return queries_outer_traffic(p, key_lengths, "split_q_kernel", Br, 1, traffic); }
+PREDICTOR(fa2_split_q_traffic) { return queries_outer_traffic(p, key_lengths, "split_q_kernel", Br, ONLY_SEEN, traffic); }

@@ -46,7 +46,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) tall_ker
     load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
     load_tile_async<THREADS>(shared.k, head.k, 0, columns);
 
-    /* O, m and l of the key tiles so far. m is that of the whole row. O is the sum over all keys, l over this lane's alone. */
+    /* O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds the
+     * quad's four */
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = -INFINITY, l[r] = 0;
@@ -67,7 +68,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) tall_ker
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, head.k, first_column + Bc, columns);
 
-        /* m', the sums so far rescaled to it, and P = e^(S - m') */
+        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has seen
+         * no key: -inf - -inf is NaN */
         UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
             float m_new = fmaxf(m[r], row_max(s, r));
             float alpha = __expf(m[r] - shift_of(m_new)), row_sum = 0;
@@ -90,4 +92,4 @@ LAUNCHER(fa2_tall) {
     }));
 }
 
-PREDICTOR(fa2_tall_traffic) { return queries_outer_traffic(p, key_lengths, "tall_kernel", Br, 1, traffic); }
+PREDICTOR(fa2_tall_traffic) { return queries_outer_traffic(p, key_lengths, "tall_kernel", Br, ONLY_SEEN, traffic); }

@@ -1,4 +1,4 @@
-/* 04_fa2/tuned - tall made fast by seven tricks. The algorithm stays as it is, and warps own query rows.
+/* 04_fa2/tuned - tall (split_q with 32 query rows a warp) made fast by seven tricks. The algorithm stays as it is.
  *
  * The idea. Each trick below saves instructions or waiting. notes/04_fa2.md explains them, and says what the kernel loses
  * without each.
@@ -81,8 +81,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     if (here.key_tiles > 0)
         load_keys(here.key_tiles - 1, here.keys);
 
-    /* O, m and l of the key tiles so far. m is that of the whole row, times log2 e, as the exponents are. O is the sum over
-     * all keys, l over this lane's alone. */
+    /* O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds the
+     * quad's four. m is kept times log2 e, as the exponents are. */
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = LOWEST, l[r] = 0;
@@ -119,7 +119,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
                 each_row(o, r, [&](float &x) { x *= alpha; });
             }
 
-        if (far) /* m is rounded, and its error would show in P: round the products alike (softmax.cuh: FAR) */
+        if (far) /* m is a rounded product. So far out P would show its error: round these products, too (softmax.cuh: FAR) */
             each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
         const float factor = far ? 1 : scale_log2;
 

@@ -27,6 +27,7 @@
  *
  * What one key tile costs in one block: four times the FLOPs of a tile of `wgmma`, with twice its bytes from L2. There is one
  * block a multiprocessor now, at D = 64 too, where registers decide. Only the two consumers can overlap, and only by chance.
+ * The words for tiles are those of `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant specialised --head-dim 128
  */

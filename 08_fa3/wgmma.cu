@@ -27,6 +27,9 @@
  * clocks of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for
  * every 64 queries.
  *
+ * The words for tiles: start_abt, start_ab, to_operand and zero_rows are in common/gpu/warpgroup.cuh, mask, each and
+ * write_output in warp.cuh beside it. softmax, a whole step, is in fa3.cuh.
+ *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant wgmma --head-dim 128
  */
 #include "fa3.cuh"
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         if (tile >= here.whole_tiles)
             mask(s, p, here.keys, row, tile * Bc);
         float alpha[2];
-        if (softmax(s, m, l, alpha, scale_log2))
+        if (softmax(s, m, l, alpha, scale_log2)) /* fa3.cuh. S becomes P; true: m has changed, O must follow */
             each(o, [&](float &x, int r) { x *= alpha[r]; });
         uint32_t a[Bc / 16][4];
         to_operand<T>(a, s);

@@ -33,7 +33,8 @@ static inline double visible_pairs(const Problem *p, const int *key_lengths) {
 }
 
 /* K or V of a kernel in which each tile of Br queries walks over the keys that its last row sees, in tiles of Bc of which
- * the last is loaded whole, as far as keys exist. Bc = 1: it is loaded only as far as that row sees. */
+ * the last is loaded whole, as far as keys exist. Bc = ONLY_SEEN: it is loaded only as far as that row sees. */
+enum { ONLY_SEEN = 1 };
 static inline double walked_key_bytes(const Problem *p, const int *key_lengths, int Br, int Bc) {
     double keys_loaded = 0;
     for (int b = 0; b < p->batch; b++)

@@ -61,14 +61,14 @@ __device__ inline void add_abt(float (&c)[M][N][4], const uint32_t (&a)[M][Steps
         }
 }
 
-/* C += A B, one step. A is 16 columns, in registers as mma takes them; B is the 16 rows of b_tile from 16 inner on, and its
- * columns from `column` on. */
+/* C += A B, step number `step`. A is 16 columns, in registers as mma takes them; B is the 16 rows of b_tile from 16 step on,
+ * and its columns from `column` on. */
 template <typename T, int M, int N, int BRows, int D>
-__device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], Tile<T, BRows, D> &b_tile, int inner,
+__device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], Tile<T, BRows, D> &b_tile, int step,
                                 int column = 0) {
     UNROLL for (int n = 0; n < N; n += 2) {
         uint32_t b[4];
-        load_b_fragments_trans(b, b_tile, inner, column + 8 * n);
+        load_b_fragments_trans(b, b_tile, step, column + 8 * n);
         UNROLL for (int i = 0; i < M; i++) {
             mma<T>(c[i][n], a[i], b[0], b[1]);
             mma<T>(c[i][n + 1], a[i], b[2], b[3]);
@@ -144,7 +144,7 @@ __device__ inline void share_columns(float (&to)[16 * M][Pitch], const float (&c
 }
 
 /* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from
- * row_end on do not exist. */
+ * row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes (store_quad). */
 template <int D, typename T, int M, int N>
 __device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], const float (&factor)[2 * M]) {
     UNROLL for (int r = 0; r < 2 * M; r++)
