@@ -42,7 +42,8 @@ typedef struct {
  * at most MAX_TRAFFIC. */
 typedef int Predictor(const Problem *p, const int *key_lengths, Traffic *traffic);
 
-/* ---- for variants that change their inputs before they use them (06_fp8, the 8-bit cache of 07_flash_decoding) ---- */
+/* ---- for variants that prepare something before they start: their inputs (06_fp8, the 8-bit cache of 07_flash_decoding) or the
+ * work itself (10_block_sparse) ---- */
 
 /* How exactly such a variant computes: what the bounds on its inputs and its result are derived from (judge/prepared.c). u of a
  * format is its unit roundoff, half the distance from 1 to the next number. */
@@ -66,9 +67,9 @@ typedef PreparedRounding PreparedValues(const Problem *p, const Buffer *workspac
 typedef struct {
     const char *name;                /* of the table's row with its time: "quantise" */
     int (*wanted)(const Problem *p); /* whether these settings ask for it; NULL: always */
-    Launcher *launch;                /* Q, K, V to workspace; the variant's launch then reads them there only */
+    Launcher *launch;                /* to workspace: Q, K and V, which the variant's launch then reads there only, or other */
     Predictor *predict;              /* the traffic of its kernels; the variant's `predict` has that of launch's */
-    PreparedValues *values;
+    PreparedValues *values;          /* NULL: the inputs stay as they are, and the variant is validated like any other */
     size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: done for each launch */
 } Preparation;
 

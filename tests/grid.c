@@ -469,14 +469,14 @@ static int pick_length(uint64_t number, int purpose, int most) {
  *     Q, K times 2^+-53 (bf16, fp32), 2^+-4 (fp16)
  *                         the one up, the other down, so that scores stay what they are: below -1e30 they are taken for
  *                         nothing by kernels that start from that maximum. A scale of 8 bits needs amax / 448 and its
- *                         inverse, so no K near 1e-38. With inputs that a variant prepares 2^+-4 in every dtype: one of
+ *                         inverse, so no K near 1e-38. With inputs that a variant rounds 2^+-4 in every dtype: one of
  *                         its formats may be fp16 without a scale
  *     V times 2^+-6       O and its gradients stay in fp16 */
 static Case fuzz_case(uint64_t seed) {
     enum { DTYPE = 100, HEAD_DIM = 101, WORK = 102, QUERIES = 110, KEYS = 120, BATCHES = 130, V_SHIFT = 140 };
     const Variant *v = variant_at(pick(seed, SHAPE, variant_count()));
     Problem p = {.causal = pick(seed, GIVEN + 200, 2)};
-    int dims = 0, most = most_queries(), prepares = 0;
+    int dims = 0, most = most_queries(), rounds = 0;
     while (dims < 8 && v->head_dims[dims])
         dims++;
     p.head_dim = dims ? v->head_dims[pick(seed, HEAD_DIM, dims)] : 8 * (1 + (int)pick(seed, HEAD_DIM, 32));
@@ -498,8 +498,8 @@ static Case fuzz_case(uint64_t seed) {
     for (int other = 1; v->refuses && v->refuses(&c.p) && other < 20; other++)
         pick_settings(&c.p, seed + ((uint64_t)other << 48));
     for (int i = 0; i < variant_count(); i++)
-        prepares |= variant_at(i)->preparation != NULL;
-    int most_shift = prepares || p.dtype == DTYPE_FP16 ? 4 : 53;
+        rounds |= variant_at(i)->preparation && variant_at(i)->preparation->values;
+    int most_shift = rounds || p.dtype == DTYPE_FP16 ? 4 : 53;
     if (pick(seed, SHIFT, 4) == 0) {
         c.qk_shift = (int)pick(seed, SHIFT + 600, 2 * most_shift + 1) - most_shift;
         c.v_shift = (int)pick(seed, V_SHIFT, 13) - 6;

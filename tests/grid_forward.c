@@ -35,16 +35,16 @@ static void compare(const Case *c, Comparison *comparisons) {
 
 static int judge(Case *c, const Variant *variant, const Buffer *workspace, void (*about)(const Case *, const Variant *)) {
     Comparison comparisons[PREPARED_COMPARISONS];
-    int prepares = variant_prepares(variant, &c->p), count = prepares ? PREPARED_COMPARISONS : 2, good = 1;
+    int rounds = variant_rounds(variant, &c->p), count = rounds ? PREPARED_COMPARISONS : 2, good = 1;
     double allowed = INFINITY;
-    if (prepares)
+    if (rounds)
         compare_preparation(&c->p, variant, c->key_lengths, &c->host, workspace, c->got[0], c->got[1], NULL,
                             row_count(&c->p), comparisons);
     else
         compare(c, comparisons);
     if (variant == reference())
         c->naive_error[0] = comparisons[0].max_error;
-    else if (!prepares) {
+    else if (!rounds) {
         double largest = 0;
         for (size_t i = 0; i < query_elements(&c->p); i++)
             largest = fmax(largest, fabs(c->want[0][i]));

@@ -96,11 +96,14 @@ static int with_setting(const Problem *p) { return p->settings[0]; }
 
 /* Q has 2 * 3 * 40 rows, K and V 2 * 3 * 50, of 64. */
 static void test_need(void) {
-    static const Preparation small = {.launch = launch, .wanted = with_setting, .values = nothing};
+    static const Preparation small = {.launch = launch, .wanted = with_setting, .values = nothing},
+                             lists = {.launch = launch};
     static const Variant forward = {.name = "forward", .dtypes = FP16 | FP32};
     static const Stage
         plain = {.name = "09_plain", .variants = {{.name = "v", .dtypes = FP16 | FP32}}},
         backward = {.name = "09_back", .kind = BACKWARD, .variants = {{.name = "v", .dtypes = FP16}}, .forward = &forward},
+        lists_work = {.name = "09_lists",
+                      .variants = {{.name = "v", .dtypes = FP16, .launch = launch, .plan = plan, .preparation = &lists}}},
         prepares = {.name = "09_small",
                     .variants = {{.name = "a", .dtypes = FP16},
                                  {.name = "b", .dtypes = FP16, .launch = launch, .plan = plan, .preparation = &small}},
@@ -140,6 +143,11 @@ static void test_need(void) {
         {"nothing prepared",
          &prepares,
          {"--warm"},
+         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
+         2 * (2 * Q + 2 * K) + LSE},
+        {"prepared, but not the inputs",
+         &lists_work,
+         {"--dtype=fp16"},
          2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
          2 * (2 * Q + 2 * K) + LSE},
         {"another variant",

@@ -76,6 +76,7 @@ static int is_at(const Comparison *c, int batch, int head, int row, int column) 
 static int always(const Problem *p) { return p != NULL; }
 static int never(const Problem *p) { return p == NULL; }
 
+static PreparedValues leaves_q;
 static void test_prepares(void) {
     const Preparation always_asked = {.wanted = always}, never_asked = {.wanted = never}, unasked = {.name = ""};
     const Variant usual = {.name = ""}, plain = {.preparation = &unasked}, asked = {.preparation = &always_asked},
@@ -83,6 +84,13 @@ static void test_prepares(void) {
     ok(!variant_prepares(&usual, &problem) && variant_prepares(&plain, &problem) && variant_prepares(&asked, &problem) &&
            !variant_prepares(&not_now, &problem),
        "who prepares its inputs");
+    const Preparation leaves_inputs = {.wanted = always}, changes_inputs = {.wanted = always, .values = leaves_q},
+                      not_asked = {.wanted = never, .values = leaves_q};
+    ok(!variant_rounds(&(Variant){.preparation = NULL}, &problem) &&
+           !variant_rounds(&(Variant){.preparation = &leaves_inputs}, &problem) &&
+           variant_rounds(&(Variant){.preparation = &changes_inputs}, &problem) &&
+           !variant_rounds(&(Variant){.preparation = &not_asked}, &problem),
+       "who is validated against what it made of them");
 }
 
 /* ---- the prepared inputs ---- */

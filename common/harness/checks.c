@@ -62,6 +62,8 @@ int variant_prepares(const Variant *v, const Problem *p) {
     return v->preparation && (!v->preparation->wanted || v->preparation->wanted(p));
 }
 
+int variant_rounds(const Variant *v, const Problem *p) { return variant_prepares(v, p) && v->preparation->values; }
+
 const Variant *forward_of(const Stage *stage, const Problem *p) {
     return stage->forward_otherwise && variant_refuses(stage->forward, p) ? stage->forward_otherwise : stage->forward;
 }
@@ -79,7 +81,7 @@ static double sample_bytes(const Options *o) {
     return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (double)sizeof(double);
 }
 
-/* judge/prepared.c, if there is a variant that prepares its inputs: these in fp32, its reference for O and LSE twice, and one
+/* judge/prepared.c, if there is a variant that rounds its inputs: these in fp32, its reference for O and LSE twice, and one
  * buffer of the variant's workspace at a time. */
 static double prepared_bytes(const Options *o) {
     const Problem *p = &o->problem;
@@ -87,7 +89,7 @@ static double prepared_bytes(const Options *o) {
     int any = 0;
     for (const Variant *v = o->stage->variants; v < o->stage->variants + MAX_VARIANTS && v->name; v++) {
         Buffer workspace[MAX_WORKSPACE_BUFFERS];
-        if ((o->variant && strcmp(o->variant, v->name) != 0) || variant_refuses(v, p) || !variant_prepares(v, p))
+        if ((o->variant && strcmp(o->variant, v->name) != 0) || variant_refuses(v, p) || !variant_rounds(v, p))
             continue;
         any = 1;
         for (int i = v->plan(p, workspace); i-- > 0;)

@@ -18,8 +18,9 @@ const Variant *named_variant(const Options *options);
  * next call. */
 const char *variant_refuses(const Variant *variant, const Problem *p);
 
-/* Whether the variant prepares its inputs for this problem. */
+/* Whether the variant prepares something for this problem; and whether that is its inputs, which it then rounds. */
 int variant_prepares(const Variant *variant, const Problem *p);
+int variant_rounds(const Variant *variant, const Problem *p);
 
 /* The forward pass that a backward stage starts from here, whether it can run or not; NULL in others. */
 const Variant *forward_of(const Stage *stage, const Problem *p);

@@ -16,7 +16,7 @@ static void judge_outputs(Row *row) {
     row->errors = samples_errors(&run->samples, o->host);
     row->against_oracle = !o->reference;
     row->comparison_count = FORWARD_OUTPUTS;
-    if (variant_prepares(row->variant, run->p)) {
+    if (variant_rounds(row->variant, run->p)) {
         judge_prepared(row);
     } else {
         row->comparisons[0] = compare_output(&run->samples, o->host, o->reference, lse->reference);
