@@ -25,6 +25,45 @@ def grid(left, top, columns, rows, unit, colour=PANEL):
             cell(left + column * unit, top + row * unit, unit, unit, colour)
 
 
+# ---- the README ----
+
+@picture(820, 330)
+def idea():
+    """What passes through device memory: by the definition, and with FlashAttention."""
+    chip, memory, grey = 40, 178, "#eeeee8"  # the tops of the two levels
+    write(32, chip + 38, "on the\nchip", 8)
+    write(32, memory + 58, "device\nmemory", 8)
+
+    def level(left, width, title, at):  # both levels, and the tensors in device memory
+        heading(left, 12, title)
+        for top, height in ((chip, 76), (memory, 118)):
+            cell(left, top, width, height, grey, edge=FAINT)
+        for name, centre in at.items():
+            if name in "SP":
+                side = {"S": 96, "P": 68}[name]
+                cell(centre - side / 2, memory + 10, side, side, WARPS[3], name + {"S": "\n4 GiB", "P": "\n2 GiB"}[name], 8)
+            else:
+                cell(centre - 6, memory + 10, 12, 84, WARPS[0])
+                write(centre, memory + 106, name, 8)
+
+    level(70, 410, "the definition: three kernels", {"Q": 98, "K": 136, "S": 216, "P": 324, "V": 390, "O": 428})
+    for name, centre, reads, written in (("Q Kᵀ", 144, (98, 136), 226), ("softmax", 270, (206,), 336), ("P V", 396, (312, 390), 428)):
+        cell(centre - 30, chip + 20, 60, 36, WARPS[1], name, 8)
+        for read in reads:
+            arrow((read, memory - 2), (centre - 14, chip + 58))
+        arrow((centre + 16, chip + 58), (written, memory - 2))
+    write(275, 312, "S and P are written, and read again", 8)
+
+    level(530, 280, "FlashAttention: one kernel", {"Q": 556, "K": 630, "V": 704, "O": 778})
+    cell(550, chip + 12, 86, 52, WARPS[1], "a tile of S,\nthen of P", 8)
+    cell(690, chip + 12, 110, 52, WARPS[2], "of each row:\nmaximum, sum,\nO so far", 8)
+    arrow((638, chip + 38), (688, chip + 38))
+    for i, read in enumerate((556, 630, 704)):
+        arrow((read, memory - 2), (574 + 18 * i, chip + 66))
+    arrow((758, chip + 66), (778, memory - 2))
+    write(670, 312, "a tile is forgotten as soon as\nthese three have taken it in", 8)
+
+
 # ---- 00 to 03 ----
 
 @picture(730, 305)
