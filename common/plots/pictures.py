@@ -195,37 +195,37 @@ def loop_orders():
 
 @picture(800, 330)
 def steps():
-    """One step of FlashAttention-1's only block, and two blocks of FlashAttention-2's grid on one multiprocessor."""
-    scale, left = 108, 95  # pixels a microsecond
-    heading(5, 12, "03_fa1: one step, 32 queries and 128 keys, as predicted; the block is alone on its multiprocessor")
-    parts = [(0.5, "wait: l, m"), (0.9, "S, P, P V")] + 4 * [(0.5, "wait: O"), (0.1, ""), (0.5, "wait: O"), (0.1, "")]
-    time = 0
-    for length, text in parts:
-        waits = text.startswith("wait")
-        cell(left + time * scale, 30, length * scale, 38, PANEL if waits else PV if not text else QK, text, 7,
-             edge=FAINT if waits else INK)
-        time += length
-    write(left - 8, 49, "one block", 8, "right")
-    for tick in range(7):
-        write(left + tick * scale, 80, f"{tick} us", 7.5)
-    write(left + 330, 103,
-          "white: waiting for device memory, 9 · 0.5 us = 4.5 of 6.2 us.  green: a part of O is added. "
-          "Nobody else is there to work")
-    heading(5, 145, "04_fa2/tuned: O stays, the next K and V come during the products, a second block fills the gaps")
-    phases = (("Q Kᵀ", 95, QK), ("softmax", 70, SOFTMAX), ("P V", 95, PV))
-    for block in range(2):
-        at, i, top = left + (0 if block == 0 else 130), 0, 165 + 46 * block
-        write(left - 8, top + 19, f"block {block}", 8, "right")
-        while at < left + 640:
-            text, length, colour = phases[i % 3]
-            cell(at, top, min(length, left + 660 - at), 38, colour, text if at + length <= left + 660 else "", 7.5)
-            at, i = at + length, i + 1
-    cell(left, 262, 660, 14, COPY)
-    write(left - 8, 269, "copies", 8, "right")
-    write(left + 330, 269, "the next K and V", 7.5)
-    write(left + 330, 305,
-          "Not to scale. While one block is at its softmax, the other multiplies, if chance has them out of step.\n"
-          "Thousands of query tiles make thousands of blocks: there is always a second one")
+    """The blocks of 03_fa1/fma and of 04_fa2/fma: how many multiprocessors have one, and who works while it waits."""
+    left, wide = 95, 660
+    parts = {"load": (60, PANEL), "Q Kᵀ": (62, QK), "softmax": (48, SOFTMAX), "P V": (46, PV), "store": (44, PANEL)}
+
+    def chip(top, busy):
+        write(left - 8, top + 11, "the chip", 8, "right")
+        for i in range(132):
+            cell(left + 5 * i, top, 5, 22, WARPS[3] if i < busy else PANEL, edge=FAINT)
+
+    def block(at, top, height, *step):
+        while at < left + wide:
+            for name in step:
+                length, colour = parts[name]
+                end = min(at + length, left + wide)
+                if at < end:
+                    cell(at, top, end - at, height, colour, name if end == at + length else "", 7,
+                         edge=FAINT if colour == PANEL else INK)
+                at = end
+
+    heading(5, 12, "03_fa1/fma: 64 blocks, one a head; 68 of the 132 multiprocessors of an H200 are empty")
+    chip(24, 64)
+    write(left - 8, 76, "one of the 64", 8, "right")
+    block(left, 60, 32, "load", "Q Kᵀ", "softmax", "P V", "store")
+    write(left + wide / 2, 106, "white: the block waits for Q, O, l and m, or stores O, l and m. Nobody else is there to work", 7.5)
+    heading(5, 145, "04_fa2/fma: 8192 blocks, one a query tile; O, l and m stay in registers")
+    chip(157, 132)
+    write(left - 8, 238, "one of 132:\nfour blocks", 8, "right")
+    for i in range(4):
+        block(left + 54 * i, 191 + 24 * i, 21, "load", "Q Kᵀ", "softmax", "P V")
+    write(left + wide / 2, 308, "Lengths are not to scale. While one block waits for K and V, another computes. When a block has ended,\n"
+          "the next of the 8192 takes its place", 7.5)
 
 
 @picture(810, 390)
