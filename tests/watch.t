@@ -26,6 +26,7 @@ my %options = (
     '06_fp8' => ['--heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
     '08_fa3' => ['--heads 1 --seqlen 256'],
+    '09_fa3_backward' => ['--heads 2 --kv-heads 1 --seqlen 128 --seqlen-k 200'],
 );
 
 # What the counts of a variant are called: in the trace's rows, and here.
