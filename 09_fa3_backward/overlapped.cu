@@ -98,7 +98,8 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 
 /* ---- a consumer: a warpgroup ---- */
 
-/* dQ of a step: this consumer's part of it. */
+/* dQ of a step: this consumer's half of it, 64 x 64. At D = 64 that is 64 of the 128 queries: panel number `consumer` of dS^T,
+ * with all columns of K, one panel. At D = 128 it is 64 columns: panel number `consumer` of K, with all 64 queries. */
 template <typename T, int D>
 __device__ inline void start_dq(float (&dq)[1][8][4], OverlappedShared<T, D> &shared, int n, int consumer) {
     mbarrier_wait(&shared.ds_full[place(n)], parity(n));
