@@ -36,7 +36,7 @@ matplotlib.rcParams.update({
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 })
 
-# One look a variant: colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), but darker.
+# Colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), but darker.
 LOOKS = {
     "00_naive": ("#6b6b6b", "o", "-"),
     "01_tiled/fma": ("#c98500", "s", "--"),
@@ -51,22 +51,25 @@ LOOKS = {
     "04_fa2/split_q": ("#007a58", "P", "--"),
     "04_fa2/tall": ("#007a58", "X", ":"),
     "04_fa2/tuned": ("#007a58", "p", "-"),
-    "05_fa2_backward/fma": ("#b04a00", "^", ":"),
-    "05_fa2_backward/two_pass": ("#b04a00", "<", "--"),
     "05_fa2_backward/atomic": ("#b04a00", ">", "-"),
     "06_fp8/mma": ("#7a4fb5", "h", "--"),
     "06_fp8/wgmma": ("#7a4fb5", "*", "-"),
-    "07_flash_decoding/one_block": ("#5f6f00", "X", "--"),
     "07_flash_decoding/split_k": ("#5f6f00", "p", ":"),
-    "07_flash_decoding/equal_shares": ("#5f6f00", "p", "-"),
     "08_fa3/wgmma": ("#a32020", "s", ":"),
     "08_fa3/specialised": ("#a32020", "D", "--"),
     "08_fa3/overlapped": ("#a32020", "o", "-"),
+    "09_fa3_backward/wgmma": ("#005a91", "s", ":"),
+    "09_fa3_backward/specialised": ("#005a91", "D", "--"),
+    "09_fa3_backward/overlapped": ("#005a91", "o", "-"),
+    "cuDNN": (INK, "", "-"),
+    "FlashAttention-2": (INK, "", "--"),
+    "FlashAttention-3": (INK, "", ":"),
 }
 
 
-def look(variant):
-    colour, marker, dashes = LOOKS.get(variant, (INK, ".", "-"))
+def look(name):
+    """Of a variant, or of another program: what stands before a comma."""
+    colour, marker, dashes = LOOKS.get(name.split(",")[0], (INK, ".", "-"))
     return {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4.5, "linewidth": 1.4}
 
 

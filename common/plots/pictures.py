@@ -415,6 +415,36 @@ def ring():
     write(535, 245, "empty: all eight warps are done; the producer waits", 8, color=ALARM)
 
 
+@picture(800, 505)
+def backward_step():
+    """A step of a consumer of 09_fa3_backward/overlapped at D = 128, time downwards: where the operands are, who waits for what."""
+    unit, top, threads = 29, 30, 475
+    heading(55, 10, "tensor cores: a product and its two operands")
+    heading(threads, 10, "threads of the consumer")
+    products = (("dK +=", "dSᵀ(n−1)", "Q(n−1)"), ("Sᵀ(n) =", "K", "Qᵀ(n)"), ("dPᵀ(n) =", "V", "dOᵀ(n)"), ("dV +=", "Pᵀ(n)", "dO(n)"),
+                ("dQ(n−1) =", "dS(n−1) of both\nconsumers", "K"), ("dK +=", "dSᵀ(n)", "Q(n)"), ("Sᵀ(n+1) =", "K", "Qᵀ(n+1)"))
+    for i, (product, left, right) in enumerate(products):
+        at, edge = top + 2 * i * unit, INK if 0 < i < 6 else FAINT  # of another step
+        cell(55, at, 85, 2 * unit, PANEL, product, 8, edge=edge)
+        cell(140, at, 135, 2 * unit, WARPS[1] if product in ("dK +=", "dV +=") else WARPS[0], left, 8, edge=edge)
+        cell(275, at, 90, 2 * unit, WARPS[0], right, 8, edge=edge)
+    work = ((0, 1, "dQ(n−2) is added"), (1, 1, "start Sᵀ(n) and dPᵀ(n)"), (4, 1, "P(n), rounded, to registers"), (5, 1, "start dV"),
+            (6, 1, "dS(n) to registers and to shared memory"), (7, 1, "start dQ(n−1) and dK"),
+            (10, 1, "dQ(n−1) is added to the accumulator"), (11, 1, "start Sᵀ(n+1) and dPᵀ(n+1)"))
+    for start, length, text in work:
+        starts = text.startswith("start")
+        cell(threads, top + start * unit, 290, unit, PANEL if starts else WARPS[2], text, 8, edge=ALARM if starts else INK)
+        if starts:
+            arrow((threads - 3, top + (start + 0.5) * unit), (368, top + (start + 1.2) * unit), ALARM)
+        elif start:
+            arrow((368, top + (start - 0.2) * unit), (threads - 3, top + (start + 0.5) * unit))
+    arrow((40, top + 2 * unit), (40, top + 12 * unit))
+    write(25, top + 7 * unit, "step n", 8, rotation=90)
+    write(395, 470, "blue: an operand in shared memory.  orange: in the consumer's own registers.  green: the threads work\n"
+          "red: a product is started, and runs by itself behind those before it.  black: the threads have waited for its result\n"
+          "At D = 64, and in specialised, the threads wait for dK before the next step. Lengths are not to scale", 8)
+
+
 # ---- what cuts across ----
 
 @picture(790, 400)

@@ -4,9 +4,8 @@
 #     python3 common/plots/plots.py                       the folder of notes/results/ measured last, into its pictures/
 #     python3 common/plots/plots.py FOLDER [PICTURES]     that folder, into its pictures/ or into PICTURES
 #
-# PLOTS, at the end, says which picture is drawn from which files. forward_lengths_fp16.txt, or else forward_fp16.txt, adds cuDNN
-# and FlashAttention-2. A picture whose file is not there is left out, and a line says which. Columns are read by name. Needs
-# matplotlib.
+# PLOTS, at the end, says which picture is drawn from which files. forward_lengths_fp16.txt adds cuDNN and FlashAttention-2. A
+# picture whose file is not there is left out, and a line says which. Columns are read by name. Needs matplotlib.
 import csv
 import glob
 import json
@@ -15,7 +14,7 @@ import re
 import sys
 import textwrap
 
-from drawing import INK, look, plt, save
+from drawing import INK, LOOKS, look, plt, save
 
 
 # ---- result files ----
@@ -27,6 +26,7 @@ def newest():
 
 
 FOLDER = sys.argv[1] if len(sys.argv) > 1 else newest()
+PEERS_FILE = "forward_lengths_fp16.txt"
 PICTURES = sys.argv[2] if len(sys.argv) > 2 else os.path.join(FOLDER, "pictures")
 
 
@@ -58,23 +58,6 @@ def machine(what):
     return [row["is"] for row in rows_of("machine.tsv") if row["what"] == what]
 
 
-PEERS = {"cudnn": ("cuDNN", "-"), "flash": ("FlashAttention-2, PyTorch's", "--")}
-PEERS_FILE = next((name for name in ("forward_lengths_fp16.txt", "forward_fp16.txt") if is_there(name)), None)
-
-
-def peers():
-    """What peers.py timed beside ours: {(peer, head dim, mask): [(length, milliseconds, TFLOP/s), ...]}."""
-    found = {}
-    for line in open(path_of(PEERS_FILE)) if PEERS_FILE else ():
-        shape = re.match(r"D(\d+) (full|causal) S(\d+) B(\d+) ", line)
-        for peer, tflops in re.findall(r"\| (cudnn|flash) +([\d.]+)", line) if shape else ():
-            length = int(shape[3])
-            flops = 4 * int(shape[4]) * 2048 * length**2 / (2 if shape[2] == "causal" else 1)  # heads · D = 2048 there
-            line_of = found.setdefault((peer, shape[1], shape[2]), [])
-            line_of.append((length, flops / float(tflops) * 1e-9, float(tflops)))
-    return {key: sorted(line) for key, line in found.items()}
-
-
 def with_pre_pass(rows):
     """06's kernels only together with the pre-pass that makes 8-bit numbers, under the kernel's name."""
     rows = [row for row in rows if row["direction"] == "prepare and forward"
@@ -84,15 +67,6 @@ def with_pre_pass(rows):
 
 def forward_rows():
     return with_pre_pass([row for row in rows_of("sweep.csv") if row["seqlen_q"] == row["seqlen_k"]])
-
-
-def lines_of(rows, **where):
-    """Rows of each variant, in order of length."""
-    found = {}
-    for row in sorted(rows, key=lambda row: (row["variant"], int(row["seqlen_k"]))):
-        if all(row[key] == value for key, value in where.items()):
-            found.setdefault(row["variant"], []).append(row)
-    return found
 
 
 # ---- what plots share ----
@@ -134,6 +108,8 @@ def finish(rows, file, columns=3, words=()):
                       fontsize=8, columnspacing=1.2, handlelength=2.4)
     days = sorted({row["date"] for row in rows if row.get("date")}) or machine("date")
     device = rows[0].get("device") or "".join(machine("GPU"))
+    if rows[0].get("cuda", "a GPU's") in ("", None):
+        device += " as the CPU device, a simulator: its times say nothing about a GPU"
     source = ", ".join(filter(None, (device, " to ".join(sorted({*days[:1], *days[-1:]})), file)))
     box = figure.get_tightbbox()
     text = "\n".join(line for paragraph in (*words, source)
@@ -204,69 +180,78 @@ def ladder():
 
 # ---- against length ----
 
-def against_length(column, label):
-    """A panel a head dim and mask. What is out of memory has no figure: it is marked at the edge where it would be."""
-    rows, others, is_latency = forward_rows(), peers(), column == "latency_ms"
-    head_dims = sorted({row["head_dim"] for row in rows}, key=int)
-    masks = sorted({row["causal"] for row in rows})
-    figure, panels = plt.subplots(len(head_dims), len(masks), figsize=(4.1 * len(masks), 3.3 * len(head_dims)), sharex=True,
-                                  sharey=True, squeeze=False)
-    lengths = {int(row["seqlen_k"]) for row in rows}
+def add_point(lines, head_dim, mask, name, style, point):
+    """Lines are {(head dim, mask): {name: (points, how the line looks)}}."""
+    lines.setdefault((head_dim, mask), {}).setdefault(name, ([], style))[0].append(point)
+
+
+def panels(lines, label):
+    """A panel a head dim and mask; returns them by these."""
+    keys = sorted(lines, key=lambda key: (int(key[0]), key[1] == "causal"))
+    down, across = (len({key[i] for key in keys}) for i in (0, 1))
+    figure, axes = plt.subplots(down, across, figsize=(4.1 * across, 3.3 * down), sharex=True, sharey=True, squeeze=False)
+    found = dict(zip(keys, axes.flat))
+    for key, axis in found.items():
+        for name, (points, style) in lines[key].items():
+            axis.plot(*zip(*points), label=name, **style)
+        length_axis(axis, {n for some in lines.values() for points, _ in some.values() for n, _ in points})
+        axis.set_title(f"D = {key[0]}, {key[1]}", loc="left")
+        axis.set(xlabel="sequence length N", ylabel=label)
+        axis.label_outer()
+    figure.tight_layout()
+    return found
+
+
+def add_peers(lines, is_latency):
+    """What peers.py timed beside ours."""
+    for line in open(path_of(PEERS_FILE)) if is_there(PEERS_FILE) else ():
+        shape = re.match(r"D(\d+) (full|causal) S(\d+) B(\d+) ", line)
+        there = shape and (shape[1], shape[2]) in lines
+        for peer, tflops in re.findall(r"\| (cudnn|flash) +([\d.]+)", line) if there else ():
+            n, name = int(shape[3]), {"cudnn": "cuDNN", "flash": "FlashAttention-2, PyTorch's"}[peer]
+            flops = 4 * int(shape[4]) * 2048 * n**2 / (2 if shape[2] == "causal" else 1)  # heads · D = 2048 there
+            figure = flops / float(tflops) * 1e-9 if is_latency else float(tflops)
+            add_point(lines, shape[1], shape[2], name, look(name), (n, figure))
+
+
+def forward(column, label):
+    """What is out of memory has no figure: it is marked at the edge where it would be."""
+    rows, lines, lost, is_latency = forward_rows(), {}, {}, column == "latency_ms"
+    for row in sorted(rows, key=lambda row: (row["variant"], int(row["seqlen_k"]))):
+        mask, n, variant = "causal" if row["causal"] == "true" else "full", int(row["seqlen_k"]), row["variant"]
+        if number(row[column]):
+            add_point(lines, row["head_dim"], mask, label_of(variant), look(variant), (n, number(row[column])))
+        elif "memory" in row["note"]:
+            lost.setdefault((row["head_dim"], mask), []).append((n, look(variant)["color"]))
+    add_peers(lines, is_latency)
     alone = min((int(row["seqlen_k"]) for row in rows if row["batch"] == "1"), default=None)
-    if all(row["batch"] == "1" for row in rows):
-        alone = None
-    for axis, (head_dim, causal) in zip(panels.flat, ((head_dim, causal) for head_dim in head_dims for causal in masks)):
-        mask = "causal" if causal == "true" else "full"
-        lost = 0
-        for variant, line in lines_of(rows, head_dim=head_dim, causal=causal).items():
-            known = [(int(row["seqlen_k"]), number(row[column])) for row in line if number(row[column])]
-            if known:
-                axis.plot(*zip(*known), label=label_of(variant), **look(variant))
-            for row in line:
-                if "memory" in row["note"]:  # one beside the other
-                    height = 0.97 - 0.055 * lost if is_latency else 0.03 + 0.055 * lost
-                    out_of_memory(axis, [int(row["seqlen_k"])], [height], color=look(variant)["color"], markersize=6,
-                                  transform=axis.get_xaxis_transform(), clip_on=False)
-                    lost += 1
-        for peer, (peer_name, dashes) in PEERS.items():
-            line = others.get((peer, head_dim, mask))
-            if line:
-                axis.plot([n for n, _, _ in line], [ms if is_latency else tflops for _, ms, tflops in line], color=INK,
-                          linewidth=0.9, linestyle=dashes, label=peer_name, zorder=4)
-        if alone:
-            axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
-        length_axis(axis, lengths)
+    for key, axis in panels(lines, label).items():
+        if any(row["batch"] != "1" for row in rows) and alone:
+            axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":", label="from here on the batch is 1")
+        for i, (n, colour) in enumerate(lost.get(key, ())):  # one beside the other
+            out_of_memory(axis, [n], [0.97 - 0.055 * i if is_latency else 0.03 + 0.055 * i], color=colour, markersize=6,
+                          transform=axis.get_xaxis_transform(), clip_on=False)
         if is_latency:
             logarithmic(axis, "y")
-        axis.set_title(f"D = {head_dim}, {mask}", loc="left")
-    for axis in panels[-1]:
-        axis.set_xlabel("sequence length N")
-    for axis in panels[:, 0]:
-        axis.set_ylabel(label)
-    if any("memory" in row["note"] for row in rows):
-        out_of_memory(panels[0][0], label="out of memory at this length")
-    if not is_latency:
-        panels[0][0].set_ylim(bottom=0)  # of all: they share it
-    figure.tight_layout()
-    finish(rows, ", ".join(filter(None, ("sweep.csv", PEERS_FILE if others else None, tokens_of(rows)))), 3, kinks(rows, alone))
+        else:
+            axis.set_ylim(bottom=0)
+    if lost:
+        out_of_memory(axis, label="out of memory at this length")
+    finish(rows, ", ".join(filter(is_there, ("sweep.csv", PEERS_FILE))) + ", " + tokens_of(rows))
 
 
-def kinks(rows, alone):
-    """Why the lines bend."""
-    words = []
-    if alone:
-        words.append(f"Dotted line: from N = {alone} on the batch is 1. To the left batch · N is the same everywhere, "
-                     "so the work grows as N (twice the N, twice the latency, the same TFLOP/s); to the right it grows "
-                     "as N² (four times the latency).")
-    if not rows[0]["cuda"]:
-        words.append("Times of the CPU device, a simulator. On a GPU the order of the lines is another one.")
-    else:
-        words.append("Rising from the left: with few keys a block's fixed cost (load Q, start, store O) weighs more; "
-                     "under a causal mask, so do the tiles on the diagonal, which are visited whole.")
-        words.append("03_fa1 and 04_fa2/epilogue have one block for each head of each batch entry. Once the batch is "
-                     "so small that these are fewer than the multiprocessors, half the batch leaves half as many at "
-                     "work: TFLOP/s fall until the batch is 1.")
-    return words
+def backward():
+    """The columns of fa3_backward.tsv: kernels of 09, or with its stage another's, and other programs."""
+    lines = {}
+    for row in rows_of("fa3_backward.tsv"):
+        head_dim, mask, n = re.match(r"D(\d+) (full|causal) S(\d+)", row.pop("shape")).groups()
+        for name, tflops in row.items():
+            if tflops:
+                kernel = "09_fa3_backward/" + name
+                style = look(kernel if kernel in LOOKS else name)
+                add_point(lines, head_dim, mask, name, style, (int(n), float(tflops)))
+    panels(lines, "TFLOP/s, backward")[min(lines)].set_ylim(bottom=0)
+    finish([{}], "fa3_backward.tsv, fp16")
 
 
 def tokens_of(rows):
@@ -281,8 +266,10 @@ def memory():
     rows = [row for row in forward_rows() if number(row["tensor_bytes"])]
     head_dim = max((row["head_dim"] for row in rows), key=int)
     rows = [row for row in rows if row["head_dim"] == head_dim]
-    lines = {variant: {int(row["seqlen_k"]): (int(row["tensor_bytes"]) + int(row["workspace_bytes"])) / int(row["batch"])
-                       for row in line} for variant, line in lines_of(rows).items()}
+    lines = {}
+    for row in sorted(rows, key=lambda row: (row["variant"], int(row["seqlen_k"]))):
+        bytes_ = (int(row["tensor_bytes"]) + int(row["workspace_bytes"])) / int(row["batch"])
+        lines.setdefault(row["variant"], {})[int(row["seqlen_k"])] = bytes_
     unit, name = (2**30, "GiB") if max(max(line.values()) for line in lines.values()) > 2**30 else (2**20, "MiB")
     groups = []  # of variants, the most bytes first
     for variant in sorted(lines, key=lambda variant: -lines[variant][max(lines[variant])] / max(lines[variant])):
@@ -401,8 +388,9 @@ def fp8_errors():
 
 PLOTS = (
     ("ladder.svg", ["ladder.jsonl"], ladder),  # what each variant bought on one problem
-    ("latency.svg", ["sweep.csv"], lambda: against_length("latency_ms", "latency, ms (logarithmic)")),
-    ("tflops.svg", ["sweep.csv"], lambda: against_length("tflops", "TFLOP/s")),
+    ("latency.svg", ["sweep.csv"], lambda: forward("latency_ms", "latency, ms (logarithmic)")),
+    ("tflops.svg", ["sweep.csv"], lambda: forward("tflops", "TFLOP/s")),
+    ("backward.svg", ["fa3_backward.tsv"], backward),
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
     ("splits.svg", ["splits.tsv"], splits),
