@@ -3,31 +3,24 @@
 #                                                                                                     (make pictures)
 #     python3 common/plots/pictures.py [notes/pictures]
 #
-# A picture a function. Lanes, registers and chunks are computed with the formulas of common/gpu/instructions.cuh and
+# A picture a function, of the same name. Lanes, registers and chunks are computed with the formulas of common/gpu/instructions.cuh and
 # tile.cuh, the worked example's numbers are those of notes/worked_example.md.
 import sys
 from math import log2
 
 from drawing import ALARM, FAINT, INK, PANEL, WARPS, arrow, cell, heading, plt, save, sheet, write
 
-PICTURES = []  # in the order of this file
 QK, SOFTMAX, PV, COPY = WARPS[0], WARPS[1], WARPS[2], FAINT
 
 
-def picture(width, height):
-    """Makes the function that follows one of the pictures; its name is the file's."""
-    return lambda draw: PICTURES.append((draw, width, height))
-
-
-def grid(left, top, columns, rows, unit, colour=PANEL):
+def grid(left, top, columns, rows, unit):
     for row in range(rows):
         for column in range(columns):
-            cell(left + column * unit, top + row * unit, unit, unit, colour)
+            cell(left + column * unit, top + row * unit, unit, unit, PANEL)
 
 
 # ---- the README ----
 
-@picture(820, 330)
 def idea():
     """What passes through device memory: by the definition, and with FlashAttention."""
     chip, memory, grey = 40, 178, "#eeeee8"  # the tops of the two levels
@@ -66,7 +59,6 @@ def idea():
 
 # ---- 00 to 03 ----
 
-@picture(730, 305)
 def naive():
     """Which thread of 00_naive's three kernels computes what from what."""
     n, d, unit = 8, 3, 13
@@ -93,7 +85,6 @@ def naive():
     write(365, 295, "Nothing is shared: for each element of S a row of Q and a row of K are loaded again")
 
 
-@picture(720, 320)
 def tiling():
     """What a block loads for one element of S, and for a tile of 64 x 64."""
     sides = ((90, "00_naive: a thread loads for itself", 92, 6, "1 + 1 rows of D numbers for one element:\na row is used once"),
@@ -113,7 +104,6 @@ def tiling():
     write(550, 175, "tile", 8)
 
 
-@picture(720, 315)
 def online_softmax():
     """A row of scores, tile by tile: the maximum rises in steps, and the sum moves to each new maximum."""
     tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 4, 1, 3)  # S in units of ln 2
@@ -140,7 +130,6 @@ def online_softmax():
           "Here each tile's own sum has the factor 1, since its maximum is larger than those before it")
 
 
-@picture(780, 330)
 def merge():
     """Two sets of keys become one: with (m, l, O undivided), and with (LSE, O). The numbers of the worked example."""
     rows = (
@@ -165,7 +154,6 @@ def merge():
 
 # ---- 04 and 05 ----
 
-@picture(800, 360)
 def loop_orders():
     """In which order the tiles of S are visited, and by which block."""
     n, unit = 4, 58
@@ -193,7 +181,6 @@ def loop_orders():
           "numbers: steps of the row's own block. O, l, m stay in\nregisters; K and V are read again by every block")
 
 
-@picture(800, 330)
 def steps():
     """The blocks of 03_fa1/fma and of 04_fa2/fma: how many multiprocessors have one, and who works while it waits."""
     left, wide = 95, 660
@@ -228,7 +215,6 @@ def steps():
           "the next of the 8192 takes its place", 7.5)
 
 
-@picture(810, 390)
 def warp_ownership():
     """How four warps share S = Q K^T and O = P V of a tile."""
     unit, d = 38, 54
@@ -264,7 +250,6 @@ def warp_ownership():
     write(610, 372, "a row's maximum, sum and O never leave the warp;\nevery warp reads all of K and V")
 
 
-@picture(810, 385)
 def backward_ownership():
     """Which block owns which gradient in the two kernels of 05_fa2_backward."""
     unit, d = 48, 40
@@ -296,7 +281,6 @@ def backward_ownership():
 
 # ---- 06 to 08 ----
 
-@picture(780, 270)
 def key_order():
     """In which order 06_fp8 stores the keys of V, so that P stays in its lane."""
     unit, left, half = 40, 130, 8
@@ -317,7 +301,6 @@ def key_order():
           "a lane keeps what it has: V's keys change their places instead, and a sum has no order", 8)
 
 
-@picture(800, 395)
 def shares():
     """How 07's three kernels cut the keys of four heads, and how tickets find the block that merges a head."""
     lengths, left, unit, share = (12, 7, 20, 11), 115, 13, 5
@@ -366,7 +349,6 @@ def lane(left, top, height, unit, name, steps):
         cell(left + start * unit, top, length * unit, height, colour, text, 7)
 
 
-@picture(810, 440)
 def roles():
     """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
     D = 128: a warpgroup's Q K^T and P V 5 each, its softmax 8; twice that where two warpgroups do the same together."""
@@ -398,7 +380,6 @@ def roles():
                     cell(left + at * unit, top + down, length * unit, 20, colour, text, 7)
 
 
-@picture(780, 260)
 def ring():
     """The ring of 08_fa3: two places, two mbarriers each, and who waits where."""
     cell(10, 95, 140, 70, COPY, "producer warp\nasks TMA for tiles", 8)
@@ -415,7 +396,6 @@ def ring():
     write(535, 245, "empty: all eight warps are done; the producer waits", 8, color=ALARM)
 
 
-@picture(800, 505)
 def backward_step():
     """A step of a consumer of 09_fa3_backward/overlapped at D = 128, time downwards: where the operands are, who waits for what."""
     unit, top, threads = 29, 30, 475
@@ -447,7 +427,6 @@ def backward_step():
 
 # ---- what cuts across ----
 
-@picture(790, 400)
 def memory_hierarchy():
     """The levels of an H200, with the figures of notes/memory_hierarchy.md. An arrow is as thick as its bandwidth."""
     for column, text in ((140, "level"), (390, "size"), (545, "reads, whole chip"), (705, "latency, clocks")):
@@ -468,7 +447,6 @@ def memory_hierarchy():
             write(705, top + 25, latency, 8)
 
 
-@picture(700, 370)
 def fragments():
     """Which lane holds which element of the operands of mma m16n8k16, and in which register."""
     unit, top = 17.5, 45
@@ -498,7 +476,6 @@ def fragments():
     write(340, 360, "number: the lane that holds it.  A and B: a register holds two 16-bit elements", 8)
 
 
-@picture(770, 385)
 def swizzle():
     """Where the 16-byte chunks of a 128-byte row lie, and so which banks a read of one chunk of 8 rows meets."""
     chunk_read, unit, top = 3, 37, 62
@@ -521,7 +498,6 @@ def swizzle():
               f"{wavefronts} wavefront{'s' if wavefronts > 1 else ''}", 8)
 
 
-@picture(800, 245)
 def formats():
     """The bits of the number formats."""
     unit, left = 15, 60
@@ -541,7 +517,6 @@ def formats():
         write(left + 150 * i + 18, 224, text, 8, "left")
 
 
-@picture(790, 235)
 def timing():
     """What the host does and what the device does while a kernel is timed."""
     left = 70
@@ -564,7 +539,6 @@ def timing():
           "The latency is the median of the runs; none finds its inputs in L2", 8)
 
 
-@picture(800, 265)
 def sectors():
     """How many sectors of 32 bytes a request of 32 lanes touches."""
     unit, left = 7.6, 185
@@ -585,7 +559,6 @@ def sectors():
           "32 lanes want 128 bytes each time. Device memory moves whole sectors: 128, 160, 256 and 1024 bytes", 8)
 
 
-@picture(780, 230)
 def fibers():
     """How one core of the CPU runs the four threads of a block: each until a barrier, then the next."""
     left, unit = 90, 78
@@ -605,7 +578,6 @@ def fibers():
           "Only barriers and warp-wide instructions switch fibers", 8)
 
 
-@picture(790, 175)
 def rooms():
     """Who may call whom: the rooms of common/ and the places of a new stage."""
     for left, top, height, name, what, colour in ((5, 25, 90, "0N_name/", "kernels, table\nof variants,\nformulas", WARPS[2]),
@@ -624,7 +596,13 @@ def rooms():
     write(395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
 
 
-for draw, width, height in PICTURES:
+for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 320), (online_softmax, 720, 315),
+                            (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
+                            (backward_ownership, 810, 385), (key_order, 780, 270), (shares, 800, 395),
+                            (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505),
+                            (memory_hierarchy, 790, 400), (fragments, 700, 370), (swizzle, 770, 385),
+                            (formats, 800, 245), (timing, 790, 235), (sectors, 800, 265), (fibers, 780, 230),
+                            (rooms, 790, 175)):
     sheet(width, height)
     draw()
     save(draw.__name__ + ".svg", sys.argv[1] if len(sys.argv) > 1 else "notes/pictures")
