@@ -1,5 +1,6 @@
 /* frame.c - what stands above the rows and below: device and problem; workspace, errors, what failed or was not checked, the
  * verdict. See row.h. */
+#include "../host/errors.h"
 #include "../host/text.h"
 #include "row.h"
 
@@ -94,7 +95,7 @@ static void print_noise(const Row *row) {
                row->name, row->runs, share);
 }
 
-void print_details(const Run *run) {
+static void print_details(const Run *run) {
     const Row *rows = run->rows;
     if (run->device->is_cpu)
         print_recorded(run);
@@ -115,7 +116,7 @@ void print_details(const Run *run) {
             print_noise(&rows[i]);
 }
 
-void print_failures(const Run *run) {
+static void print_failures(const Run *run) {
     FILE *details = run->options->format == FORMAT_TABLE ? stdout : stderr;
     for (int i = 0; i < run->row_count; i++) {
         const Row *row = &run->rows[i];
@@ -136,49 +137,56 @@ void print_failures(const Run *run) {
     }
 }
 
-void print_verdict(const Run *run) {
-    const Row *rows = run->rows;
-    int ran = 0, bad = 0, against_oracle = 0, validated = 0, unchecked = 0, variants = 0;
-    const Row *naive = NULL, *forward = NULL;
-    for (int i = 0; i < run->row_count; i++) {
-        int is_variant = rows[i].role == ROW_VARIANT;
-        if (rows[i].role == ROW_REFERENCE)
-            naive = &rows[i];
-        if (rows[i].role == ROW_FORWARD)
-            forward = &rows[i];
-        variants += is_variant;
-        if (!row_ran(&rows[i]))
+/* Under a table, and in the exit code. 00_naive's row counts where it was asked for alone. */
+static int print_verdict(const Run *run) {
+    int ran = 0, bad = 0, validated = 0, unchecked = 0, is_alone = run->only == run->reference, against_oracle = 0;
+    const Row *first_bad = NULL;
+    for (const Row *row = run->rows; row < run->rows + run->row_count; row++) {
+        if (!row_ran(row))
             continue;
-        validated += rows[i].comparison_count > 0;
-        unchecked += row_unchecked(&rows[i]) != NULL;
-        if (!is_variant)
-            continue;
-        ran++;
-        bad += !row_ok(&rows[i]);
-        against_oracle = rows[i].against_oracle;
+        if (!row_ok(row) && !first_bad)
+            first_bad = row;
+        validated += row->comparison_count > 0;
+        unchecked += row_unchecked(row) != NULL;
+        if (row->role == (is_alone ? ROW_REFERENCE : ROW_VARIANT)) {
+            ran++;
+            bad += !row_ok(row);
+            against_oracle = row->against_oracle;
+        }
     }
+    int code = first_bad ? 1 : ran && !unchecked ? 0 : 2;
+    if (run->options->format != FORMAT_TABLE)
+        return code;
     char oracle[64];
     snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", run->sample_count);
-    int naive_ran = naive && row_ran(naive), alone = naive && !variants;
-    if (forward && !row_ok(forward))
-        printf("FAIL  the forward pass, %s, disagrees with %s\n", forward->name, oracle);
-    else if (naive_ran && !row_ok(naive))
+    const char *with = against_oracle ? oracle : NAIVE;
+    if (first_bad && first_bad->role == ROW_FORWARD)
+        printf("FAIL  the forward pass, %s, disagrees with %s\n", first_bad->name, oracle);
+    else if (first_bad && first_bad->role == ROW_REFERENCE)
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
-    else if (bad && !validated)
+    else if (first_bad && !validated)
         printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
-    else if (bad)
-        printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree",
-               against_oracle ? oracle : NAIVE);
-    else if (ran == 0 && !(alone && naive_ran))
+    else if (first_bad)
+        printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree", with);
+    else if (!ran)
         printf("NOT RUN  no variant of %s can run this problem here\n", run->stage->name);
     else if (!validated)
         printf("not validated\n");
     else if (unchecked)
         printf("NOT CHECKED  %d of %d results: rounding alone may change them by half of the largest value\n", unchecked,
                validated);
-    else if (alone)
-        printf("PASS  " NAIVE " agrees with %s\n", oracle);
+    else if (is_alone)
+        printf("PASS  " NAIVE " agrees with %s\n", with);
     else
-        printf("PASS  %d %s with %s\n", ran, ran == 1 ? "variant agrees" : "variants agree",
-               against_oracle ? oracle : NAIVE);
+        printf("PASS  %d %s with %s\n", ran, ran == 1 ? "variant agrees" : "variants agree", with);
+    return code;
+}
+
+int report_end(const Run *run) {
+    if (run->options->format == FORMAT_TABLE)
+        print_details(run);
+    print_failures(run);
+    int code = print_verdict(run);
+    flush_output();
+    return code;
 }

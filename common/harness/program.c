@@ -2,14 +2,14 @@
  *
  * From main to the launch, the judge and the printed row there are five files, to be read in this order:
  *
- *     program.c    the options' problems one by one, each with 00_naive and the variants: run, judged, timed; the exit code
+ *     program.c    the options' problems one by one, each with 00_naive and the variants: run, judged, timed
  *     run.h        what a run knows, and a row
  *     launch.c     a row's outputs and workspace, which hold NaN, and its launch
  *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
  * Off this way: options.c; checks.c (what cannot run, and why); inputs.c and tensors.c (inputs, files); prepare.c (variants
- * that change their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows);
+ * that change their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows, the exit code);
  * records.c (CSV, JSON); tracing.c.
  */
 #include "../host/errors.h"
@@ -19,19 +19,6 @@
 #include "tensors.h"
 
 #include <stdio.h>
-
-/* 0: all agree. 1: one does not. 2: nothing of what was asked for could run, or not all of it could be checked. */
-static int exit_code(const Run *run) {
-    int ran = 0, unchecked = 0;
-    for (int i = 0; i < run->row_count; i++) {
-        const Row *row = &run->rows[i];
-        if (row_ran(row) && !row_ok(row))
-            return 1;
-        unchecked += row_unchecked(row) != NULL;
-        ran += row_ran(row) && (row->role == ROW_VARIANT || run->only == run->reference);
-    }
-    return ran && !unchecked ? 0 : 2;
-}
 
 /* Launches the variant once and looks at all it left behind. */
 static void run_once(Row *row) {
@@ -115,8 +102,7 @@ static int run_problem(const Options *o) {
         run_variants(&run);
         if (o->save && row_ran(&run.rows[run.row_count - 1])) /* the variant named ran last */
             save_outputs(o->save, run.p, run.outputs, run.output_count);
-        report_end(&run);
-        code = exit_code(&run);
+        code = report_end(&run);
     }
     free_run(&run);
     return code;

@@ -126,8 +126,6 @@ static void table_row(const Row *row) {
     print_line(run, cells);
 }
 
-/* ---- the three calls ---- */
-
 void report_start(const Run *run) {
     if (run->options->format == FORMAT_TABLE)
         table_start(run);
@@ -141,14 +139,5 @@ void report_row(const Row *row) {
         table_row(row);
     else
         record_row(row);
-    flush_output();
-}
-
-void report_end(const Run *run) {
-    if (run->options->format == FORMAT_TABLE)
-        print_details(run);
-    print_failures(run);
-    if (run->options->format == FORMAT_TABLE)
-        print_verdict(run);
     flush_output();
 }

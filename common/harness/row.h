@@ -50,11 +50,8 @@ void setting_text(const Setting *setting, int value, char *text, size_t size);
  * Fills in the row's sample: how many, median, least and interquartile range. */
 void take_median(Row *row, double (*sample)(void *), void *context);
 
-/* frame.c: what stands above the rows, and below. Failures go to stderr beside CSV and JSON. */
+/* frame.c: what stands above the rows of the table. */
 void print_head(const Run *run);
-void print_details(const Run *run);
-void print_failures(const Run *run);
-void print_verdict(const Run *run);
 
 /* records.c: the line of field names that CSV begins with, and rows. */
 void csv_start(const Run *run);
