@@ -7,7 +7,7 @@
 #include "../common/harness/checks.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
-#include "../common/harness/prepare.h"
+#include "../common/judge/prepared.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "tap.h"
@@ -349,7 +349,8 @@ static void test_tiny(const Variant *v) {
         device_synchronize();
         device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
         device_read(lse, e.t.lse, row_count(&e.p) * sizeof *lse);
-        compare_preparation(&e.p, v, e.lengths, &e.host, e.workspace, o, lse, NULL, row_count(&e.p), comparisons);
+        compare_prepared(&e.p, v, e.lengths, &e.host, e.workspace, o, lse, samples_compute, row_count(&e.p),
+                         comparisons);
         for (int i = 0; i < PREPARED_COMPARISONS; i++) {
             good = good && comparisons[i].ok;
             if (!comparisons[i].ok)

@@ -11,7 +11,7 @@
 #define FA_GRID_H
 
 #include "../common/device/device.h"
-#include "../common/harness/prepare.h"
+#include "../common/judge/prepared.h"
 #include "../common/harness/checks.h"
 #include "../common/stage.h"
 #include "../common/harness/tensors.h"

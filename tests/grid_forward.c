@@ -4,7 +4,7 @@
  * 00_naive's in the same dtype, and if LSE agrees on its own. A variant that prepares its inputs is held against the oracle of
  * those (prepared.h).
  */
-#include "../common/harness/prepare.h"
+#include "../common/judge/prepared.h"
 #include "../common/judge/check.h"
 #include "../common/numeric.h"
 #include "grid.h"
@@ -38,8 +38,8 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     int rounds = variant_rounds(variant, &c->p), count = rounds ? PREPARED_COMPARISONS : 2, good = 1;
     double allowed = INFINITY;
     if (rounds)
-        compare_preparation(&c->p, variant, c->key_lengths, &c->host, workspace, c->got[0], c->got[1], NULL,
-                            row_count(&c->p), comparisons);
+        compare_prepared(&c->p, variant, c->key_lengths, &c->host, workspace, c->got[0], c->got[1], samples_compute,
+                         row_count(&c->p), comparisons);
     else
         compare(c, comparisons);
     if (variant == reference())

@@ -109,7 +109,7 @@ static void test_need(void) {
                                  {.name = "b", .dtypes = FP16, .launch = launch, .plan = plan, .preparation = &small}},
                     .settings = {{.name = "small"}}};
     enum { Q = 2 * 3 * 40 * 64, K = 2 * 3 * 50 * 64, ROWS = 2 * 3 * 40, SAMPLES = 3 * 50 * 8 }; /* three threads */
-    enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 8 * (Q + ROWS) + 70000 };
+    enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 20 * (Q + ROWS) + 70000 };
     static const struct {
         const char *name;
         const Stage *stage;

@@ -4,7 +4,7 @@
 #include "../common/judge/prepared.h"
 #include "../common/device/device.h"
 #include "../common/harness/checks.h"
-#include "../common/harness/prepare.h"
+#include "../common/harness/run.h"
 #include "../common/numeric.h"
 #include "../common/judge/rows.h"
 #include "../common/host/memory.h"
@@ -50,14 +50,30 @@ static void reset(void) {
     rounding = (PreparedRounding){0};
 }
 
-static Comparison comparisons[PREPARED_COMPARISONS];
-static int compare(Attention *attention) {
-    static float q[KV], k[KV], v[KV]; /* V is squared */
-    memcpy(q, prepared[0], sizeof q), memcpy(k, prepared[1], sizeof k), memcpy(v, prepared[2], sizeof v);
-    const HostTensors given = {inputs[0], inputs[1], inputs[2], NULL};
-    return compare_prepared(&(Prepared){&problem, lengths, &given, q, k, v, rounding}, o, lse, attention, MAX_SAMPLES,
-                            comparisons);
+/* What a variant prepared; another leaves Q as it is, and a third all three as they come. */
+static PreparedRounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    (void)p, (void)workspace, (void)q;
+    memcpy(k, prepared[1], sizeof prepared[1]);
+    memcpy(v, prepared[2], sizeof prepared[2]);
+    return rounding;
 }
+static PreparedRounding all_three(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    memcpy(q, prepared[0], QUERIES * sizeof *q);
+    return leaves_q(p, workspace, q, k, v);
+}
+static PreparedRounding zeros(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
+    (void)p, (void)workspace, (void)q, (void)k, (void)v;
+    return (PreparedRounding){0};
+}
+#define THAT(f)                                                                                                             \
+    (&(const Variant){.preparation = &(const Preparation) { .values = f }})
+
+static Comparison comparisons[PREPARED_COMPARISONS];
+static int compare_values(const Variant *variant, Attention *attention) {
+    const HostTensors given = {inputs[0], inputs[1], inputs[2], NULL};
+    return compare_prepared(&problem, variant, lengths, &given, NULL, o, lse, attention, MAX_SAMPLES, comparisons);
+}
+static void compare(void) { compare_values(THAT(all_three), samples_compute); }
 
 /* Which comparisons are not ok, as bits. */
 static int bad(void) {
@@ -142,13 +158,6 @@ static double allowed_input(int tensor, int row, int d) {
     return scale * fmax(rounding.input_half_step, rounding.input_roundoff * power) + noise;
 }
 
-static PreparedRounding leaves_q(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
-    (void)p, (void)workspace, (void)q;
-    memcpy(k, prepared[1], sizeof prepared[1]);
-    memcpy(v, prepared[2], sizeof prepared[2]);
-    return rounding;
-}
-
 static void test_prepared(void) {
     static const char *names[] = {"prepared Q", "prepared K", "prepared V"};
     const int first[3][4] = {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}}, last[3][4] = {{1, 1, 4}, {1, 0, 19}, {1, 0, 19}};
@@ -188,7 +197,7 @@ static void test_prepared(void) {
                                                                                 : allowed_input(tensor, row, d));
                             prepared[tensor][row * D + d] = (float)(inputs[tensor][row * D + d] + error);
                         }
-                        compare(NULL);
+                        compare();
                         const Comparison *c = &comparisons[which];
                         good = good && c->ok == !outside && (!outside || c->row == at[2]) &&
                                (whole || c->bad == (size_t)outside) && !strcmp(c->tensor, names[tensor]) &&
@@ -201,18 +210,17 @@ static void test_prepared(void) {
             }
             reset();
             prepared[tensor][row * D + column] = NAN;
-            compare(NULL);
+            compare();
             ok(!comparisons[which].ok && is_at(&comparisons[which], at[0], at[1], at[2], column) &&
                    isnan(comparisons[which].got),
                "%s: NaN", names[tensor]);
         }
     reset();
     prepared[1][3 * D] = prepared[2][3 * D] = prepared[1][19 * D] = prepared[2][19 * D + 7] = NAN;
-    compare(NULL);
+    compare();
     ok(comparisons[PREPARED_K].ok && comparisons[PREPARED_V].ok, "keys that do not exist are not looked at");
     reset();
-    compare_preparation(&problem, &(Variant){.preparation = &(Preparation){.values = leaves_q}}, lengths,
-                        &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, NULL, o, lse, NULL, MAX_SAMPLES, comparisons);
+    compare_values(THAT(leaves_q), samples_compute);
     ok(!bad(), "a variant may leave Q as it is");
 }
 
@@ -242,7 +250,7 @@ static void test_mistakes(void) {
         rounding = e4m3;
         round_rows(1, mistake == 2 ? 2 : 1, mistake == 3);
         round_rows(2, mistake == 1 ? 1 : 2, 0);
-        compare(NULL);
+        compare();
         ok(comparisons[PREPARED_V].ok == (mistake != 1) && comparisons[PREPARED_K].ok == (mistake < 2), "%s",
            (const char *[]){"K and V in e4m3", "V with K's scale", "K with V's", "K without its mean"}[mistake]);
     }
@@ -250,15 +258,15 @@ static void test_mistakes(void) {
     rounding = e4m3;
     round_rows(1, 1, 1);
     rounding.has_mean = 1;
-    compare(NULL);
+    compare();
     ok(comparisons[PREPARED_K].ok, "as it should be");
     reset();
     rounding = e4m3;
     memset(inputs[2], 0, sizeof inputs[2]), memset(prepared[2], 0, sizeof prepared[2]);
-    compare(NULL);
+    compare();
     int zeros_are_right = comparisons[PREPARED_V].ok;
     prepared[2][0] = 1e-30f;
-    compare(NULL);
+    compare();
     ok(zeros_are_right && !comparisons[PREPARED_V].ok, "zeros, which have no scale, stay zeros");
 }
 
@@ -303,13 +311,13 @@ static int is_only(int which, int row, int column) {
 static int misses(float *number, double want, double allowed, int which, int row, int column) {
     int missed = 0;
     *number = (float)(want + 0.99 * allowed);
-    compare(NULL);
+    compare();
     missed += bad() != 0;
     *number = (float)(want - 1.01 * allowed);
-    compare(NULL);
+    compare();
     missed += !is_only(which, row, column);
     *number = NAN;
-    compare(NULL);
+    compare();
     return missed + !is_only(which, row, column);
 }
 
@@ -340,7 +348,7 @@ static void test_result(void) {
     rounding = (PreparedRounding){.p_roundoff = 0x1p-4, .sum_roundoff = 0x1p-13, .p_step = 0x1p-12};
     o[D - 1] = 1e-30f;
     lse[1] = -1e30f;
-    compare(NULL);
+    compare();
     ok(bad() == (1 << PREPARED_O | 1 << PREPARED_LSE) && is_at(&comparisons[PREPARED_O], 0, 0, 0, D - 1) &&
            is_at(&comparisons[PREPARED_LSE], 0, 0, 1, -1),
        "a row without keys is 0 and -infinity");
@@ -351,20 +359,20 @@ static void test_result(void) {
     for (int i = 0; i < QUERIES; i++)
         o[i] = (float)(-2 * want_o[i]);
     rounding.sum_roundoff = 0x1p-24;
-    compare(NULL);
+    compare();
     ok(bad() == 1 << PREPARED_V && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
        "it is attention of what was prepared");
 
     reset();
     rounding.sum_roundoff = 1;
-    compare(NULL);
+    compare();
     ok(comparisons[PREPARED_O].empty && comparisons[PREPARED_LSE].empty, "a wide bound is no check");
     int wrong = 0, few = 0, most = 0; /* roundings that leave some rows unchecked; more than half of those that see a key */
     for (int step = 1; step < 80; step++) {
         reset();
         rounding.p_roundoff = 0.002 * step;
         inputs[2][3 * D] = prepared[2][3 * D] = 100; /* a key that nobody sees, but V is as large */
-        compare(NULL);
+        compare();
         int empty = 0;
         for (int row = 0; row < LSE_ROWS; row++)
             empty += want_lse[row] != -INFINITY && allowed_in(row) > largest_of(want_o + row * D, D) / 2;
@@ -377,19 +385,21 @@ static void test_result(void) {
 /* ---- the reference ---- */
 
 static void test_naive(void) {
-    static float naive_o[QUERIES], naive_lse[LSE_ROWS];
     double worst = 0;
     reset();
-    int fits = naive_attention(&problem, lengths, &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, naive_o, naive_lse);
+    Samples naive =
+        naive_samples(&problem, lengths, &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, MAX_SAMPLES);
     for (int i = 0; i < QUERIES; i++)
-        worst = worse(fabs(naive_o[i] - want_o[i]), worst);
+        worst = worse(fabs(naive.o[i] - want_o[i]), worst);
     for (int i = 0; i < LSE_ROWS; i++)
-        worst = worse(naive_lse[i] == want_lse[i] ? 0 : fabs(naive_lse[i] - want_lse[i]), worst);
-    ok(fits && worst < 1e-5, "00_naive is attention, too");
-    compare(naive_attention);
+        worst = worse(naive.lse[i] == want_lse[i] ? 0 : fabs(naive.lse[i] - want_lse[i]), worst);
+    ok(naive.count == LSE_ROWS && worst < 1e-5 && naive.score_size == score_size(&problem, inputs[0], inputs[1]),
+       "00_naive is attention, too");
+    free_samples(&naive);
+    compare_values(THAT(all_three), naive_samples);
     int good = bad() == 0;
     o[2 * D] += 1;
-    compare(naive_attention);
+    compare_values(THAT(all_three), naive_samples);
     ok(good && is_only(PREPARED_O, 2, 0), "and what is compared with it");
 }
 
@@ -407,9 +417,8 @@ static void test_too_large(void) {
     float *zero = host_alloc(query_elements(&p), sizeof(float));
     comparisons[PREPARED_O].tensor = "as it was";
     HostTensors given = {zero, zero, zero, NULL};
-    ok(!naive_attention(&p, NULL, &given, zero, zero), "00_naive may need too much memory");
-    ok(!compare_prepared(&(Prepared){.p = &p, .inputs = &given, .q = zero, .k = zero, .v = zero}, zero, zero,
-                         naive_attention, 0, comparisons) &&
+    ok(naive_samples(&p, NULL, &given, 1).count == 0, "00_naive may need too much memory");
+    ok(!compare_prepared(&p, THAT(zeros), NULL, &given, NULL, zero, zero, naive_samples, 1, comparisons) &&
            !strcmp(comparisons[PREPARED_O].tensor, "as it was"),
        "and then nothing is compared with it");
     ok(device_allocated() == before, "and gives back what there was");
@@ -427,8 +436,8 @@ static void test_unsampled(void) {
         const int row = sampled ? 199 : 2;
         result[row] = 1;
         for (int i = 0; i < 3; i++) {
-            compare_prepared(&(Prepared){.p = &p, .inputs = &given, .q = all, .k = all, .v = all}, result, all,
-                             i == 2 ? naive_attention : NULL, i == 1 ? 200 : MAX_SAMPLES, comparisons);
+            compare_prepared(&p, THAT(zeros), NULL, &given, NULL, result, all, i == 2 ? naive_samples : samples_compute,
+                             i == 1 ? 200 : MAX_SAMPLES, comparisons);
             ok(i || sampled ? bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == row : !bad(), "row %d: %s", row,
                (const char *[]){"64 samples look at some rows", "200 at all", "and 00_naive"}[i]);
         }

@@ -81,8 +81,8 @@ static double sample_bytes(const Options *o) {
     return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (double)sizeof(double);
 }
 
-/* judge/prepared.c, if there is a variant that rounds its inputs: these in fp32, its reference for O and LSE twice, and one
- * buffer of the variant's workspace at a time. */
+/* judge/prepared.c, if there is a variant that rounds its inputs: these in fp32, its reference for O and LSE twice in fp64 and
+ * once as the device has it, and one buffer of the variant's workspace at a time. */
 static double prepared_bytes(const Options *o) {
     const Problem *p = &o->problem;
     double inputs = (double)query_elements(p) + 2.0 * (double)key_elements(p), largest = 0;
@@ -95,7 +95,7 @@ static double prepared_bytes(const Options *o) {
         for (int i = v->plan(p, workspace); i-- > 0;)
             largest = larger(largest, (double)workspace[i].bytes);
     }
-    return any ? 4 * inputs + 8 * ((double)query_elements(p) + (double)row_count(p)) + largest : 0;
+    return any ? 4 * inputs + 20 * ((double)query_elements(p) + (double)row_count(p)) + largest : 0;
 }
 
 MemoryNeed memory_need(const Options *o) {

@@ -1,7 +1,7 @@
 /* judging.c - what a variant wrote, which is on the host by now, against what is right. See run.h. */
 #include "../host/memory.h"
 #include "checks.h"
-#include "prepare.h"
+#include "run.h"
 
 #include <stdlib.h>
 

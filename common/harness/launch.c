@@ -21,35 +21,39 @@ Row *new_row(Run *run, const Variant *variant, Role role) {
 
 void **pointer_to(Row *row, const Output *output) { return (void **)((char *)&row->tensors + output->place); }
 
-int alloc_buffer(Buffer *buffer) {
-    buffer->pointer = device_alloc(buffer->bytes, buffer->purpose);
-    if (buffer->pointer && buffer->zeroed)
-        device_fill(buffer->pointer, 0, buffer->bytes);
-    return buffer->pointer != NULL;
+int alloc_buffers(Buffer *buffers, int count) {
+    int fits = 1;
+    for (int i = 0; i < count; i++) {
+        void *pointer = buffers[i].pointer = fits ? device_alloc(buffers[i].bytes, buffers[i].purpose) : NULL;
+        fits = pointer != NULL;
+        if (fits && buffers[i].zeroed)
+            device_fill(pointer, 0, buffers[i].bytes);
+    }
+    return fits;
+}
+
+void free_buffers(const Buffer *buffers, int count) {
+    for (int i = 0; i < count; i++)
+        device_free(buffers[i].pointer);
 }
 
 int alloc_row(Row *row) {
     int fits = 1;
-    row->workspace_count = row->variant->plan ? row->variant->plan(row->run->p, row->workspace) : 0;
-    for (int i = 0; i < row->workspace_count; i++) {
-        row->workspace[i].pointer = NULL;
-        row->workspace_bytes += row->workspace[i].bytes;
-    }
     for (int i = 0; i < row->output_count; i++) {
         void **pointer = pointer_to(row, &row->outputs[i]);
         *pointer = device_alloc(row->outputs[i].bytes, row->outputs[i].name);
         fits = fits && *pointer;
     }
-    for (int i = 0; fits && i < row->workspace_count; i++)
-        fits = alloc_buffer(&row->workspace[i]);
-    return fits;
+    row->workspace_count = row->variant->plan ? row->variant->plan(row->run->p, row->workspace) : 0;
+    for (int i = 0; i < row->workspace_count; i++)
+        row->workspace_bytes += row->workspace[i].bytes;
+    return alloc_buffers(row->workspace, row->workspace_count) && fits;
 }
 
 void free_row(Row *row) {
     for (int i = 0; i < row->output_count; i++)
         device_free(*pointer_to(row, &row->outputs[i]));
-    for (int i = 0; i < row->workspace_count; i++)
-        device_free(row->workspace[i].pointer);
+    free_buffers(row->workspace, row->workspace_count);
 }
 
 void launch_row(void *context) {

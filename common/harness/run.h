@@ -101,8 +101,9 @@ Row *new_row(Run *run, const Variant *variant, Role role);
 /* Its outputs and workspace, filled with NaN. Returns 0 if they do not fit; free_row frees what did. */
 int alloc_row(Row *row);
 void free_row(Row *row);
-/* One piece of workspace, filled with zeros or NaN as it asks. Returns 0 if it does not fit. */
-int alloc_buffer(Buffer *buffer);
+/* Workspace, filled with zeros or NaN as each piece asks. Returns 0 if not all fits; free_buffers frees what did. */
+int alloc_buffers(Buffer *buffers, int count);
+void free_buffers(const Buffer *buffers, int count);
 /* Where the row's pointer to an output on the device is. */
 void **pointer_to(Row *row, const Output *output);
 /* Enqueues what the row measures, on its tensors and workspace. */
@@ -112,6 +113,9 @@ void finish_row(Row *row);
 
 /* ---- judging.c: fills in the row's comparisons and errors ---- */
 void judge_row(Row *row);
+void judge_prepared(Row *row); /* prepare.c: of a variant that prepares its inputs, against attention of these */
+/* prepare.c: as samples_compute, but by 00_naive on the device and in all rows; in none if it does not fit there. */
+Samples naive_samples(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
 
 /* ---- timing.c: fills in its latency; times parts of what a variant does, in rows of their own ---- */
 void time_row(Row *row);

@@ -70,14 +70,9 @@ static int make_copy(const Row *row, Row *copy) {
     size_t bytes = key_elements(run->p) * dtype_bytes(run->p->dtype);
     *copy = *row;
     void *k = device_alloc(bytes, "K"), *v = device_alloc(bytes, "V");
-    int fits = k && v;
     copy->tensors.k = k;
     copy->tensors.v = v;
-    for (int i = 0; i < copy->workspace_count; i++) {
-        copy->workspace[i].pointer = NULL;
-        fits = fits && alloc_buffer(&copy->workspace[i]);
-    }
-    if (!fits)
+    if (!alloc_buffers(copy->workspace, copy->workspace_count) || !k || !v)
         return 0;
     device_write(k, run->inputs.k, bytes);
     device_write(v, run->inputs.v, bytes);
@@ -89,8 +84,7 @@ static int make_copy(const Row *row, Row *copy) {
 static void free_copy(Row *copy) {
     device_free((void *)copy->tensors.k);
     device_free((void *)copy->tensors.v);
-    for (int i = 0; i < copy->workspace_count; i++)
-        device_free(copy->workspace[i].pointer);
+    free_buffers(copy->workspace, copy->workspace_count);
 }
 
 typedef struct {
@@ -110,13 +104,8 @@ static void time_replay(Row *row) {
     int count = wanted < MAX_COPIES ? (int)wanted : MAX_COPIES, made = 0;
     Row *copies = host_alloc((size_t)count, sizeof *copies);
     void **rows = host_alloc(WARM_LAUNCHES + (size_t)count, sizeof *rows);
-    for (; cold && made < count; made++) {
-        if (!make_copy(row, &copies[made])) {
-            free_copy(&copies[made]); /* fewer will have to do */
-            break;
-        }
+    for (; cold && made < count && make_copy(row, &copies[made]); made++) /* where one does not fit, fewer will have to do */
         rows[made] = &copies[made];
-    }
     Replay replay = {rows, made};
     if (made == 0) { /* warm, or no memory for a copy: the inputs themselves, over and over */
         replay.count = is_cpu ? 1 : WARM_LAUNCHES;
@@ -125,8 +114,8 @@ static void time_replay(Row *row) {
     }
     take_median(row, time_all, &replay);
     device_replay_end();
-    for (int i = 0; i < made; i++)
-        free_copy(&copies[i]);
+    for (int i = 0; i < count; i++)
+        free_copy(&copies[i]); /* nothing, of one that was not made */
     free(copies);
     free(rows);
 }

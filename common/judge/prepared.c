@@ -5,6 +5,14 @@
 
 #include <stdlib.h>
 
+/* What the inputs became, in fp32 (stage.h: PreparedValues). V is squared on the way. All on the host. */
+typedef struct {
+    const Problem *p;
+    const int *key_lengths;
+    float *q, *k, *v;
+    PreparedRounding rounding;
+} Prepared;
+
 /* ---- the prepared inputs ---- */
 
 /* Q, or K or V as far as keys exist, against what it was prepared from. */
@@ -98,52 +106,24 @@ static Comparison compare_inputs(const char *tensor, const PreparedTensor *x) {
  *
  *     p_j = e^(S_j - LSE)      p_j^2 = e^(2 S_j - 2 LSE) = softmax(2 S)_j e^(LSE' - 2 LSE),  LSE' that of 2 S */
 typedef struct {
-    size_t count; /* rows: all of them, or a sample (sampled_row) */
-    float *o, *lse;
-    float *squares, *squares_lse; /* attention of V^2 with twice the scale, and its LSE */
-    double score_size, largest_v; /* of the prepared inputs (oracle.h) */
+    Samples result, squares; /* `squares`: of V^2, with twice the scale */
+    double largest_v;        /* of the prepared inputs */
 } Reference;
-
-/* Fills in O and LSE of `count` rows. Returns 0 if they do not fit. */
-static int attend(const Prepared *x, const Problem *p, Attention *attention, size_t count, float *o, float *lse) {
-    const HostTensors inputs = {x->q, x->k, x->v, NULL};
-    if (attention)
-        return attention(p, x->key_lengths, &inputs, o, lse);
-    Samples s = samples_compute(p, x->key_lengths, &inputs, count);
-    for (size_t i = 0; i < count * p->head_dim; i++)
-        o[i] = (float)s.o[i];
-    for (size_t i = 0; i < count; i++)
-        lse[i] = (float)s.lse[i];
-    free_samples(&s);
-    return 1;
-}
 
 /* Returns 0 if it does not fit. */
 static int make_reference(const Prepared *x, Attention *attention, size_t limit, Reference *r) {
-    Problem p = *x->p, twice;
+    const HostTensors prepared = {x->q, x->k, x->v, NULL};
+    Problem p = *x->p;
     p.dtype = DTYPE_FP32; /* a scaled 8-bit number fits no 16-bit format */
-    twice = p;
-    twice.scale *= 2;
-    r->count = attention || row_count(&p) < limit ? row_count(&p) : limit;
-    r->o = host_alloc(r->count * p.head_dim, sizeof(float));
-    r->lse = host_alloc(r->count, sizeof(float));
-    r->squares = host_alloc(r->count * p.head_dim, sizeof(float));
-    r->squares_lse = host_alloc(r->count, sizeof(float));
-    r->score_size = score_size(&p, x->q, x->k);
-    if (!attend(x, &p, attention, r->count, r->o, r->lse))
-        return 0;
+    r->result = attention(&p, x->key_lengths, &prepared, limit);
     for (size_t i = 0; i < key_elements(&p); i++) {
         r->largest_v = fabs(x->v[i]) > r->largest_v ? fabs(x->v[i]) : r->largest_v;
         x->v[i] *= x->v[i];
     }
-    return attend(x, &twice, attention, r->count, r->squares, r->squares_lse);
-}
-
-static void free_reference(Reference *r) {
-    free(r->o);
-    free(r->lse);
-    free(r->squares);
-    free(r->squares_lse);
+    p.scale *= 2;
+    if (r->result.count)
+        r->squares = attention(&p, x->key_lengths, &prepared, limit);
+    return r->squares.count != 0;
 }
 
 /* ---- the result ---- */
@@ -151,7 +131,7 @@ static void free_reference(Reference *r) {
 /* How far a score may be off: as in check.c, D errors of random sign and four times what they add up to. Hopper's tensor cores cut each
  * of the D products to 13 bits below the largest that they add it to, so D errors of that size it is for them, too. */
 static double score_allowance(const Prepared *x, const Reference *r) {
-    return 4 * sqrt(x->p->head_dim) * x->rounding.sum_roundoff * r->score_size;
+    return 4 * sqrt(x->p->head_dim) * x->rounding.sum_roundoff * r->result.score_size;
 }
 
 /* How far a row of O may be from attention of the prepared inputs, beyond what two kernels in the input's dtype may differ
@@ -170,7 +150,7 @@ static double score_allowance(const Prepared *x, const Reference *r) {
 static double result_allowance(const Prepared *x, const Reference *of, const double *want, double lse, double spread) {
     const PreparedRounding *r = &x->rounding;
     double largest = largest_of(want, x->p->head_dim), score = score_allowance(x, of);
-    double base = output_allowance(x->p, want, lse, of->score_size);
+    double base = output_allowance(x->p, want, lse, of->result.score_size);
     if (lse == -INFINITY)
         return base;
     double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score);
@@ -182,20 +162,19 @@ static double result_allowance(const Prepared *x, const Reference *of, const dou
 static void compare_result(const Prepared *x, const Reference *r, const void *o, const float *lse, Comparison *c_o,
                            Comparison *c_lse) {
     const Problem *p = x->p;
+    const Samples *exact = &r->result;
     int columns = p->head_dim, rows = 0, empty = 0; /* rows that are not 0, and of them those whose bound checks nothing */
-    double want[MAX_HEAD_DIM], got[MAX_HEAD_DIM];
+    double got[MAX_HEAD_DIM];
     *c_o = comparison_start("O");
     *c_lse = comparison_start("LSE");
-    for (size_t i = 0; i < r->count; i++) {
-        size_t row = sampled_row(p, i, r->count);
+    for (size_t i = 0; i < exact->count; i++) {
+        size_t row = sampled_row(p, i, exact->count);
         RowIndex at = row_index(p, row);
-        double want_lse = r->lse[i], square = 0, lse_allowed = lse_allowance(want_lse, r->score_size);
-        double from_squares = exp(r->squares_lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
-        for (int d = 0; d < columns; d++) {
-            want[d] = r->o[i * columns + d];
-            square = worse(r->squares[i * columns + d] * from_squares, square);
-        }
-        double allowed = result_allowance(x, r, want, want_lse, sqrt(square)), largest = largest_of(want, columns);
+        const double *want = exact->o + i * columns, want_lse = exact->lse[i];
+        double lse_allowed = lse_allowance(want_lse, exact->score_size);
+        double from_squares = exp(r->squares.lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
+        double spread = sqrt(largest_of(r->squares.o + i * columns, columns) * from_squares);
+        double allowed = result_allowance(x, r, want, want_lse, spread), largest = largest_of(want, columns);
         read_row(p, o, row, got);
         compare_row(c_o, at, got, want, columns, allowed);
         compare_element(c_lse, at, -1, lse[row], want_lse,
@@ -207,20 +186,30 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
     c_lse->empty = bound_is_empty(c_lse->loosest, LSE_FLOOR, c_lse->largest);
 }
 
-int compare_prepared(const Prepared *x, const void *o, const float *lse, Attention *attention, size_t limit,
+int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
+                     const Buffer *workspace, const void *o, const float *lse, Attention *attention, size_t limit,
                      Comparison comparisons[PREPARED_COMPARISONS]) {
-    const Problem *p = x->p, keys = keys_as_queries(p);
-    const PreparedRounding *r = &x->rounding;
-    const PreparedTensor q = {*p, r, x->inputs->q, x->q, NULL, r->q_block, r->is_rotated, .has_mean = 0},
-                         k = {keys, r, x->inputs->k, x->k, x->key_lengths, r->k_block, r->is_rotated, r->has_mean},
-                         v = {keys, r, x->inputs->v, x->v, x->key_lengths, r->k_block, .is_rotated = 0, .has_mean = 0};
+    Prepared x = {.p = p, .key_lengths = key_lengths};
+    x.q = host_alloc(query_elements(p), sizeof *x.q);
+    x.k = host_alloc(key_elements(p), sizeof *x.k);
+    x.v = host_alloc(key_elements(p), sizeof *x.v);
+    for (size_t i = 0; i < query_elements(p); i++) /* a variant that prepares only K and V leaves it so */
+        x.q[i] = (float)dtype_to_double(p->dtype, inputs->q, i);
+    const PreparedRounding *r = &x.rounding;
+    x.rounding = variant->preparation->values(p, workspace, x.q, x.k, x.v);
+
+    const Problem keys = keys_as_queries(p);
+    const PreparedTensor q = {*p, r, inputs->q, x.q, NULL, r->q_block, r->is_rotated, .has_mean = 0},
+                         k = {keys, r, inputs->k, x.k, key_lengths, r->k_block, r->is_rotated, r->has_mean},
+                         v = {keys, r, inputs->v, x.v, key_lengths, r->k_block, .is_rotated = 0, .has_mean = 0};
     comparisons[PREPARED_Q] = compare_inputs("prepared Q", &q);
     comparisons[PREPARED_K] = compare_inputs("prepared K", &k);
     comparisons[PREPARED_V] = compare_inputs("prepared V", &v);
     Reference reference = {0};
-    int fits = make_reference(x, attention, limit, &reference);
+    int fits = make_reference(&x, attention, limit, &reference);
     if (fits)
-        compare_result(x, &reference, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
-    free_reference(&reference);
+        compare_result(&x, &reference, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
+    free_samples(&reference.result), free_samples(&reference.squares);
+    free(x.q), free(x.k), free(x.v);
     return fits;
 }

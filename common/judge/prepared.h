@@ -14,21 +14,13 @@
 
 enum { PREPARED_O, PREPARED_LSE, PREPARED_Q, PREPARED_K, PREPARED_V, PREPARED_COMPARISONS };
 
-/* Inputs, and in fp32 what they became (stage.h: PreparedValues). V is squared on the way. All on the host. */
-typedef struct {
-    const Problem *p;
-    const int *key_lengths;
-    const HostTensors *inputs;
-    float *q, *k, *v;
-    PreparedRounding rounding;
-} Prepared;
+/* Attention of inputs in some rows: samples_compute, or what does the same. No samples: it does not fit into memory. */
+typedef Samples Attention(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
 
-/* Fills in O and LSE, fp32 on the host, of attention of fp32 inputs. Returns 0 if it does not fit into memory. */
-typedef int Attention(const Problem *p, const int *key_lengths, const HostTensors *inputs, float *o, float *lse);
-
-/* Fills in all of `comparisons`; o and lse are what the variant left. `attention` makes the reference; NULL: the oracle, in up to
- * `limit` rows. Returns 0 if `attention` did; O and LSE are not filled in then. */
-int compare_prepared(const Prepared *x, const void *o, const float *lse, Attention *attention, size_t limit,
+/* What the variant prepared into `workspace`, and the O and LSE that it left on the host. Fills in all of `comparisons`, those of O
+ * and LSE in the rows that `attention` gives. Returns 0 if it gives none; they are not filled in then. */
+int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
+                     const Buffer *workspace, const void *o, const float *lse, Attention *attention, size_t limit,
                      Comparison comparisons[PREPARED_COMPARISONS]);
 
 #endif
