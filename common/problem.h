@@ -26,6 +26,24 @@ typedef enum { DTYPE_FP16, DTYPE_BF16, DTYPE_FP32, DTYPE_COUNT } Dtype;
 
 #define MAX_SETTINGS 6
 
+/* A block mask (10_block_sparse): which keys it leaves of those that causal and key length leave; the same for all batch entries
+ * and heads. All zero: all of them. block_mask.h evaluates it. */
+typedef struct {
+    int window;                /* the query at `pos` keeps keys pos - window < j <= pos; 0: no window */
+    int sink;                  /* beside the window keys j < sink with j <= pos; 0: none */
+    int stride;                /* key blocks 0, stride, 2 stride, ... and the one that pos is in; 0: no strides */
+    const int *documents;      /* [seqlen_k][2]: of each position its document's first key and the first behind it; or NULL */
+    const unsigned char *kept; /* [query blocks][key blocks]: 1: this block is kept, 0: it is not; or NULL */
+} BlockMask;
+
+enum { MASK_BLOCK = 128 }; /* rows and columns of a block of the mask */
+
+/* On the host: the text that --blocks was given, and what it says. One allocation. */
+typedef struct {
+    const char *text;
+    BlockMask mask; /* its pointers on the host */
+} Blocks;
+
 /* The shape and the mask. Passed to kernels by value. */
 typedef struct {
     int batch;
@@ -38,6 +56,7 @@ typedef struct {
     int causal;                 /* 1: query i sees keys j <= i + (key length - seqlen_q), aligned to the bottom right */
     float scale;                /* multiplies Q K^T, 1/sqrt(D) unless given */
     int settings[MAX_SETTINGS]; /* the stage's own options, in the order of its table (stage.h: Setting) */
+    const Blocks *blocks;       /* for the host alone; NULL: no block mask. Kernels find it in Tensors */
 } Problem;
 
 /* batch x heads may become a grid's y or z, which ends at 65535: the harness checks the product, too. Rows are counted
@@ -54,6 +73,7 @@ typedef struct {
     void *o;
     float *lse;
     const int *key_lengths; /* [batch]: keys past a batch entry's length do not exist. NULL: all seqlen_k of them do */
+    BlockMask mask;         /* its pointers on the device; all zero in stages without block masks */
     const void *d_o;        /* backward only: the upstream gradient, and the three gradients */
     void *dq, *dk, *dv;
 } Tensors;
@@ -94,8 +114,8 @@ HOST_DEVICE static inline int key_length(const Problem *p, const int *key_length
     return key_lengths ? key_lengths[batch] : p->seqlen_k;
 }
 
-/* How many keys query `row` sees: columns 0 .. visible_keys - 1. The whole mask is this one number, because both masks
- * (causal, key length) keep a prefix of the keys. 0 for a row that sees none: then O = 0 and LSE = -inf. */
+/* How many keys query `row` sees: columns 0 .. visible_keys - 1. Without a block mask the whole mask is this one number, because
+ * both masks (causal, key length) keep a prefix of the keys. 0 for a row that sees none: then O = 0 and LSE = -inf. */
 HOST_DEVICE static inline int visible_keys(const Problem *p, int key_length, int row) {
     if (!p->causal)
         return key_length;

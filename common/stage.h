@@ -73,10 +73,16 @@ typedef struct {
     size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: done for each launch */
 } Preparation;
 
+/* The block mask that a text stands for, if the problem is `p`; free() frees it. A text that cannot be read or does not fit ends
+ * the program with one line, which names `option`, and exit code 2. */
+typedef const Blocks *MaskReader(const char *option, const char *text, const Problem *p);
+
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
  *     .choices = "tensor|block"                a name; the value is its number, from 0, which is the default
  *     .choices = "auto", .max = 256            a name for 0, the default, or a whole number from 1 to max
- *     neither                                  a flag: 0, or 1 if it is there */
+ *     .max = TEXT                              a text, one for all problems of a run: the stage makes Problem.blocks of it
+ *     none of these                            a flag: 0, or 1 if it is there */
+enum { TEXT = -1 };
 typedef struct {
     const char *name;
     const char *choices;
@@ -130,6 +136,7 @@ typedef struct {
     Kind kind;
     Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
     Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
+    MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; a field of 0: as in all stages */
 
     /* A backward stage has more; in others they are NULL. */

@@ -5,6 +5,7 @@
 #ifndef FA_TRAFFIC_H
 #define FA_TRAFFIC_H
 
+#include "block_mask.h"
 #include "stage.h"
 
 #include <string.h>
@@ -23,9 +24,30 @@ static inline double all_keys(const Problem *p, const int *key_lengths) {
     return sum;
 }
 
+/* Pairs that a block mask keeps in one head. */
+static inline double kept_pairs(const Problem *p, int keys) {
+    enum { N = MASK_BLOCK };
+    const BlockMask *mask = &p->blocks->mask;
+    double pairs = 0;
+    for (int row = 0; row < p->seqlen_q; row += N)
+        for (int key = 0; key < p->seqlen_k; key += N) {
+            TileKept tile = tile_kept(mask, p, keys, row, row + N, key, key + N);
+            int end_row = smaller_of(row + N, p->seqlen_q), end_key = smaller_of(key + N, p->seqlen_k);
+            pairs += tile == TILE_FULL ? (double)(end_row - row) * N : 0;
+            for (int i = row; tile == TILE_PARTIAL && i < end_row; i++)
+                for (int j = key; j < end_key; j++)
+                    pairs += pair_is_kept(mask, p, keys, i, j);
+        }
+    return pairs;
+}
+
 /* Pairs of a query and a key that it sees. */
 static inline double visible_pairs(const Problem *p, const int *key_lengths) {
     double pairs = 0;
+    for (int b = 0; p->blocks && b < p->batch; b++)
+        pairs += p->heads * kept_pairs(p, key_length(p, key_lengths, b));
+    if (p->blocks)
+        return pairs;
     for (int b = 0; b < p->batch; b++)
         for (int row = 0; row < p->seqlen_q; row++)
             pairs += (double)p->heads * visible_keys(p, key_length(p, key_lengths, b), row);

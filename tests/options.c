@@ -8,11 +8,20 @@
 #include <limits.h>
 #include <string.h>
 
+/* Keeps what it was given. */
+static const Blocks *read_spec(const char *option, const char *text, const Problem *p) {
+    Blocks *blocks = host_alloc(1, sizeof *blocks);
+    *blocks = (Blocks){text, {.window = strcmp(option, "spec") == 0 ? p->seqlen_k : -1}};
+    return blocks;
+}
+
 static const Stage stage = {.name = "09_test",
+                            .read_mask = read_spec,
                             .variants = {{.name = "first"}, {.name = "second"}},
                             .settings = {{.name = "pieces", .choices = "auto", .max = 9},
                                          {.name = "round"},
-                                         {.name = "kind", .choices = "one|two|three"}}};
+                                         {.name = "kind", .choices = "one|two|three"},
+                                         {.name = "spec", .max = TEXT}}};
 static const Stage alone = {.name = "00_naive"};
 static const Stage decoding = {
     .name = "09_test",
@@ -39,11 +48,11 @@ static int same_problem(const Problem *a, const Problem *b) {
 
 /* What the command line gave, each once; 0: nothing. */
 static Problem given(const Options *o) {
-    Problem p;
+    Problem p = {0};
     int values[AXES]; /* one of the fields is a float: writing it as an int is undefined */
     for (int i = 0; i < AXES; i++)
         values[i] = o->axes[i].count == 1 ? o->axes[i].values[0] : -o->axes[i].count;
-    memcpy(&p, values, sizeof p);
+    memcpy(&p, values, sizeof values);
     return p;
 }
 
@@ -53,7 +62,7 @@ static int same_options(const Options *a, const Options *b) {
            a->iters == b->iters && a->device == (int)(b->device - 1u) && a->seed == b->seed && a->outliers == b->outliers &&
            a->warm == b->warm && a->scale == b->scale && same_text(a->load, b->load) && same_text(a->save, b->save) &&
            same_text(a->save_inputs, b->save_inputs) && a->format == b->format && a->validate == b->validate &&
-           a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
+           same_text(a->texts[3], b->texts[3]) && a->trace == b->trace && same_text(a->roofline, b->roofline) && !a->lengths.count;
 }
 
 static void test_each(void) {
@@ -106,6 +115,7 @@ static void test_each(void) {
         {"--round", {.problem.settings = {0, 1}, .validate = 1}},
         {"--kind one", {.problem.settings = {0, 0, 0}, .validate = 1}},
         {"--kind three", {.problem.settings = {0, 0, 2}, .validate = 1}},
+        {"--spec a,b:c", {.texts = {[3] = "a,b:c"}, .validate = 1}},
         {"--heads 8 --batch 2 --seqlen=9 --json --kind two --seed 3 --warm --iters 4 --causal",
          {.problem = {.batch = 2, .heads = 8, .seqlen_q = 9, .causal = 1, .settings = {0, 0, 1}},
           .seed = 3,
@@ -201,7 +211,7 @@ static void test_several(void) {
                     for (int pieces = 0; pieces < 3; pieces++)
                         for (int kind = 2; kind >= 0; kind -= 2) {
                             Problem want = {batch, 2,     2,      seqlen, seqlen,
-                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}};
+                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}, NULL};
                             options_select(&o, index, 1);
                             wrong += !same_problem(&o.problem, &want) || o.selected != index++;
                             wrong += o.key_lengths[0] != 3 || o.key_lengths[batch - 1] != 3;
@@ -214,6 +224,13 @@ static void test_several(void) {
     ok(o.problem_count == 4 && o.problem.heads == 6 && o.problem.kv_heads == 6 && o.problem.seqlen_q == 16 &&
            o.problem.seqlen_k == 3,
        "key/value heads follow each number of heads, keys only queries that nothing else is said of");
+    options_free(&o);
+
+    o = parse(&stage, "--seqlen-k 4,6 --spec a,b");
+    options_select(&o, 0, 1);
+    options_select(&o, 1, 1);
+    ok(o.problem_count == 2 && same_text(o.problem.blocks->text, "a,b") && o.problem.blocks->mask.window == 6,
+       "a text is read for each problem");
     options_free(&o);
 
     o = parse(&stage, "--load folder");

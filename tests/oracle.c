@@ -131,7 +131,7 @@ static void test_known(void) {
     float k[] = {1, 2, -3, 4, 5, 6}, v[] = {1, 10, 2, 20, 6, 60};
     for (int i = 0; i < 4; i++) {
         float q[] = {known[i].q[0], known[i].q[1]};
-        Example e = {{1, 1, 1, 1, known[i].keys, 2, DTYPE_FP32, 0, known[i].scale, {0}}, NULL, q, k, v, NULL};
+        Example e = {{1, 1, 1, 1, known[i].keys, 2, DTYPE_FP32, 0, known[i].scale, {0}, NULL}, NULL, q, k, v, NULL};
         Samples s = forward(&e);
         ok(fabs(s.o[0] - known[i].o[0]) <= known[i].tolerance && fabs(s.o[1] - known[i].o[1]) <= known[i].tolerance &&
                fabs(s.lse[0] - known[i].lse) <= known[i].tolerance,
@@ -257,14 +257,14 @@ static void test_samples(void) {
 
 static void test_score_size(void) {
     static const float q[] = {3, 4, 0, 1, 0, 0}, k[] = {0, 0, 0, 1, 2, 2}; /* |q| at most 5, |k| at most 3 */
-    const Problem p = {1, 2, 1, 1, 2, 3, DTYPE_FP32, 0, 0.5f, {0}};
+    const Problem p = {1, 2, 1, 1, 2, 3, DTYPE_FP32, 0, 0.5f, {0}, NULL};
     ok(score_size(&p, q, k) == 7.5, "the scores' size is scale |q| |k|");
 }
 
 static void test_errors(void) {
     double o[8] = {1, 2, 3, 4, 5, 6, 7, 8}, lse[4] = {0};
     float got[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    const Problem p = {1, 1, 1, 4, 1, 2, DTYPE_FP32, 0, 1, {0}};
+    const Problem p = {1, 1, 1, 4, 1, 2, DTYPE_FP32, 0, 1, {0}, NULL};
     const Samples s = {&p, 4, o, lse, 1};
     got[7] += 0.5f;
     SampleErrors errors = samples_errors(&s, got);

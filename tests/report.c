@@ -16,6 +16,8 @@ static const Stage decoding = {.name = "09_test",
                                .settings = {{.name = "pieces", .choices = "auto", .max = 9},
                                             {.name = "round"},
                                             {.name = "kind", .choices = "one|two|three"}}};
+static const Stage with_blocks = {
+    .name = "09_test", .variants = {{.name = "v"}}, .settings = {{.name = "spec", .max = TEXT}, {.name = "round"}}};
 static const Variant forward_pass = {.name = "08_test/v"};
 static const Stage backward = {.name = "09_test", .variants = {{.name = "v"}}, .kind = BACKWARD, .forward = &forward_pass};
 
@@ -309,6 +311,25 @@ static void test_backward(void) {
            "wherever that row is");
 }
 
+/* Of 500 x 1000 pairs a window of 1 keeps 500: the 512 MFLOPs of all of them become 512 kFLOPs. */
+static void test_blocks(void) {
+    static const Blocks blocks = {"a:\"b\",c", {.window = 1}};
+    Problem p = P;
+    p.blocks = &blocks;
+    Row row = {.name = "09_test/v", .latency_ms = 0.1, .min_ms = 0.1, .peak_tflops = 1, .tensor_bytes = 1024, .gpu_bytes = 1};
+    Job job = REPORT(.stage = &with_blocks);
+    job.run.p = &p, job.rows = &row, job.count = 1, job.end = 1;
+    prints(job, ", full, spec a:\"b\",c, round off\n", "a setting that is a text");
+    prints(job, "variant    latency     min  TFLOP/s if dense  of peak ", "a column for the dense equivalent");
+    prints(job, "09_test/v   100 us  100 us   0.0051     5.12    0.51% ", "TFLOP/s of the pairs that are kept");
+    options.format = FORMAT_JSON;
+    prints(job, "\"settings\": \"spec=a:\\\"b\\\",c;round=off\", ", "JSON: the text");
+    prints(job, "\"tflops\": 0.00512, \"dense_tflops\": 5.12, ", "JSON: the dense equivalent");
+    p.blocks = NULL;
+    prints(job, "\"settings\": \"spec=all;round=off\", ", "JSON: nothing given");
+    options.format = FORMAT_TABLE;
+}
+
 static void test_machines(void) {
     Row row = {.name = "a,\"b\"\\c",
                .passes = WITH_PREPARE,
@@ -333,7 +354,7 @@ static void test_machines(void) {
         "\"heads\": 4, \"kv_heads\": 2, \"seqlen_q\": 500, \"seqlen_k\": 1000, \"head_dim\": 64, \"dtype\": \"fp16\", "
         "\"causal\": false, \"lengths\": null, \"scale\": 0.125, \"settings\": \"pieces=auto;round=off;kind=one\", "
         "\"inputs\": \"x/y\", \"seed\": null, \"l2\": \"cold\", \"iters\": null, \"runs\": 5, \"latency_ms\": 0.5, "
-        "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"percent_of_peak\": 51.2, "
+        "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"dense_tflops\": null, \"percent_of_peak\": 51.2, "
         "\"gbps\": 1.552, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"gpu_bytes\": 512, \"gpu_flops_per_byte\": 1000000, "
         "\"read_gbps\": null, \"copy_gbps\": null, "
         "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
@@ -356,12 +377,12 @@ static void test_machines(void) {
     options.key_lengths = lengths, options.seed = UINT64_MAX, options.iters = 7;
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
-           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
-           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
+           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,dense_tflops,percent_of_peak,gbps,"
+           "tensor_bytes,workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
            "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,33,0.125,"
-           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,3,5,,,5000,4000,,0.25,,,,"
+           "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,,3,5,,,5000,4000,,0.25,,,,"
            "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
            "CSV: commas and quotes; a row with a note has no latency");
     options.load = "a\nb";
@@ -376,12 +397,12 @@ static void test_machines(void) {
     row.iqr_ms = 0.026;
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
-           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,percent_of_peak,gbps,tensor_bytes,"
-           "workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
+           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,dense_tflops,percent_of_peak,gbps,"
+           "tensor_bytes,workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
            "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,,0.125,,outliers,"
-           "18446744073709551615,warm,7,5,0.5,0.25,0.026,true,1.024,51.2,",
+           "18446744073709551615,warm,7,5,0.5,0.25,0.026,true,1.024,,51.2,",
            "CSV: the fields of a stage without options of its own; over 5% is noisy");
     row.runs = 3;
     job.end = 1;
@@ -399,6 +420,7 @@ int main(void) {
     options = (Options){0};
     test_backward();
     options = (Options){0};
+    test_blocks();
     test_machines();
     return tap_done();
 }

@@ -80,7 +80,7 @@ for my $row (map { decode_json($_) } split /\n/, run('01_tiled', @small, '--seql
 
 # ---- JSON and CSV
 my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal lengths scale settings inputs seed l2
-    iters runs latency_ms min_ms iqr_ms noisy tflops percent_of_peak gbps tensor_bytes workspace_bytes gpu_bytes
+    iters runs latency_ms min_ms iqr_ms noisy tflops dense_tflops percent_of_peak gbps tensor_bytes workspace_bytes gpu_bytes
     gpu_flops_per_byte read_gbps copy_gbps rmse worst_fp64_error worst_error allowed_error ok device clock_mhz cuda commit note);
 
 sub json_rows { return map { decode_json($_) } split /\n/, run('01_tiled', @small, '--json', @_)->{out} }

@@ -1,4 +1,5 @@
 /* inputs.c - what a run holds on the host and on the device from its beginning to its end. See run.h. */
+#include "../block_mask.h"
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "checks.h"
@@ -30,6 +31,14 @@ void load_inputs(Run *run) {
     run->tensors.v = upload(run->inputs.v, k, "V");
     if (o->key_lengths)
         run->tensors.key_lengths = upload(o->key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
+    if (p->blocks) {
+        BlockMask *mask = &run->tensors.mask;
+        *mask = p->blocks->mask;
+        if (mask->documents)
+            mask->documents = upload(mask->documents, document_bytes(p), "block mask");
+        if (mask->kept)
+            mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
+    }
     if (with_d_o) {
         check_scores(p, &run->inputs);
         run->tensors.d_o = upload(run->inputs.d_o, q, "dO");
@@ -48,7 +57,8 @@ void load_inputs(Run *run) {
 void free_run(Run *run) {
     if (run->forward)
         free_row(&run->rows[0]);
-    const void *on_device[] = {run->tensors.q, run->tensors.k, run->tensors.v, run->tensors.d_o, run->tensors.key_lengths};
+    const Tensors *t = &run->tensors;
+    const void *on_device[] = {t->q, t->k, t->v, t->d_o, t->key_lengths, t->mask.documents, t->mask.kept};
     for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
         device_free((void *)on_device[i]);
     void *on_host[] = {run->inputs.q, run->inputs.k, run->inputs.v, run->inputs.d_o};

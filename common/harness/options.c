@@ -189,7 +189,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
         help_option(&each->is, each->value);
     for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
         printf("%s", i ? "" : "\nthis stage's own\n");
-        help_option(&stage->settings[i], stage->settings[i].choices ? "N" : NULL);
+        help_option(&stage->settings[i], stage->settings[i].max == TEXT ? "SPEC" : stage->settings[i].choices ? "N" : NULL);
     }
     printf("\nMost variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.\n"
            "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch *\n"
@@ -225,6 +225,8 @@ static Option find_option(const Stage *stage, const char *word) {
         if (is_named(word, stage->settings[i].name)) {
             size_t axis = offsetof(Problem, settings) / sizeof(int) + i;
             Option own = {stage->settings[i], "N", set_list, offsetof(Options, axes) + axis * sizeof(List)};
+            if (own.is.max == TEXT)
+                return (Option){own.is, "SPEC", set_text, offsetof(Options, texts) + i * sizeof(char *)};
             if (!own.is.choices && !own.is.max)
                 own.value = NULL, own.is.max = 1; /* a flag */
             return own;
@@ -282,6 +284,7 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
 void options_select(Options *o, int index, int is_cpu) {
     Problem *p = &o->problem, other = o->load ? o->loaded : default_shape(o->stage, is_cpu);
     o->selected = index;
+    free((void *)p->blocks);
     *p = (Problem){.scale = o->scale};
     for (int i = AXES; i-- > 0;)
         if (o->axes[i].count) {
@@ -312,6 +315,10 @@ void options_select(Options *o, int index, int is_cpu) {
         cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together for 64 bits", p->batch, p->heads,
                    p->seqlen_q, p->seqlen_k);
 
+    for (int i = 0; i < MAX_SETTINGS; i++)
+        if (o->texts[i])
+            p->blocks = o->stage->read_mask(o->stage->settings[i].name, o->texts[i], p);
+
     free(o->key_lengths);
     o->key_lengths = NULL;
     if (!o->lengths.count)
@@ -332,4 +339,5 @@ void options_free(Options *o) {
         free(o->axes[i].values);
     free(o->lengths.values);
     free(o->key_lengths);
+    free((void *)o->problem.blocks);
 }

@@ -22,13 +22,13 @@ typedef struct {
 } List;
 
 /* Each int of Problem may be given several values: so many lists, in the order of its fields. */
-enum { AXES = sizeof(Problem) / sizeof(int) };
-_Static_assert(sizeof(Problem) == (9 + MAX_SETTINGS) * sizeof(int) && sizeof(Dtype) == sizeof(int),
-               "all are ints, or as large");
+enum { AXES = 9 + MAX_SETTINGS };
+_Static_assert(offsetof(Problem, settings) == 9 * sizeof(int) && sizeof(Dtype) == sizeof(int), "all are ints, or as large");
 
 typedef struct {
     const Stage *stage;
     List axes[AXES];
+    const char *texts[MAX_SETTINGS]; /* of the stage's settings that are texts; NULL: not given */
     List lengths;        /* of --lengths: one for all batch entries, or one for each */
     float scale;         /* 0: 1/sqrt(head dim) */
     int problem_count;   /* combinations of what the axes hold */

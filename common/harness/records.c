@@ -1,8 +1,10 @@
 /* records.c - CSV and JSON rows: the same fields in both. See row.h. */
+#include "../host/memory.h"
 #include "row.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifndef FA_COMMIT
@@ -71,14 +73,15 @@ static void put_lengths(Line *line, const Run *run) {
 
 /* "format=e4m3;scaling=tensor": one field for what each stage has options of its own for, so that all stages have the same. */
 static void put_settings(Line *line, const Run *run) {
-    char text[MAX_SETTINGS * 64] = "";
+    char *text = host_alloc(1, 1);
     for (int i = 0; i < MAX_SETTINGS && run->stage->settings[i].name; i++) {
-        size_t used = strlen(text);
-        char value[32];
-        setting_text(&run->stage->settings[i], run->p->settings[i], value, sizeof value);
-        snprintf(text + used, sizeof text - used, "%s%s=%s", used ? ";" : "", run->stage->settings[i].name, value);
+        const char *name = run->stage->settings[i].name, *value = setting_text(run, i);
+        size_t used = strlen(text), more = strlen(name) + strlen(value) + 3;
+        text = host_resize(text, used + more, 1);
+        snprintf(text + used, more, "%s%s=%s", used ? ";" : "", name, value);
     }
     put_text(line, "settings", text);
+    free(text);
 }
 
 /* The problem, the sample, what follows from it, the judgement, where it was: always the same fields in the same order. */
@@ -115,6 +118,7 @@ static void put_fields(Line *line, const Row *row) {
     put_number(line, "iqr_ms", row->iqr_ms, ran && isfinite(noise));
     put_word(line, "noisy", !ran || isnan(noise) ? "" : noise > NOISY ? "true" : "false");
     put_number(line, "tflops", row_tflops(row), ran);
+    put_number(line, "dense_tflops", row_dense_tflops(row), ran && p->blocks);
     put_number(line, "percent_of_peak", row_of_peak(row), ran);
     put_number(line, "gbps", row_gbps(row), ran);
     put_number(line, "tensor_bytes", (double)row->tensor_bytes, 1);

@@ -15,7 +15,7 @@ static void print_known(Cell cell, double value, const char *unit) {
 }
 
 /* clang-format off */
-enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, OF_PEAK, GBPS, OF_READ, OF_COPY, SIMULATED, MOVED, INTENSITY, MEMORY, VS_NAIVE,
+enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, DENSE, OF_PEAK, GBPS, OF_READ, OF_COPY, SIMULATED, MOVED, INTENSITY, MEMORY, VS_NAIVE,
        ERROR, COLUMN_COUNT };
 
 /* On the CPU device no figure that comes from the clock says anything about a GPU: bytes take the place of rates. */
@@ -34,6 +34,7 @@ static const struct {
     [LATENCY] = {"latency", 9, ON_GPU, ALL},
     [MIN] = {"min", 8, ON_GPU, ALL},
     [TFLOPS] = {"TFLOP/s", 9, ON_GPU, OF(FORWARD) | OF(BACKWARD)},
+    [DENSE] = {"if dense", 9, ON_GPU, OF(FORWARD)},
     [OF_PEAK] = {"of peak", 9, ON_GPU, OF(FORWARD) | OF(BACKWARD)},
     [GBPS] = {"GB/s", 7, ON_GPU, OF(DECODING)},
     [OF_READ] = {"of read", 8, ON_GPU, OF(DECODING)},
@@ -48,7 +49,8 @@ static const struct {
 /* clang-format on */
 
 static int is_shown(const Run *run, int column) {
-    return COLUMNS[column].on & (run->device->is_cpu ? ON_CPU : ON_GPU) && COLUMNS[column].kinds & OF(run->stage->kind);
+    return COLUMNS[column].on & (run->device->is_cpu ? ON_CPU : ON_GPU) && COLUMNS[column].kinds & OF(run->stage->kind) &&
+           (column != DENSE || run->p->blocks);
 }
 
 /* The first column holds the longest of the stage's names, "06_fp8/quantise+mma", if the line has room for it. */
@@ -101,6 +103,7 @@ static void table_row(const Row *row) {
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
     print_known(cells[TFLOPS], row_tflops(row), "");
+    print_known(cells[DENSE], row_dense_tflops(row), "");
     print_known(cells[OF_PEAK], row_of_peak(row), "%");
     print_known(cells[GBPS], row_gbps(row), "");
     print_known(cells[OF_READ], 100 * row_gbps(row) / run->bandwidth.read_gbps, "%");

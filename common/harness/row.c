@@ -2,6 +2,7 @@
 #include "row.h"
 
 #include "../host/chips.h"
+#include "../traffic.h"
 #include "checks.h"
 
 #include <stdio.h>
@@ -61,7 +62,9 @@ static double seen_pairs(const Problem *p, int keys) {
 
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes) {
     double pairs = (double)row_count(p) * p->seqlen_k / (p->causal ? 2 : 1);
-    if (key_lengths) {
+    if (p->blocks) {
+        pairs = visible_pairs(p, key_lengths);
+    } else if (key_lengths) {
         pairs = 0;
         for (int b = 0; b < p->batch; b++)
             pairs += p->heads * seen_pairs(p, key_lengths[b]);
@@ -122,22 +125,29 @@ static double flops_of(const Row *row) { return counted_flops(row->run->p, row->
 static double counted(const Row *row, double figure) { return row->passes == PREPARE ? NAN : figure; }
 
 double row_tflops(const Row *row) { return counted(row, flops_of(row) / (row->latency_ms * 1e9)); }
+double row_dense_tflops(const Row *row) {
+    Problem dense = *row->run->p;
+    dense.blocks = NULL;
+    return counted(row, counted_flops(&dense, row->run->options->key_lengths, row->passes) / (row->latency_ms * 1e9));
+}
 double row_gbps(const Row *row) { return counted(row, moved_bytes(row) / (row->latency_ms * 1e6)); }
 double row_of_peak(const Row *row) { return row->peak_tflops > 0 ? 100 * row_tflops(row) / row->peak_tflops : NAN; }
 double row_intensity(const Row *row) { return flops_of(row) > 0 ? flops_of(row) / row->gpu_bytes : NAN; }
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
 
-void setting_text(const Setting *setting, int value, char *text, size_t size) {
+const char *setting_text(const Run *run, int number) {
+    static char text[64];
+    const Setting *setting = &run->stage->settings[number];
+    const int value = run->p->settings[number];
+    if (setting->max == TEXT)
+        return run->p->blocks ? run->p->blocks->text : "all";
     if (setting->max && value > 0) {
-        snprintf(text, size, "%d", value);
-        return;
+        snprintf(text, sizeof text, "%d", value);
+        return text;
     }
-    if (!setting->choices) { /* a flag */
-        snprintf(text, size, "%s", value ? "on" : "off");
-        return;
-    }
-    const char *choice = setting->choices;
+    const char *choice = setting->choices ? setting->choices : "off|on";
     for (int i = 0; i < value; i++)
         choice += strcspn(choice, "|") + 1;
-    snprintf(text, size, "%.*s", (int)strcspn(choice, "|"), choice);
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(choice, "|"), choice);
+    return text;
 }

@@ -14,8 +14,8 @@ void row_note(const Row *row, char *text, size_t size);
 const char *passes_name(Passes passes); /* "forward" */
 
 /* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key: batch * heads * seqlen_q * seqlen_k pairs and
- * half of that when causal, which is what everybody counts. Where key lengths cut pairs off (on the host; NULL: they do not)
- * only those pairs count that key lengths and mask leave, one by one. The backward pass has five such products to the
+ * half of that when causal, which is what everybody counts. Where key lengths (on the host; NULL: they do not) or a block mask
+ * cut pairs off, only those pairs count that are left, one by one. The backward pass has five such products to the
  * forward's two: 2.5 times that. A preparation has none. */
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes);
 
@@ -37,14 +37,15 @@ double peak_tflops(const DeviceProperties *device, Dtype dtype, int eight_bits);
 
 /* NAN: unknown, or a preparation alone, for which nothing is counted. */
 double row_tflops(const Row *row);
+double row_dense_tflops(const Row *row); /* as if the block mask kept everything */
 double row_gbps(const Row *row);      /* of what any kernel must move */
 double row_of_peak(const Row *row);   /* TFLOP/s as a percentage of the chip's peak */
 double row_intensity(const Row *row); /* FLOPs for each of the gpu_bytes */
 double row_noise(const Row *row); /* interquartile range over median; NAN: fewer than four runs, which have no quartiles */
 #define NOISY 0.05                /* more is worth a remark */
 
-/* A setting's value as the command line says it. */
-void setting_text(const Setting *setting, int value, char *text, size_t size);
+/* The value of the stage's setting of this number, as the command line says it; good until the next call. */
+const char *setting_text(const Run *run, int number);
 
 /* timing.c: calls `sample(context)`, which returns ms, for 15 ms and then as often as --iters or a budget of time says.
  * Fills in the row's sample: how many, median, least and interquartile range. */

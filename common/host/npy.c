@@ -37,13 +37,15 @@ static const char *value_of(const char *at, const char *header, const char *key)
     return value + strspn(value, " :");
 }
 
-static Npy parse_header(const char *at, const char *header) {
+static Npy parse_header(const char *at, const char *header, int is_table) {
     Npy npy = {0};
     char type[16] = "";
     sscanf(value_of(at, header, "'descr'"), "%15[^,} ]", type);
+    if (is_table && strcmp(type, "'|b1'") != 0)
+        cannot_run("%s: holds elements of type %s; needed are booleans, '|b1'", at, type);
     if (strcmp(type, "'<V2'") == 0 || strcmp(type, "'|V2'") == 0)
         cannot_run("%s: holds %s, as NumPy writes bf16: save it widened to float32, and choose --dtype bf16", at, type);
-    npy.element_bytes = !strcmp(type, "'<f2'") ? 2 : !strcmp(type, "'<f4'") ? 4 : !strcmp(type, "'<f8'") ? 8 : 0;
+    npy.element_bytes = !strcmp(type, "'<f2'") ? 2 : !strcmp(type, "'<f4'") ? 4 : !strcmp(type, "'<f8'") ? 8 : is_table;
     if (!npy.element_bytes)
         cannot_run("%s: holds elements of type %s; needed are little-endian floats, '<f2', '<f4' or '<f8'", at, type);
     if (strncmp(value_of(at, header, "'fortran_order'"), "False", 5) != 0)
@@ -59,14 +61,15 @@ static Npy parse_header(const char *at, const char *header) {
     }
     if (*shape != ')')
         cannot_run("%s: its header's shape cannot be read", at);
-    if (dims != 4)
-        cannot_run("%s: has %d dimensions, 4 are needed: [batch, heads, seqlen, head_dim]", at, dims);
+    if (dims != (is_table ? 2 : 4))
+        cannot_run("%s: has %d dimensions, %s", at, dims,
+                   is_table ? "2 are needed: [query blocks, key blocks]"
+                            : "4 are needed: [batch, heads, seqlen, head_dim]");
     return npy;
 }
 
-Npy npy_read(const char *option, const char *folder, const char *name, int with_data) {
-    char path[PATH_SIZE], at[PATH_SIZE + 20], start[1 << 16]; /* three keys need about a hundred bytes */
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+static Npy read_file(const char *option, const char *path, int is_table, int with_data) {
+    char at[PATH_SIZE + 20], start[1 << 16]; /* three keys need about a hundred bytes */
     snprintf(at, sizeof at, "--%s: %s", option, path);
     struct stat about; /* before it is opened: to open a pipe is to wait for who writes it */
     if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
@@ -83,11 +86,11 @@ Npy npy_read(const char *option, const char *folder, const char *name, int with_
     if (length > present - begin)
         cannot_run("%s: ends within its header", at);
     start[begin + length] = '\0';
-    Npy npy = parse_header(at, start + begin);
+    Npy npy = parse_header(at, start + begin, is_table);
 
     /* A header can claim anything: the file must be as long as it says. As doubles no product is too large. */
     double bytes = npy.element_bytes, there = (double)about.st_size - (double)(begin + length);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (is_table ? 2 : 4); i++)
         bytes *= (double)npy.shape[i];
     if (there != bytes)
         cannot_run("%s: holds %.0f bytes of data where its shape asks for %.0f", at, there, bytes);
@@ -101,6 +104,13 @@ Npy npy_read(const char *option, const char *folder, const char *name, int with_
     fclose(file);
     return npy;
 }
+
+Npy npy_read(const char *option, const char *folder, const char *name, int with_data) {
+    char path[PATH_SIZE];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return read_file(option, path, 0, with_data);
+}
+Npy npy_read_table(const char *option, const char *path) { return read_file(option, path, 1, 1); }
 
 double npy_get(const Npy *npy, size_t i) {
     if (npy->element_bytes == 8)

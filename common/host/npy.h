@@ -3,7 +3,8 @@
  *     numpy.save("folder/q.npy", q.astype(numpy.float16))           in Python
  *     Npy q = npy_read("load", "folder", "q.npy", 1);               in C, for a program whose option --load named the folder
  *
- * Understood: format versions 1, 2 and 3; little-endian floats of 2, 4 or 8 bytes; C order; 4 dimensions. The host is taken
+ * Understood: format versions 1, 2 and 3; little-endian floats of 2, 4 or 8 bytes in 4 dimensions, or booleans in 2; C order. The
+ * host is taken
  * to be little-endian, as all hosts of NVIDIA GPUs are. A mistake ends the program with one line, which names the option and
  * the file, and exit code 2.
  */
@@ -13,13 +14,16 @@
 #include "../problem.h"
 
 typedef struct {
-    int element_bytes; /* 2: fp16, 4: float, 8: double */
+    int element_bytes; /* 1: bool, 2: fp16, 4: float, 8: double */
     size_t shape[4];
     size_t count; /* elements: the product of the shape */
     void *data;   /* free() frees it; NULL: only the header was read */
 } Npy;
 
 Npy npy_read(const char *option, const char *folder, const char *file, int with_data);
+
+/* A table of booleans: `path` is the file. */
+Npy npy_read_table(const char *option, const char *path);
 
 /* Element i as a double. */
 double npy_get(const Npy *npy, size_t i);

@@ -27,6 +27,10 @@ static const uint64_t step = 0x9e3779b97f4a7c15;
 
 static double uniform(uint64_t bits) { return ((double)(uint32_t)bits + 0.5) * 0x1p-32; }
 
+double random_uniform(uint64_t seed, uint32_t a, uint32_t b) {
+    return uniform(mix(mix(seed + step) + (((uint64_t)a << 32 | b) + 1) * step));
+}
+
 static double normal(uint64_t hash, int is_second, double std) {
     double radius = std * sqrt(-2 * log(uniform(hash))), angle = 6.283185307179586476925 * uniform(hash >> 32);
     return radius * (is_second ? sin(angle) : cos(angle));

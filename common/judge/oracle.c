@@ -8,13 +8,36 @@
 #include "oracle.h"
 
 #include "../host/parallel.h"
+#include "../host/random.h"
 #include "rows.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key) {
     int length = key_lengths ? key_lengths[batch] : p->seqlen_k;
     return key < length && (!p->causal || key - length <= row - p->seqlen_q); /* both counted from the end */
+}
+
+int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key) {
+    if (!p->blocks)
+        return 1;
+    int length = key_lengths ? key_lengths[batch] : p->seqlen_k, pos = length - (p->seqlen_q - row);
+    char *kind = (char *)p->blocks->text, *first = strchr(kind, ':') + 1, *second = strchr(first, ':');
+    int is_near = key <= pos && pos - key < atoi(second ? second + 1 : first); /* of window and sink the last number is W */
+    int row_block = row >> 7, key_block = key >> 7;
+    switch (strncmp(kind, "st", 2) == 0 ? 't' : *kind) {
+    case 'w': return is_near;
+    case 's': return is_near || (key <= pos && key < atoi(first));
+    case 't': return key_block % atoi(first) == 0 || (pos >= 0 && pos >> 7 == key_block);
+    case 'r': return 100 * random_uniform(strtoull(second + 1, NULL, 10), row_block, key_block) < strtod(first, NULL);
+    case 'f': return p->blocks->mask.kept[(size_t)row_block * ((p->seqlen_k + 127) >> 7) + key_block];
+    default: /* documents: the two are not on different sides of any border */
+        for (long border = 0; border < p->seqlen_k; first++)
+            if ((border += strtol(first, &first, 10)), (key < border) != (pos < border))
+                return 0;
+        return pos >= 0;
+    }
 }
 
 OracleView oracle_view(const Problem *p, const int *key_lengths, RowIndex at) {
@@ -32,23 +55,27 @@ typedef struct {
     const HostTensors *inputs;
 } SampleWork;
 
-/* O = 0 and LSE = -infinity in a row that sees no key. */
+/* O = 0 and LSE = -infinity in a row that sees no key. A key that a block mask drops has the score -infinity, which no other has,
+ * and is left out. */
 static void compute_sample(const SampleWork *w, size_t sample) {
     const Problem *p = w->samples->p;
     int d = p->head_dim;
     size_t row = sampled_row(p, sample, w->samples->count);
-    OracleView view = oracle_view(p, w->key_lengths, row_index(p, row));
+    RowIndex at = row_index(p, row);
+    OracleView view = oracle_view(p, w->key_lengths, at);
     double *o = w->samples->o + sample * d, *s = host_alloc((size_t)view.visible, sizeof *s), m = -INFINITY, l = 0;
     double q[MAX_HEAD_DIM], k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
     read_row(p, w->inputs->q, row, q);
     for (int j = 0; j < view.visible; j++) {
         read_row(p, w->inputs->k, view.first_key + j, k);
-        s[j] = p->scale * dot(q, k, d);
+        s[j] = oracle_keeps(p, w->key_lengths, at.batch, at.row, j) ? p->scale * dot(q, k, d) : -INFINITY;
         m = fmax(m, s[j]);
     }
     for (int j = 0; j < view.visible; j++)
-        l += exp(s[j] - m);
+        l += s[j] == -INFINITY ? 0 : exp(s[j] - m);
     for (int j = 0; j < view.visible; j++) {
+        if (s[j] == -INFINITY)
+            continue;
         double p_j = exp(s[j] - m) / l;
         read_row(p, w->inputs->v, view.first_key + j, v);
         for (int i = 0; i < d; i++)

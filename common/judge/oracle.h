@@ -9,10 +9,12 @@
 
 #include "../problem.h"
 
-/* Whether a query sees a key, both counted in their head; and where a query finds its head's keys. Worked out here and not by
- * problem.h, on purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike,
- * and nobody would notice. */
+/* Whether a query sees a key, both counted in their head, by causal mask and key lengths; whether a block mask keeps a key, by the
+ * text that --blocks was given; and where a query finds its head's keys. Worked out here and not by problem.h and block_mask.h, on
+ * purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would
+ * notice. */
 int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key);
+int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key);
 typedef struct {
     size_t first_key; /* the head's first row of K and V */
     int visible;      /* keys from there on that the query sees */
