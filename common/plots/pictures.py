@@ -19,6 +19,13 @@ def grid(left, top, columns, rows, unit):
             cell(left + column * unit, top + row * unit, unit, unit, PANEL)
 
 
+def lane(left, top, height, unit, name, boxes):
+    """A row of boxes, (start, length, colour, text), behind its name. What is white waits, and has a pale edge."""
+    write(left - 8, top + height / 2, name, 8, "right")
+    for start, length, colour, text in boxes:
+        cell(left + start * unit, top, length * unit, height, colour, text, edge=FAINT if colour == PANEL else INK)
+
+
 # ---- the README ----
 
 def idea():
@@ -156,25 +163,20 @@ def merge():
 
 def loop_orders():
     """In which order the tiles of S are visited, and by which block."""
-    n, unit = 4, 58
-    for side, title in enumerate(("03_fa1: keys outer, queries inner", "04_fa2/loop_swap: queries outer, keys inner")):
-        left, top = 45 + 400 * side, 70
+    n, unit, top = 4, 58, 70
+    for side, left, title in ((0, 45, "03_fa1: keys outer, queries inner"), (1, 445, "04_fa2/loop_swap: queries outer, keys inner")):
         heading(left - 35, 12, title)
         write(left + n * unit / 2, 36, "tiles of keys", 8)
         write(left - 25, top + n * unit / 2, "tiles of queries", 8, rotation=90)
-        for column in range(n):
-            write(left + (column + 0.5) * unit, 58, f"K, V {column}")
-        for row in range(n):
-            write(left + n * unit + 8, top + (row + 0.5) * unit,
-                  f"O {row}" + (f"   block {row}" if side else ""), 7.5, "left")
-            for column in range(n):
-                step = column + 1 if side else column * n + row + 1
-                cell(left + column * unit, top + row * unit, unit, unit, WARPS[row if side else 0])
-                write(left + (column + 0.5) * unit, top + (row + 0.4) * unit, step, 8.5)
+        for i in range(n):
+            write(left + (i + 0.5) * unit, 58, f"K, V {i}")
+            write(left + n * unit + 8, top + (i + 0.5) * unit, f"O {i}" + (f"   block {i}" if side else ""), 7.5, "left")
+            steps = range(1, n + 1) if side else range(i + 1, n * n + 1, n)
+            lane(left, top + i * unit, unit, unit, "", [(j, 1, WARPS[i if side else 0], step) for j, step in enumerate(steps)])
             if side:
-                arrow((left + 5, top + (row + 0.8) * unit), (left + n * unit - 5, top + (row + 0.8) * unit))
+                arrow((left + 5, top + (i + 0.8) * unit), (left + n * unit - 5, top + (i + 0.8) * unit))
             else:
-                arrow((left + (row + 0.8) * unit, top + 5), (left + (row + 0.8) * unit, top + n * unit - 5))
+                arrow((left + (i + 0.8) * unit, top + 5), (left + (i + 0.8) * unit, top + n * unit - 5))
     write(160, 340, "numbers: steps of the head's one block. Between two\n"
           "columns O, l, m of all rows go to device memory and back")
     write(575, 340,
@@ -191,26 +193,25 @@ def steps():
         for i in range(132):
             cell(left + 5 * i, top, 5, 22, WARPS[3] if i < busy else PANEL, edge=FAINT)
 
-    def block(at, top, height, *step):
-        while at < left + wide:
-            for name in step:
-                length, colour = parts[name]
-                end = min(at + length, left + wide)
-                if at < end:
-                    cell(at, top, end - at, height, colour, name if end == at + length else "", 7,
-                         edge=FAINT if colour == PANEL else INK)
-                at = end
+    def block(at, top, height, name, *step):
+        boxes = []
+        while at < wide:
+            for part in step:
+                length, colour = parts[part]
+                if at < wide:
+                    boxes.append((at, min(length, wide - at), colour, part if at + length <= wide else ""))
+                at += length
+        lane(left, top, height, 1, name, boxes)
 
     heading(5, 12, "03_fa1/fma: 64 blocks, one a head; 68 of the 132 multiprocessors of an H200 are empty")
     chip(24, 64)
-    write(left - 8, 76, "one of the 64", 8, "right")
-    block(left, 60, 32, "load", "Q Kᵀ", "softmax", "P V", "store")
+    block(0, 60, 32, "one of the 64", "load", "Q Kᵀ", "softmax", "P V", "store")
     write(left + wide / 2, 106, "white: the block waits for Q, O, l and m, or stores O, l and m. Nobody else is there to work", 7.5)
     heading(5, 145, "04_fa2/fma: 8192 blocks, one a query tile; O, l and m stay in registers")
     chip(157, 132)
     write(left - 8, 238, "one of 132:\nfour blocks", 8, "right")
     for i in range(4):
-        block(left + 54 * i, 191 + 24 * i, 21, "load", "Q Kᵀ", "softmax", "P V")
+        block(54 * i, 191 + 24 * i, 21, "", "load", "Q Kᵀ", "softmax", "P V")
     write(left + wide / 2, 308, "Lengths are not to scale. While one block waits for K and V, another computes. When a block has ended,\n"
           "the next of the 8192 takes its place", 7.5)
 
@@ -286,16 +287,11 @@ def key_order():
     unit, left, half = 40, 130, 8
     held = [[2 * c, 2 * c + 1, half + 2 * c, half + 2 * c + 1] for c in range(4)]  # lane c's keys in S
     lane_of = {key: c for c, keys in enumerate(held) for key in keys}
-    write(left - 10, 40, "S: key", 8, "right")
-    write(left - 10, 165, "P as operand: place", 8, "right")
-    write(left - 10, 215, "V transposed: key", 8, "right")
-    for key in range(16):
-        cell(left + key * unit, 22, unit, 36, WARPS[lane_of[key]], f"{key}\nlane {lane_of[key]}", 7)
-    for place in range(16):
-        lane, i = divmod(place, 4)
-        key = held[lane][i]
-        cell(left + place * unit, 147, unit, 36, WARPS[lane], f"{place}\nlane {lane}", 7)
-        cell(left + place * unit, 200, unit, 30, WARPS[lane], key, 8)
+    stored = sum(held, [])
+    lane(left, 22, 36, unit, "S: key", [(key, 1, WARPS[lane_of[key]], f"{key}\nlane {lane_of[key]}") for key in range(16)])
+    lane(left, 147, 36, unit, "P as operand: place", [(i, 1, WARPS[i // 4], f"{i}\nlane {i // 4}") for i in range(16)])
+    lane(left, 200, 30, unit, "V transposed: key", [(i, 1, WARPS[i // 4], key) for i, key in enumerate(stored)])
+    for place, key in enumerate(stored):
         plt.plot([left + (key + 0.5) * unit, left + (place + 0.5) * unit], [60, 145], color=INK, linewidth=0.7)
     write(left + 8 * unit, 256,
           "a lane keeps what it has: V's keys change their places instead, and a sum has no order", 8)
@@ -304,80 +300,56 @@ def key_order():
 def shares():
     """How 07's three kernels cut the keys of four heads, and how tickets find the block that merges a head."""
     lengths, left, unit, share = (12, 7, 20, 11), 115, 13, 5
-    starts = [sum(lengths[:h]) for h in range(5)]
+    heads = [(sum(lengths[:h]), length, WARPS[h]) for h, length in enumerate(lengths)]
     heading(5, 12, "Who reads which key tiles of heads 0 to 3")
-
-    def row(top, name, cuts, count):
-        write(left - 10, top + 13, name, 8, "right")
-        for block, (start, end, head) in enumerate(cuts):
-            if end > start:
-                cell(left + start * unit, top, (end - start) * unit, 26, WARPS[head], count(block), 7.5)
-
-    heads = [(starts[h], starts[h + 1], h) for h in range(4)]
-    row(30, "one_block", heads, lambda block: f"block {block}")
+    lane(left, 30, 26, unit, "one_block", [(*head, f"block {h}") for h, head in enumerate(heads)])
     half = max(lengths) // 2  # every head is cut as the longest one: the second piece of head 1 is empty
-    halves = [part for start, end, h in heads
-              for part in ((start, min(start + half, end), h), (min(start + half, end), end, h))]
-    row(70, "split_k, 2 pieces", halves, lambda block: {2: "2 (3: no keys)"}.get(block, block))
-    write(left - 10, 123, "equal_shares", 8, "right")
-    for start, end, h in heads:
-        cell(left + start * unit, 110, (end - start) * unit, 26, WARPS[h])
-    for block in range(10):
+    pieces = [(start + at, min(length - at, half), colour) for start, length, colour in heads for at in (0, half) if length > at]
+    blocks = (0, 1, "2 (3: no keys)", 4, 5, 6, 7)
+    lane(left, 70, 26, unit, "split_k, 2 pieces", [(*piece, block) for piece, block in zip(pieces, blocks)])
+    lane(left, 110, 26, unit, "equal_shares", [(*head, "") for head in heads])
+    for block in range(11):
         plt.plot([left + block * share * unit] * 2, [106, 140], color=INK, linewidth=1.6)
-        write(left + (block + 0.5) * share * unit, 148, f"block {block}", 7)
-    plt.plot([left + 50 * unit] * 2, [106, 140], color=INK, linewidth=1.6)
+        if block < 10:
+            write(left + (block + 0.5) * share * unit, 148, f"block {block}", 7)
     write(left + 325, 168,
           "Blocks 2, 3 and 7 have the end of one head and the beginning of the next: two partial results each")
     heading(5, 200, "Tickets of head 2: five blocks have a part of it, and end in any order")
-    ends = {3: 250, 4: 420, 5: 330, 6: 520, 7: 290}  # pixels: when a block's partial result is written
+    ends = {3: 135, 4: 305, 5: 215, 6: 405, 7: 175}  # when a block's partial result is written
     for place, (block, end) in enumerate(ends.items()):
-        top, ticket = 215 + 29 * place, sorted(ends.values()).index(end)
-        last = ticket == 4
-        write(left - 10, top + 11, f"block {block}", 8, "right")
-        cell(left, top, end - left, 22, WARPS[2], "keys of head 2")
-        cell(end, top, 80, 22, SOFTMAX, f"ticket {ticket}", 7.5, edge=ALARM if last else INK)
-        if last:
-            cell(end + 80, top, 150, 22, WARPS[0], "the last: merges all five", 7.5)
+        ticket = sorted(ends.values()).index(end)
+        last = [(end + 80, 150, WARPS[0], "the last: merges all five")] if ticket == 4 else []
+        lane(left, 215 + 29 * place, 22, 1, f"block {block}",
+             [(0, end, WARPS[2], "keys of head 2"), (end, 80, SOFTMAX, f"ticket {ticket}")] + last)
     write(left + 325, 378,
           "A block writes its O and LSE, then draws. Nobody waits: ticket 4 is the fifth, so all parts are there")
-
-
-def lane(left, top, height, unit, name, steps):
-    """A row of a time line: `steps` are (start, length, colour, text)."""
-    write(left - 8, top + height / 2, name, 8, "right")
-    for start, length, colour, text in steps:
-        cell(left + start * unit, top, length * unit, height, colour, text, 7)
 
 
 def roles():
     """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
     D = 128: a warpgroup's Q K^T and P V 5 each, its softmax 8; twice that where two warpgroups do the same together."""
-    unit, left, end = 9.8, 90, 72
+    unit, left = 9.8, 90
+
+    def tile(start, i, times):
+        return [(start, 5 * times, QK, f"Q K{i}"), (start + 5 * times, 8 * times, SOFTMAX, f"softmax {i}"),
+                (start + 13 * times, 5 * times, PV, f"P V{i}")]
+
     heading(0, 10, "wgmma: three blocks, each at another step by chance (lengths as if each had the units alone)")
-    one = lambda start, i: [(start, 5, QK, f"Q K{i}"), (start + 5, 8, SOFTMAX, f"softmax {i}"),
-                            (start + 13, 5, PV, f"P V{i}")]
     for block in range(3):
         lane(left, 24 + 34 * block, 28, unit, f"block {block}",
-             [s for i in range(4 if block == 0 else 3) for s in one(6 * block + 18 * i, i)])
+             [box for i in range(4 if block == 0 else 3) for box in tile(6 * block + 18 * i, i, 1)])
     heading(0, 144, "specialised: two consumers in step, so each product and each softmax takes twice as long")
-    both = lambda start, i: [(start, 10, QK, f"Q K{i}"), (start + 10, 16, SOFTMAX, f"softmax {i}"),
-                             (start + 26, 10, PV, f"P V{i}")]
     lane(left, 158, 28, unit, "producer", [(0, 6, COPY, "K1, V1"), (36, 6, COPY, "K2, V2")])
     for consumer in range(2):
-        lane(left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", both(0, 0) + both(36, 1))
+        lane(left, 192 + 34 * consumer, 28, unit, f"consumer {consumer}", tile(0, 0, 2) + tile(36, 1, 2))
     heading(0, 280, "overlapped: turns, and the next S before this P V")
-    lane(left, 294, 28, unit, "producer", [(0, 6, COPY, "K2, V1"), (20, 6, COPY, "K3, V2"), (40, 6, COPY, "K4, V3"),
-          (60, 6, COPY, "K5, V4")])
+    lane(left, 294, 28, unit, "producer", [(20 * i, 6, COPY, f"K{i + 2}, V{i + 1}") for i in range(4)])
     for consumer in range(2):
-        top = 330 + 50 * consumer
+        top, starts = 330 + 50 * consumer, [20 * turn + 10 * consumer for turn in range(4 - consumer)]
+        lane(left, top, 20, unit, "", [box for turn, start in enumerate(starts)
+                                       for box in ((start, 5, QK, f"Q K{turn + 1}"), (start + 5, 5, PV, f"P V{turn}"))])
+        lane(left, top + 21, 20, unit, "", [(start + 5, 8, SOFTMAX, f"softmax {turn + 1}") for turn, start in enumerate(starts[:3])])
         write(left - 8, top + 20, f"consumer {consumer}", 8, "right")
-        for turn in range(4):
-            start = 20 * turn + 10 * consumer
-            for at, down, length, colour, text in ((start, 0, 5, QK, f"Q K{turn + 1}"),
-                                                   (start + 5, 0, 5, PV, f"P V{turn}"),
-                                                   (start + 5, 21, 8, SOFTMAX, f"softmax {turn + 1}")):
-                if at + length <= end:
-                    cell(left + at * unit, top + down, length * unit, 20, colour, text, 7)
 
 
 def ring():
@@ -478,41 +450,31 @@ def fragments():
 
 def swizzle():
     """Where the 16-byte chunks of a 128-byte row lie, and so which banks a read of one chunk of 8 rows meets."""
-    chunk_read, unit, top = 3, 37, 62
-    for side, (title, key) in enumerate((("plain", lambda row: 0), ("swizzled: chunk XOR row", lambda row: row % 8))):
-        left = 60 + 400 * side
+    read, unit, top = 3, 37, 62
+    for left, title, key in ((60, "plain", lambda row: 0), (460, "swizzled: chunk XOR row", lambda row: row)):
         heading(left - 50, 10, title)
         write(left + 4 * unit, 32, "banks", 8)
-        for place in range(8):
-            write(left + (place + 0.5) * unit, 52, f"{4 * place}-{4 * place + 3}", 7)
-        for row in range(8):
-            write(left - 28, top + (row + 0.5) * unit, f"row {row}")
-            for chunk in range(8):
-                is_read = chunk == chunk_read
-                cell(left + (chunk ^ key(row)) * unit, top + row * unit, unit, unit,
-                     WARPS[1] if is_read else PANEL, chunk, 8.5, fontweight="bold" if is_read else "normal")
-        places = {chunk_read ^ key(row) for row in range(8)}
-        wavefronts = 8 // len(places)
-        write(left + 4 * unit, top + 8 * unit + 16,
-              f"chunk {chunk_read} of eight rows: {len(places)} of 8 bank groups, "
-              f"{wavefronts} wavefront{'s' if wavefronts > 1 else ''}", 8)
+        for i in range(8):
+            write(left + (i + 0.5) * unit, 52, f"{4 * i}-{4 * i + 3}", 7)
+            lane(left, top + i * unit, unit, unit, f"row {i}",
+                 [(chunk ^ key(i), 1, WARPS[1] if chunk == read else PANEL, chunk) for chunk in range(8)])
+        places = len({read ^ key(row) for row in range(8)})
+        write(left + 4 * unit, top + 8 * unit + 16, f"chunk {read} of eight rows: {places} of 8 bank groups, "
+              f"{8 // places} wavefront{'s' if places < 8 else ''}", 8)
 
 
 def formats():
     """The bits of the number formats."""
     unit, left = 15, 60
-    for row, (name, exponent, mantissa, words) in enumerate((
-            ("fp32", 8, 23, ""), ("fp16", 5, 10, "to 65504, 2¹⁰ numbers from 1 to 2"),
+    sign, exponent, mantissa = WARPS[3], WARPS[1], WARPS[0]
+    for i, (name, high, low, words) in enumerate((
+            ("fp32", 8, 23, "to 3.4 · 10³⁸, 2²³ numbers from 1 to 2"), ("fp16", 5, 10, "to 65504, 2¹⁰ numbers from 1 to 2"),
             ("bf16", 8, 7, "to 3.4 · 10³⁸, 2⁷ numbers from 1 to 2"), ("e4m3", 4, 3, "to 448, 2³ numbers from 1 to 2"),
             ("e5m2", 5, 2, "to 57344, 2² numbers from 1 to 2"))):
-        top = 10 + 40 * row
-        write(left - 10, top + 13, name, 8.5, "right", fontweight="bold")
-        for bit in range(1 + exponent + mantissa):
-            cell(left + bit * unit, top, unit, 26, WARPS[3] if bit == 0 else WARPS[1] if bit <= exponent else WARPS[0])
-        write(left + (1 + exponent + mantissa) * unit + 10, top + 13,
-              words or "to 3.4 · 10³⁸, 2²³ numbers from 1 to 2", 8, "left")
-    parts = ("sign", WARPS[3]), ("exponent: the range", WARPS[1]), ("mantissa: the precision", WARPS[0])
-    for i, (text, colour) in enumerate(parts):
+        bits = [sign] + [exponent] * high + [mantissa] * low
+        lane(left, 10 + 40 * i, 26, unit, name, [(bit, 1, colour, "") for bit, colour in enumerate(bits)])
+        write(left + len(bits) * unit + 10, 23 + 40 * i, words, 8, "left")
+    for i, (text, colour) in enumerate((("sign", sign), ("exponent: the range", exponent), ("mantissa: the precision", mantissa))):
         cell(left + 150 * i, 218, 12, 12, colour)
         write(left + 150 * i + 18, 224, text, 8, "left")
 
@@ -520,15 +482,11 @@ def formats():
 def timing():
     """What the host does and what the device does while a kernel is timed."""
     left = 70
-    for top, name in ((35, "host"), (105, "device")):
-        write(left - 8, top + 17, name, 8.5, "right")
     for run in range(2):
         start = left + 350 * run
         queue = ("over-\nwrite", COPY), ("mark", WARPS[3]), ("kernel", QK), ("mark", WARPS[3])
-        for i, (text, colour) in enumerate(queue):
-            cell(start + 44 * i, 35, 42, 34, colour, text, 7)
-        cell(start + 30, 105, 170, 34, COPY, "L2 is overwritten", 8)
-        cell(start + 204, 105, 140, 34, QK, "the kernel", 8)
+        lane(start, 35, 34, 44, "" if run else "host", [(i, 0.95, colour, text) for i, (text, colour) in enumerate(queue)])
+        lane(start, 105, 34, 1, "" if run else "device", [(30, 170, COPY, "L2 is overwritten"), (204, 140, QK, "the kernel")])
         for at in (202, 346):
             plt.plot([start + at] * 2, [98, 158], color=ALARM, linewidth=2)
         arrow((start + 204, 152), (start + 344, 152), ALARM, "<|-|>")
@@ -563,13 +521,10 @@ def fibers():
     """How one core of the CPU runs the four threads of a block: each until a barrier, then the next."""
     left, unit = 90, 78
     barrier = left + 4 * unit
-    for thread in range(4):
-        top = 30 + 36 * thread
-        write(left - 10, top + 13, f"thread {thread}", 8, "right")
-        cell(left + thread * unit, top, unit, 26, WARPS[thread], "runs", 8)
-        if thread < 3:
-            plt.plot([left + (thread + 1) * unit, barrier], [top + 13] * 2, color=INK, linewidth=0.8, linestyle=":")
-        cell(barrier + thread * unit, top, unit, 26, WARPS[thread], "runs on", 8)
+    for i in range(4):
+        top = 30 + 36 * i
+        lane(left, top, 26, unit, f"thread {i}", [(i, 1, WARPS[i], "runs"), (4 + i, 1, WARPS[i], "runs on")])
+        plt.plot([left + (i + 1) * unit, barrier], [top + 13] * 2, color=INK, linewidth=0.8, linestyle=":")
     plt.plot([barrier] * 2, [18, 180], color=ALARM, linewidth=1.6)
     write(barrier, 10, "__syncthreads: all four are here", 8, color=ALARM)
     arrow((left, 192), (left + 8 * unit, 192))
