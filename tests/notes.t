@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # notes.t - README.md and the notes say what is so: their figures are those of the result files, their links and anchors lead
-# somewhere, the index knows every note, the code they print is in the tree, and the commands they print run.
+# somewhere, the index knows every note, the code they print is in the tree, the commands they print run, and the first pages are short.
 #
 # In a ```sh block each line is run, and so is what stands in `backquotes` and begins with make or a stage's program, and what a kernel's first
 # comment says about running it. The programs are those built last; `make test` asks them only whether they know the options
@@ -70,6 +70,14 @@ for my $page (@pages) {
 my %is_new = map { ("$_.md" => 1) } new_stages();
 for my $note (grep { !$is_new{$_} } map { s/^notes\///r } grep { /^notes\/[^\/]+\.md$/ && !/README/ } @pages) {
     like($text{'notes/README.md'}, qr/\]\(\Q$note\E[)#]/, "notes/README.md leads to $note");
+}
+
+# ---- length ----
+# What a first reader reads is short, and nothing in it is folded away.
+my %most = ('README.md' => 900, map { ("notes/$_.md" => 1300) } qw(00_naive 01_tiled 02_online_softmax 03_fa1));
+for my $page (sort keys %most) {
+    cmp_ok(`perl notes/words.pl $page` =~ /(\d+)/ ? $1 : 1e9, '<=', $most{$page}, "$page: words");
+    unlike($text{$page}, qr/<details>/, "$page: nothing is folded");
 }
 
 # ---- code ----
