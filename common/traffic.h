@@ -41,16 +41,14 @@ static inline double kept_pairs(const Problem *p, int keys) {
     return pairs;
 }
 
-/* Pairs of a query and a key that it sees. */
+/* Pairs of a query and a key that it sees. Causal: the last query sees all keys of its batch entry, each before it one fewer. */
 static inline double visible_pairs(const Problem *p, const int *key_lengths) {
     double pairs = 0;
-    for (int b = 0; p->blocks && b < p->batch; b++)
-        pairs += p->heads * kept_pairs(p, key_length(p, key_lengths, b));
-    if (p->blocks)
-        return pairs;
-    for (int b = 0; b < p->batch; b++)
-        for (int row = 0; row < p->seqlen_q; row++)
-            pairs += (double)p->heads * visible_keys(p, key_length(p, key_lengths, b), row);
+    for (int b = 0; b < p->batch; b++) {
+        int keys = key_length(p, key_lengths, b);
+        double rows = p->causal && keys < p->seqlen_q ? keys : p->seqlen_q;
+        pairs += p->heads * (p->blocks ? kept_pairs(p, keys) : rows * keys - (p->causal ? rows * (rows - 1) / 2 : 0));
+    }
     return pairs;
 }
 

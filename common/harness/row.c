@@ -54,30 +54,15 @@ const char *passes_name(Passes passes) {
 
 /* ---- FLOPs and bytes ---- */
 
-/* Pairs of a query and a key that sees it, in one head. Causal: the last query sees all keys, each before it one fewer. */
-static double seen_pairs(const Problem *p, int keys) {
-    double rows = p->causal && keys < p->seqlen_q ? keys : p->seqlen_q;
-    return rows * keys - (p->causal ? rows * (rows - 1) / 2 : 0);
-}
-
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes) {
-    double pairs = (double)row_count(p) * p->seqlen_k / (p->causal ? 2 : 1);
-    if (p->blocks) {
-        pairs = visible_pairs(p, key_lengths);
-    } else if (key_lengths) {
-        pairs = 0;
-        for (int b = 0; b < p->batch; b++)
-            pairs += p->heads * seen_pairs(p, key_lengths[b]);
-    }
-    double forward = 4.0 * pairs * p->head_dim;
+    double whole = (double)row_count(p) * p->seqlen_k / (p->causal ? 2 : 1);
+    double forward = 4.0 * (key_lengths || p->blocks ? visible_pairs(p, key_lengths) : whole) * p->head_dim;
     return (passes & FORWARD_PASS ? forward : 0) + (passes & BACKWARD_PASS ? 2.5 * forward : 0);
 }
 
 double compulsory_bytes(const Problem *p, const int *key_lengths, Passes passes, size_t key_bytes) {
-    double q = (double)query_elements(p) * (double)dtype_bytes(p->dtype), lse = 4.0 * (double)row_count(p), keys = 0;
-    for (int b = 0; b < p->batch; b++)
-        keys += 2.0 * key_length(p, key_lengths, b) * p->kv_heads * p->head_dim * (double)key_bytes;
-    double gradients = 2.0 * (double)key_elements(p) * (double)dtype_bytes(p->dtype); /* dK and dV */
+    double q = query_bytes(p), lse = row_bytes(p), gradients = 2.0 * (double)key_elements(p) * (double)dtype_bytes(p->dtype);
+    double keys = 2 * all_keys(p, key_lengths) * p->kv_heads / p->heads * p->head_dim * (double)key_bytes;
     return (passes & FORWARD_PASS ? 2 * q + keys + lse : 0) + (passes & BACKWARD_PASS ? 4 * q + keys + gradients + lse : 0);
 }
 
@@ -89,18 +74,18 @@ double moved_bytes(const Row *row) {
 }
 
 int row_traffic(const Row *row, Traffic *traffic) {
-    const struct {
-        int is_launched;
-        Predictor *formula;
-    } kernels[] = {{row->passes != PREPARE, row->variant->predict},
-                   {row->passes & PREPARE, row->passes & PREPARE ? row->variant->preparation->predict : NULL},
-                   {row->passes == BOTH, row->passes == BOTH ? row->run->forward->predict : NULL}};
-    int count = 0;
-    for (int i = 0; i < 3; i++) {
-        if (kernels[i].is_launched && !kernels[i].formula)
+    Predictor *formulas[3];
+    int kernels = 0, count = 0;
+    if (row->passes != PREPARE)
+        formulas[kernels++] = row->variant->predict;
+    if (row->passes & PREPARE)
+        formulas[kernels++] = row->variant->preparation->predict;
+    if (row->passes == BOTH)
+        formulas[kernels++] = row->run->forward->predict;
+    for (int i = 0; i < kernels; i++) {
+        if (!formulas[i])
             return -1;
-        if (kernels[i].is_launched)
-            count += kernels[i].formula(row->run->p, row->run->options->key_lengths, traffic + count);
+        count += formulas[i](row->run->p, row->run->options->key_lengths, traffic + count);
     }
     return count;
 }
