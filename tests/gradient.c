@@ -27,6 +27,10 @@ static float *normal(size_t count, uint32_t stream, double mean) {
     return values;
 }
 
+static size_t gradient_elements(const Problem *p, Gradient which) {
+    return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
+}
+
 static Example make_example(const Problem *p, const int *lengths, double mean_of_k) {
     Example e = {.p = *p, .lengths = lengths};
     size_t queries = query_elements(p), keys = key_elements(p), rows = row_count(p);

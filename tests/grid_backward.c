@@ -50,6 +50,10 @@ static void solve(Case *c) {
     free(in.q), free(in.k), free(in.v), free(in.d_o), free(o), free_samples(&exact), free_gradients(&gradients);
 }
 
+static size_t gradient_elements(const Problem *p, Gradient which) {
+    return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
+}
+
 static int outputs(const Case *c, Buffer *o) {
     for (int which = 0; which < GRADIENT_COUNT; which++)
         o[which] =

@@ -96,37 +96,32 @@ static size_t row_number(const Outputs *x, size_t i) {
 }
 static double lse_of(const Outputs *x, size_t i) { return x->want_lse ? (double)x->want_lse[i] : x->exact->lse[i]; }
 
-static void compare_output_rows(const void *context, size_t begin, size_t end, Comparison *part) {
+static void compare_output_row(const void *context, size_t i, Comparison *part) {
     const Outputs *x = context;
     const Problem *p = x->exact->p;
     double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM];
-    for (size_t i = begin; i < end; i++) {
-        size_t row = row_number(x, i);
-        read_row(p, x->got, row, got);
-        if (x->want)
-            read_row(p, x->want, row, want);
-        else
-            memcpy(want, x->exact->o + i * p->head_dim, p->head_dim * sizeof *want);
-        compare_row(part, row_index(p, row), got, want, p->head_dim,
-                    output_allowance(p, want, lse_of(x, i), x->exact->score_size));
-    }
+    size_t row = row_number(x, i);
+    read_row(p, x->got, row, got);
+    if (x->want)
+        read_row(p, x->want, row, want);
+    else
+        memcpy(want, x->exact->o + i * p->head_dim, p->head_dim * sizeof *want);
+    compare_row(part, row_index(p, row), got, want, p->head_dim, output_allowance(p, want, lse_of(x, i), x->exact->score_size));
 }
 
-static void compare_lse_rows(const void *context, size_t begin, size_t end, Comparison *part) {
+static void compare_lse_row(const void *context, size_t i, Comparison *part) {
     const Outputs *x = context;
-    for (size_t i = begin; i < end; i++) {
-        size_t row = row_number(x, i);
-        compare_element(part, row_index(x->exact->p, row), -1, ((const float *)x->got)[row], lse_of(x, i),
-                        lse_allowance(lse_of(x, i), x->exact->score_size));
-    }
+    size_t row = row_number(x, i);
+    compare_element(part, row_index(x->exact->p, row), -1, ((const float *)x->got)[row], lse_of(x, i),
+                    lse_allowance(lse_of(x, i), x->exact->score_size));
 }
 
 Comparison compare_output(const Samples *exact, const void *got, const void *want, const float *want_lse) {
-    return compare_rows("O", dtype_step(exact->p->dtype), want ? row_count(exact->p) : exact->count, compare_output_rows,
+    return compare_rows("O", dtype_step(exact->p->dtype), want ? row_count(exact->p) : exact->count, compare_output_row,
                         &(Outputs){exact, got, want, want_lse});
 }
 
 Comparison compare_lse(const Samples *exact, const float *got, const float *want) {
-    return compare_rows("LSE", LSE_FLOOR, want ? row_count(exact->p) : exact->count, compare_lse_rows,
+    return compare_rows("LSE", LSE_FLOOR, want ? row_count(exact->p) : exact->count, compare_lse_row,
                         &(Outputs){exact, got, NULL, want});
 }

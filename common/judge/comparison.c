@@ -39,7 +39,8 @@ typedef struct {
 static void compare_some_rows(size_t begin, size_t end, void *context) {
     RowLoop *loop = context;
     Comparison part = comparison_start(loop->result.tensor);
-    loop->compare(loop->context, begin, end, &part);
+    for (size_t row = begin; row < end; row++)
+        loop->compare(loop->context, row, &part);
     pthread_mutex_lock(&loop->lock);
     comparison_merge(&loop->result, &part);
     pthread_mutex_unlock(&loop->lock);

@@ -27,9 +27,8 @@ Comparison comparison_start(const char *tensor);
 /* Adds what another comparison of the same tensor saw. The order of merging does not change the result. */
 void comparison_merge(Comparison *c, const Comparison *other);
 
-/* Rows 0 .. rows - 1 of a tensor, in parallel: `compare` compares rows [begin, end) and adds them to `part`. `floor`: as below.
- */
-typedef void RowComparer(const void *context, size_t begin, size_t end, Comparison *part);
+/* Rows 0 .. rows - 1 of a tensor, in parallel: `compare` adds a row to `part`. `floor`: as below. */
+typedef void RowComparer(const void *context, size_t row, Comparison *part);
 Comparison compare_rows(const char *tensor, double floor, size_t rows, RowComparer *compare, const void *context);
 
 /* Whether numbers may be off by more than half of the largest |want|. `floor` is the part of `allowed` that a number may be off

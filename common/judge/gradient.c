@@ -19,10 +19,6 @@
 
 const char *gradient_name(Gradient which) { return (const char *[]){"dQ", "dK", "dV"}[which]; }
 
-size_t gradient_elements(const Problem *p, Gradient which) {
-    return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
-}
-
 /* A problem whose queries are the rows of this gradient. */
 static Problem rows_of(const Problem *p, Gradient which) { return which == GRADIENT_Q ? *p : keys_as_queries(p); }
 
@@ -218,31 +214,27 @@ typedef struct {
     int sampled;            /* 1: the samples' rows; 0: all */
 } GradientPair;
 
-static void compare_gradient_rows(const void *context, size_t begin, size_t end, Comparison *part) {
+static void compare_gradient_row(const void *context, size_t i, Comparison *part) {
     const GradientPair *x = context;
     const GradientSamples *s = x->exact;
     int d = x->rows.head_dim;
-    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM];
-    for (size_t i = begin; i < end; i++) {
-        size_t row = x->sampled ? sampled_row(&x->rows, i, s->count) : i;
-        double allowed = 0;
-        if (x->sampled) {
-            memcpy(want, s->values + i * d, d * sizeof *want);
-            allowed =
-                s->relative * worse(root_of(s->squares, i, d), largest_of(want, d)) + root_of(s->noise, i, d) + s->steps;
-        }
-        if (x->want)
-            read_row(&x->rows, x->want, row, want);
-        if (!x->sampled)
-            allowed = s->relative * s->condition * largest_of(want, d) + s->floor;
-        read_row(&x->rows, x->got, row, got);
-        compare_row(part, row_index(&x->rows, row), got, want, d, allowed);
+    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM], allowed = 0;
+    size_t row = x->sampled ? sampled_row(&x->rows, i, s->count) : i;
+    if (x->sampled) {
+        memcpy(want, s->values + i * d, d * sizeof *want);
+        allowed = s->relative * worse(root_of(s->squares, i, d), largest_of(want, d)) + root_of(s->noise, i, d) + s->steps;
     }
+    if (x->want)
+        read_row(&x->rows, x->want, row, want);
+    if (!x->sampled)
+        allowed = s->relative * s->condition * largest_of(want, d) + s->floor;
+    read_row(&x->rows, x->got, row, got);
+    compare_row(part, row_index(&x->rows, row), got, want, d, allowed);
 }
 
 static Comparison compare_pair(const GradientPair *x, Gradient which) {
     return compare_rows(gradient_name(which), x->exact->floor, x->sampled ? x->exact->count : row_count(&x->rows),
-                        compare_gradient_rows, x);
+                        compare_gradient_row, x);
 }
 
 Comparison compare_gradient(const Gradients *exact, Gradient which, const void *got, const void *want) {

@@ -14,7 +14,6 @@
 typedef enum { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENT_COUNT } Gradient;
 
 const char *gradient_name(Gradient which); /* "dQ" */
-size_t gradient_elements(const Problem *p, Gradient which);
 
 /* A gradient in sampled rows (of dK and dV, keys), and what two correct ones may be apart: derived in gradient.c. */
 typedef struct {

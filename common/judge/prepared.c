@@ -78,24 +78,22 @@ static void compare_block(const PreparedTensor *x, size_t begin, size_t end, con
     }
 }
 
-static void compare_matrices(const void *context, size_t begin, size_t end, Comparison *part) {
+static void compare_matrix(const void *context, size_t matrix, Comparison *part) {
     const PreparedTensor *x = context;
     const Problem *p = &x->rows;
-    int columns = p->head_dim;
-    for (size_t matrix = begin; matrix < end; matrix++) {
-        double mean[MAX_HEAD_DIM] = {0};
-        int count = x->lengths ? x->lengths[matrix / p->heads] : p->seqlen_q, block = x->block ? x->block : count;
-        size_t first = matrix * p->seqlen_q, last = first + count;
-        for (size_t i = first * columns; x->has_mean && i < last * columns; i++)
-            mean[i % columns] += dtype_to_double(p->dtype, x->inputs, i) / count;
-        double noise = 0x1p-20 + (x->has_mean ? sum_error(count) : 0);
-        for (size_t row = first; row < last; row += block)
-            compare_block(x, row, row + block < last ? row + block : last, mean, noise, part);
-    }
+    double mean[MAX_HEAD_DIM] = {0};
+    int columns = p->head_dim, count = x->lengths ? x->lengths[matrix / p->heads] : p->seqlen_q,
+        block = x->block ? x->block : count;
+    size_t first = matrix * p->seqlen_q, last = first + count;
+    for (size_t i = first * columns; x->has_mean && i < last * columns; i++)
+        mean[i % columns] += dtype_to_double(p->dtype, x->inputs, i) / count;
+    double noise = 0x1p-20 + (x->has_mean ? sum_error(count) : 0);
+    for (size_t row = first; row < last; row += block)
+        compare_block(x, row, row + block < last ? row + block : last, mean, noise, part);
 }
 
 static Comparison compare_inputs(const char *tensor, const PreparedTensor *x) {
-    return compare_rows(tensor, INFINITY, (size_t)x->rows.batch * x->rows.heads, compare_matrices, x);
+    return compare_rows(tensor, INFINITY, (size_t)x->rows.batch * x->rows.heads, compare_matrix, x);
 }
 
 /* ---- the reference ---- */
