@@ -49,6 +49,7 @@ struct Walk {
         if (row >= p.seqlen_q)
             matrix++, row = here.first_query;
     }
+    __device__ size_t padded_row(const Problem &p) const { return (size_t)matrix * padded_rows(&p) + row; }
 };
 
 /* How many heads work together, and how many key tiles there are. Without a causal mask one head after the other; with a causal
@@ -62,6 +63,16 @@ inline KeyTileOrder key_tile_order(const Problem &p, int Bc) {
     const size_t fit = device_properties()->l2_bytes / 2 / head_bytes + 1;
     const int heads = p.batch * p.kv_heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
     return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_k, Bc)};
+}
+
+/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. */
+struct TensorMaps {
+    TensorMap q, d_o, k, v;
+};
+template <typename T, int D> TensorMaps tensor_maps(const Problem &p, const Tensors &t, int Br, int Bc) {
+    const auto queries = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_q, p.batch * p.heads, Br); };
+    const auto keys = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc); };
+    return {queries(t.q), queries(t.d_o), keys(t.k), keys(t.v)};
 }
 
 /* ---- P and dS ---- */

@@ -32,15 +32,12 @@
  * What a step costs: 10 Br Bc D FLOPs, 2560 clocks of the tensor cores; Br Bc exponentials, 1024 clocks of the special-function
  * units at D = 64, 512 at D = 128; 4 Br D bytes of additions, 32 KB.
  *
+ * The words for tiles are those of `wgmma`. What `overlapped` does alike (the loads of a step, dS to shared memory, dQ) is in
+ * roles.cuh.
+ *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant specialised --head-dim 128
  */
-#include "fa3_backward.cuh"
-
-constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Bc = 64 * CONSUMERS, STAGES = 2;
-/* (24 + 2 x 240) x 128 = 64512 of the multiprocessor's 65536 */
-[[maybe_unused]] constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
-[[maybe_unused]] constexpr int ZEROED = 1; /* the named barrier at which consumers have zeroed the last rows of K and V */
-template <int D> constexpr int Br = D == 64 ? 128 : 64;
+#include "roles.cuh"
 
 template <typename T, int D> struct SpecialisedShared {
     Panels<T, Bc, D> k, v;
@@ -52,44 +49,24 @@ template <typename T, int D> struct SpecialisedShared {
     Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
 };
 
-/* Step n has place n % STAGES of each ring, and is that place's phase number n / STAGES. */
-__device__ inline int place(int n) { return n % STAGES; }
-__device__ inline int parity(int n) { return n / STAGES % 2; }
-
 /* ---- the producer: one thread ---- */
 
 template <typename T, int D>
 __device__ inline void produce(SpecialisedShared<T, D> &shared, const Problem &p, const KeyTile &here,
-                               const RowStatistics &statistics, const TensorMap &q_map, const TensorMap &d_o_map,
-                               const TensorMap &k_map, const TensorMap &v_map) {
+                               const RowStatistics &statistics, const TensorMaps &maps) {
     mbarrier_arrive_expect(&shared.kv_full, shared.k.bytes + shared.v.bytes);
-    shared.k.load(k_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
-    shared.v.load(v_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+    shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+    shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.kv_full);
     Walk walk(p, here);
     for (int n = 0; n < here.steps; n++, walk.next(p, here, Br<D>)) {
-        const int i = place(n), row_bytes = Br<D> * sizeof(float);
-        const size_t padded_row = (size_t)walk.matrix * padded_rows(&p) + walk.row;
-        mbarrier_wait(&shared.q_empty[i], parity(n) ^ 1);
-        mbarrier_arrive_expect(&shared.q_full[i], shared.q[i].bytes + row_bytes);
-        shared.q[i].load(q_map, walk.row, 0, walk.matrix, &shared.q_full[i]);
-        bulk_load(shared.statistics[i].lse, statistics.lse + padded_row, row_bytes, &shared.q_full[i]);
-        mbarrier_arrive_expect(&shared.d_o_full[i], shared.d_o[i].bytes + row_bytes);
-        shared.d_o[i].load(d_o_map, walk.row, 0, walk.matrix, &shared.d_o_full[i]);
-        bulk_load(shared.statistics[i].delta, statistics.delta + padded_row, row_bytes, &shared.d_o_full[i]);
+        load_q(shared, p, statistics, maps.q, walk, n);
+        load_d_o(shared, p, statistics, maps.d_o, walk, n);
     }
 }
 
 /* ---- a consumer: a warpgroup ---- */
 
-/* dQ of a step: this consumer's half of it, 64 x 64. At D = 64 that is 64 of the 128 queries: panel number `consumer` of dS^T,
- * with all columns of K, one panel. At D = 128 it is 64 columns: panel number `consumer` of K, with all 64 queries. */
-template <typename T, int D>
-__device__ inline void start_dq(float (&dq)[1][8][4], SpecialisedShared<T, D> &shared, int n, int consumer) {
-    mbarrier_wait(&shared.ds_full[place(n)], parity(n));
-    start_atb(dq, shared.ds[place(n)], D == 64 ? consumer : 0, shared.k, D == 64 ? 0 : consumer);
-}
-
-/* Adds the warp's rows of it to the accumulator. */
+/* Adds the warp's part of dQ to the accumulator. */
 template <typename T, int D>
 __device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)[1][8][4], const Problem &p,
                               float *dq_accumulator, const Walk &walk, int warp, int consumer) {
@@ -101,10 +78,9 @@ __device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)
         store_4(own + (n * 32 + threadIdx.x % 32) * 4, make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
     proxy_fence();
     __syncwarp();
-    const size_t padded_row = (size_t)walk.matrix * padded_rows(&p) + walk.row + (D == 64 ? 64 * consumer : 0);
     if (elect_one()) {
-        float *to = dq_accumulator + dq_place(padded_row, D, D == 64 ? 0 : 8 * consumer) - threadIdx.x % 32 * 4;
-        bulk_add(to, own, sizeof shared.dq[0]);
+        float *lanes_own = dq_accumulator + own_dq_place<D>(p, walk, consumer);
+        bulk_add(lanes_own - threadIdx.x % 32 * 4, own, sizeof shared.dq[0]); /* from where the part of lane 0 begins */
         bulk_commit();
     }
 }
@@ -145,19 +121,14 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
             wgmma_wait<1>(dp);
             score_gradients<T>(dp, p_a, shared.statistics[i].delta);
             to_operand<T>(ds_a, dp);
-            mbarrier_wait(&shared.ds_empty[i], parity(n) ^ 1);
-            store_operand(shared.ds[i], ds_a, 16 * warp);
-            proxy_fence();
-            __syncwarp();
-            if (elect_one())
-                mbarrier_arrive(&shared.ds_full[i]);
+            share_ds(shared, ds_a, n, warp);
 
             /* dQ of the step before and dK start; under dK the addition of dQ */
             if (n > 0) {
                 float dq[1][8][4];
-                start_dq(dq, shared, n - 1, consumer);
+                start_dq<D>(dq, shared, n - 1, consumer);
                 start_ab(dk, ds_a, shared.q[i]);
-                wgmma_wait<1>(dq, dv, p_a);
+                wgmma_wait<1>(dq, dv, p_a); /* all but dK */
                 if (elect_one())
                     mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
                 add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
@@ -172,7 +143,7 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
             walk.next(p, here, Br<D>);
         }
         float dq[1][8][4];
-        start_dq(dq, shared, here.steps - 1, consumer);
+        start_dq<D>(dq, shared, here.steps - 1, consumer);
         wgmma_wait<0>(dq);
         add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
     }
@@ -187,8 +158,7 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     specialised_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, float *dq_accumulator,
-                        const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap d_o_map,
-                        const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+                         const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = SpecialisedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -196,13 +166,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const KeyTile here = key_tile(p, t.key_lengths, order.together, blockIdx.x, Br<D>, Bc);
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.kv_full, 1);
-        for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(&shared.q_full[i], 1);
-            mbarrier_init(&shared.d_o_full[i], 1);
-            mbarrier_init(&shared.q_empty[i], 4 * CONSUMERS); /* an arrival a warp */
-            mbarrier_init(&shared.ds_full[i], 4 * CONSUMERS);
-            mbarrier_init(&shared.ds_empty[i], 4 * CONSUMERS);
-        }
+        init_rings(shared);
         mbarrier_init_fence();
     }
     __syncthreads(); /* the only time that all meet */
@@ -210,7 +174,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp < 4) {
         setmaxnreg_decrease<PRODUCER_REGISTERS>();
         if (warp == 0 && here.steps > 0 && elect_one())
-            produce<T, D>(shared, p, here, statistics, q_map, d_o_map, k_map, v_map);
+            produce<T, D>(shared, p, here, statistics, maps);
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         consume<T, D>(shared, p, t, here, dq_accumulator, warp - 4);
@@ -222,14 +186,11 @@ PLANNER(fa3_backward_specialised_plan) { return plan_backward(p, workspace); }
 
 LAUNCHER(fa3_backward_specialised) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br<D>);
-        const TensorMap d_o_map = tensor_map<T, 128>(t->d_o, D, p->seqlen_q, p->batch * p->heads, Br<D>);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
         const KeyTileOrder order = key_tile_order(*p, Bc);
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
             LAUNCH((specialised_backward<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order,
-                   statistics, dq_accumulator, q_map, d_o_map, k_map, v_map);
+                   statistics, dq_accumulator, maps);
         });
     }));
 }

@@ -41,7 +41,7 @@ int fa3_backward_wgmma_traffic(const Problem *p, const int *key_lengths, Traffic
 }
 
 enum { CONSUMER_KEYS = 128 };
-static int consumer_queries(const Problem *p) { return p->head_dim == 64 ? 128 : 64; } /* specialised.cu, overlapped.cu: Br */
+static int consumer_queries(const Problem *p) { return p->head_dim == 64 ? 128 : 64; } /* roles.cuh: Br */
 
 int fa3_backward_specialised_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     return tiles_traffic(p, key_lengths, "specialised_backward", consumer_queries(p), CONSUMER_KEYS, traffic);

@@ -31,6 +31,10 @@
  * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
  * clocks of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.
  *
+ * The words for tiles: start_abt, start_ab, start_atb, to_operand, store_operand and zero_rows are in
+ * common/gpu/warpgroup.cuh, store_rows in warp.cuh beside it. mask_transposed, probabilities and score_gradients are in
+ * fa3_backward.cuh.
+ *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant wgmma --head-dim 128
  */
 #include "fa3_backward.cuh"
@@ -48,8 +52,7 @@ template <typename T, int D> struct WgmmaShared {
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 2)
     wgmma_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, float *dq_accumulator,
-                   const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap d_o_map,
-                   const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+                   const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -61,14 +64,14 @@ __global__ void __launch_bounds__(THREADS, 2)
     auto load_q = [&](int step) {
         const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
         mbarrier_arrive_expect(&shared.q_full, shared.q.bytes + sizeof shared.statistics.lse);
-        shared.q.load(q_map, row, 0, matrix, &shared.q_full);
+        shared.q.load(maps.q, row, 0, matrix, &shared.q_full);
         bulk_load(shared.statistics.lse, statistics.lse + (size_t)matrix * padded_rows(&p) + row, sizeof shared.statistics.lse,
                   &shared.q_full);
     };
     auto load_d_o = [&](int step) {
         const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
         mbarrier_arrive_expect(&shared.d_o_full, shared.d_o.bytes + sizeof shared.statistics.delta);
-        shared.d_o.load(d_o_map, row, 0, matrix, &shared.d_o_full);
+        shared.d_o.load(maps.d_o, row, 0, matrix, &shared.d_o_full);
         bulk_load(shared.statistics.delta, statistics.delta + (size_t)matrix * padded_rows(&p) + row,
                   sizeof shared.statistics.delta, &shared.d_o_full);
     };
@@ -79,8 +82,8 @@ __global__ void __launch_bounds__(THREADS, 2)
         mbarrier_init_fence();
         if (here.steps > 0) {
             mbarrier_arrive_expect(&shared.kv_full, shared.k.bytes + shared.v.bytes);
-            shared.k.load(k_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
-            shared.v.load(v_map, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+            shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+            shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.kv_full);
             load_q(0);
             load_d_o(0);
         }
@@ -157,14 +160,11 @@ PLANNER(fa3_backward_wgmma_plan) { return plan_backward(p, workspace); }
 
 LAUNCHER(fa3_backward_wgmma) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
-        const TensorMap d_o_map = tensor_map<T, 128>(t->d_o, D, p->seqlen_q, p->batch * p->heads, Br);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
         const KeyTileOrder order = key_tile_order(*p, Bc);
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
             LAUNCH((wgmma_backward<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, statistics,
-                   dq_accumulator, q_map, d_o_map, k_map, v_map);
+                   dq_accumulator, maps);
         });
     }));
 }

@@ -1,0 +1,169 @@
+/* overlapped.cuh - the kernel that overlapped and ordered share: its shared memory, the loads of a key tile, and a consumer.
+ * Their own files have what tells them apart: which key tile a block takes next, and when dQ may be added. overlapped.cu
+ * explains it all.
+ */
+#ifndef FA_OVERLAPPED_CUH
+#define FA_OVERLAPPED_CUH
+
+#include "roles.cuh"
+
+template <typename T, int D> struct OverlappedShared {
+    Panels<T, Bc, D> k, v;
+    Panels<T, Br<D>, D> q[STAGES], d_o[STAGES];
+    Panels<T, Bc, Br<D>> ds[STAGES]; /* dS^T: [key][query] */
+    Statistics<Br<D>> statistics[STAGES]; /* LSE comes with Q, delta with dO */
+    KeyTile tile; /* the key tile that the producer is loading */
+    Mbarrier tile_full, tile_empty, k_full, k_empty, v_full, v_empty;
+    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
+};
+
+template <typename Shared> __device__ inline void init_barriers(Shared &shared) {
+    constexpr int consumer_warps = 4 * CONSUMERS; /* one arrival each */
+    mbarrier_init(&shared.tile_full, 1);
+    mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
+    mbarrier_init(&shared.k_full, 1);
+    mbarrier_init(&shared.v_full, 1);
+    mbarrier_init(&shared.k_empty, consumer_warps);
+    mbarrier_init(&shared.v_empty, consumer_warps);
+    init_rings(shared);
+    mbarrier_init_fence();
+}
+
+/* ---- the producer: one thread ---- */
+
+/* Tells the consumers which key tile comes next, once all of them have read the description of the one before. */
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const KeyTile &tile, int turn) {
+    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+    shared.tile = tile;
+    mbarrier_arrive(&shared.tile_full);
+}
+__device__ inline KeyTile no_more_tiles() { return {-1, 0, 0, 0, 0, 0}; }
+
+/* Loads a key tile, and the queries of its steps. n counts the block's steps, kv_turn its loads of K and V. */
+template <int D, typename Shared>
+__device__ inline void load_key_tile(Shared &shared, const Problem &p, const KeyTile &here, const RowStatistics &statistics,
+                                     const TensorMaps &maps, int &n, int &kv_turn) {
+    Walk walk(p, here);
+    for (int step = 0; step < here.steps; step++, n++, walk.next(p, here, Br<D>)) {
+        load_q(shared, p, statistics, maps.q, walk, n);
+        if (step == 0) { /* K is needed first, but the consumers are done with V earlier */
+            mbarrier_wait(&shared.v_empty, kv_turn % 2 ^ 1);
+            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
+            shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.v_full);
+            mbarrier_wait(&shared.k_empty, kv_turn++ % 2 ^ 1);
+            mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
+            shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.k_full);
+        }
+        load_d_o(shared, p, statistics, maps.d_o, walk, n);
+    }
+}
+
+/* ---- a consumer: a warpgroup ---- */
+
+/* Adds the warp's part of dQ to the accumulator. */
+template <int D>
+__device__ inline void add_from_registers(const float (&dq)[1][8][4], float *dq_accumulator, const Problem &p,
+                                          const Walk &walk, int consumer) {
+    float *to = dq_accumulator + own_dq_place<D>(p, walk, consumer);
+    UNROLL for (int n = 0; n < 8; n++)
+        atomic_add_4(to + n * 128, make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
+}
+
+/* All key tiles that the producer hands over. add_dq(dq, here, walk) adds the warp's part of dQ of a step: of key tile `here`
+ * and the queries at `walk`. */
+template <typename T, int D, typename Add>
+__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int warp, Add add_dq) {
+    const int consumer = warp / 4;
+    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+    int n = 0, kv_turn = 0;
+    for (int turn = 0;; turn++) {
+        mbarrier_wait(&shared.tile_full, turn % 2);
+        const KeyTile here = shared.tile;
+        mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
+        if (here.kv_matrix < 0)
+            break;
+        const int key = here.first_key + 16 * warp; /* the warp's first key */
+        float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
+
+        if (here.steps > 0) {
+            mbarrier_wait(&shared.v_full, kv_turn % 2);
+            mbarrier_wait(&shared.k_full, kv_turn++ % 2);
+            if (here.keys < here.first_key + Bc) {
+                zero_rows(shared.k, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
+                zero_rows(shared.v, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
+                named_barrier_sync(ZEROED, 128 * CONSUMERS);
+            }
+            Walk walk(p, here), before = walk;
+            uint32_t ds_a[Br<D> / 16][4];
+            for (int step = 0; step < here.steps; n++, step++) {
+                const int i = place(n);
+
+                /* S and dP start; under dP P. At D = 128 dK of the step before still runs: it is older than S, so the wait for
+                 * S is one for dK, and for what dK reads, too */
+                float s[1][Br<D> / 8][4], dp[1][Br<D> / 8][4];
+                uint32_t p_a[Br<D> / 16][4];
+                mbarrier_wait(&shared.q_full[i], parity(n));
+                start_abt(s, shared.k, 64 * consumer, shared.q[i]);
+                mbarrier_wait(&shared.d_o_full[i], parity(n));
+                start_abt(dp, shared.v, 64 * consumer, shared.d_o[i]);
+                if constexpr (D == 128) {
+                    wgmma_wait<1>(s, dk, ds_a);
+                    if (step > 0 && elect_one())
+                        mbarrier_arrive(&shared.q_empty[place(n - 1)]);
+                } else {
+                    wgmma_wait<1>(s);
+                }
+                if (here.first_key + 64 * consumer + 64 > visible_keys(&p, here.keys, walk.row))
+                    mask_transposed(s, p, here.keys, key, walk.row);
+                probabilities(s, shared.statistics[i].lse, scale_log2);
+                to_operand<T>(p_a, s);
+
+                /* dV starts; under it dS */
+                start_ab(dv, p_a, shared.d_o[i]);
+                wgmma_wait<1>(dp);
+                if (step + 1 == here.steps && elect_one())
+                    mbarrier_arrive(&shared.v_empty);
+                score_gradients<T>(dp, p_a, shared.statistics[i].delta);
+                to_operand<T>(ds_a, dp);
+                share_ds(shared, ds_a, n, warp);
+
+                /* dQ of the step before and dK start; under dK the addition of dQ */
+                if (step > 0) {
+                    float dq[1][8][4];
+                    start_dq<D>(dq, shared, n - 1, consumer);
+                    start_ab(dk, ds_a, shared.q[i]);
+                    wgmma_wait<1>(dq, dv, p_a); /* all but dK */
+                    if (elect_one())
+                        mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
+                    add_dq(dq, here, before);
+                } else {
+                    start_ab(dk, ds_a, shared.q[i]);
+                    wgmma_wait<1>(dv, p_a);
+                }
+                if constexpr (D == 64) {
+                    wgmma_wait<0>(dk, ds_a);
+                    if (elect_one())
+                        mbarrier_arrive(&shared.q_empty[i]);
+                }
+                before = walk;
+                walk.next(p, here, Br<D>);
+            }
+            float dq[1][8][4];
+            start_dq<D>(dq, shared, n - 1, consumer);
+            wgmma_wait<0>(dq, dk, ds_a);
+            if (elect_one()) {
+                mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
+                mbarrier_arrive(&shared.k_empty);
+                if (D == 128)
+                    mbarrier_arrive(&shared.q_empty[place(n - 1)]);
+            }
+            add_dq(dq, here, before);
+        }
+
+        const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
+        store_rows<D>((T *)t.dk + first, key, p.seqlen_k, dk, p.scale);
+        store_rows<D>((T *)t.dv + first, key, p.seqlen_k, dv, 1);
+    }
+}
+
+#endif
