@@ -1,6 +1,6 @@
 /* 04_fa2/tuned - tall (split_q with 32 query rows a warp) made fast by seven tricks. The algorithm stays as it is.
  *
- * The idea. Each trick below saves instructions or waiting. notes/04_fa2.md explains them, and says what the kernel loses
+ * The idea. Each trick below saves instructions or waiting. notes/tuning.md explains them, and says what the kernel loses
  * without each.
  *
  *     double buffering       the next K and V arrive while this tile is used: one barrier a tile
