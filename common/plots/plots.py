@@ -58,22 +58,13 @@ def machine(what):
     return [row["is"] for row in rows_of("machine.tsv") if row["what"] == what]
 
 
-def with_pre_pass(rows):
-    """06's kernels only together with the pre-pass that makes 8-bit numbers, under the kernel's name."""
-    rows = [row for row in rows if row["direction"] == "prepare and forward"
-            or row["direction"] == "forward" and not row["variant"].startswith("06_fp8/")]
-    return [dict(row, variant=row["variant"].replace("quantise+", "")) for row in rows]
-
-
-def forward_rows():
-    return with_pre_pass([row for row in rows_of("sweep.csv") if row["seqlen_q"] == row["seqlen_k"]])
+def forward_rows(*names):
+    """Of these files; 06's kernels only together with the pre-pass that makes 8-bit numbers."""
+    return [row for name in names for row in rows_of(name) if row["seqlen_q"] == row["seqlen_k"]
+            and row["direction"] == ("prepare and forward" if row["stage"] == "06_fp8" else "forward")]
 
 
 # ---- what plots share ----
-
-def label_of(variant):
-    return variant + (" with its pre-pass" if variant.startswith("06_fp8/") else "")
-
 
 def length_axis(axis, lengths, size=7.5):
     axis.set_xscale("log", base=2)
@@ -146,7 +137,7 @@ def bases(variants):
 def ladder():
     """A dot for a latency, and how many times faster than the kernel it builds on."""
     steps = {}
-    for row in with_pre_pass(rows_of("ladder.jsonl") + rows_of("fp8.jsonl")):
+    for row in forward_rows("ladder.jsonl", "fp8.jsonl"):
         if row["latency_ms"]:  # every program may have run 00_naive: the first will do
             steps.setdefault(row["variant"], row)
     steps = sorted(steps.values(), key=lambda row: row["stage"])
@@ -154,19 +145,17 @@ def ladder():
     latency_of = {row["variant"]: row["latency_ms"] for row in steps}
     _, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
     for place, (variant, latency) in enumerate(latency_of.items()):
-        row, colour, base = steps[place], look(variant)["color"], base_of[variant]
-        lowest, highest = row.get("lowest_ms") or latency, row.get("highest_ms") or latency
-        axis.plot([lowest, highest], [place, place], color=colour, linewidth=5, alpha=0.5, solid_capstyle="butt")
-        axis.plot([latency], [place], marker="o", markersize=6.5, color=colour)
+        row, base = steps[place], base_of[variant]
+        axis.plot([latency], [place], marker="o", markersize=6.5, color=look(variant)["color"])
         text = f"{latency:.3g} ms"
         if row.get("rounds"):
-            text += f" ({100 * (highest - lowest) / latency:.1f} %)"
+            text += f" ({100 * (row['highest_ms'] - row['lowest_ms']) / latency:.1f} %)"
         if base:
             times = latency_of[base] / latency
             text += f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
             text += f" than {base}" if base != steps[place - 1]["variant"] else ""
-        axis.text(highest * 1.2, place, text, va="center", fontsize=8)
-    axis.set_yticks(range(len(steps)), [label_of(variant) for variant in latency_of])
+        axis.text(latency * 1.2, place, text, va="center", fontsize=8)
+    axis.set_yticks(range(len(steps)), latency_of)
     axis.invert_yaxis()
     logarithmic(axis, "x")
     axis.set_xlim(min(latency_of.values()) / 2, max(latency_of.values()) * 25)
@@ -216,11 +205,11 @@ def add_peers(lines, is_latency):
 
 def forward(column, label):
     """What is out of memory has no figure: it is marked at the edge where it would be."""
-    rows, lines, lost, is_latency = forward_rows(), {}, {}, column == "latency_ms"
+    rows, lines, lost, is_latency = forward_rows("sweep.csv"), {}, {}, column == "latency_ms"
     for row in sorted(rows, key=lambda row: (row["variant"], int(row["seqlen_k"]))):
         mask, n, variant = "causal" if row["causal"] == "true" else "full", int(row["seqlen_k"]), row["variant"]
         if number(row[column]):
-            add_point(lines, row["head_dim"], mask, label_of(variant), look(variant), (n, number(row[column])))
+            add_point(lines, row["head_dim"], mask, variant, look(variant), (n, number(row[column])))
         elif "memory" in row["note"]:
             lost.setdefault((row["head_dim"], mask), []).append((n, look(variant)["color"]))
     add_peers(lines, is_latency)
@@ -263,7 +252,7 @@ def tokens_of(rows):
 
 def memory():
     """Bytes of one batch entry, so that N and N² are what one sees. Variants with the same bytes are one line."""
-    rows = [row for row in forward_rows() if number(row["tensor_bytes"])]
+    rows = [row for row in forward_rows("sweep.csv") if number(row["tensor_bytes"])]
     head_dim = max((row["head_dim"] for row in rows), key=int)
     rows = [row for row in rows if row["head_dim"] == head_dim]
     lines = {}
@@ -271,20 +260,14 @@ def memory():
         bytes_ = (int(row["tensor_bytes"]) + int(row["workspace_bytes"])) / int(row["batch"])
         lines.setdefault(row["variant"], {})[int(row["seqlen_k"])] = bytes_
     unit, name = (2**30, "GiB") if max(max(line.values()) for line in lines.values()) > 2**30 else (2**20, "MiB")
-    groups = []  # of variants, the most bytes first
-    for variant in sorted(lines, key=lambda variant: -lines[variant][max(lines[variant])] / max(lines[variant])):
-        a = lines[variant]
-        for group in groups:
-            b = lines[group[0]]
-            if set(a) & set(b) and all(abs(a[n] - b[n]) < 0.02 * b[n] for n in set(a) & set(b)):
-                group.append(variant)
-                break
-        else:
-            groups.append([variant])
+    groups = {}  # of variants, by what they ask for at their shortest length
+    for variant, line in lines.items():
+        groups.setdefault((min(line), f"{line[min(line)]:.2g}"), []).append(variant)
+    groups = sorted(groups.values(), key=lambda group: -lines[group[0]][max(lines[group[0]])] / max(lines[group[0]]))
     _, axis = plt.subplots(figsize=(7.6, 3.9))
     for group in groups:
         points = sorted({n: bytes_ / unit for variant in group for n, bytes_ in lines[variant].items()}.items())
-        axis.plot(*zip(*points), label=", ".join(shorter(sorted(group), lines)), **look(sorted(group)[-1]))
+        axis.plot(*zip(*points), label=", ".join(shorter(group, lines)), **look(group[-1]))
         (before, less), (last, most) = (points[:1] + points)[-2:]
         if last == 2 * before and group in (groups[0], groups[-1]):
             axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most),
@@ -405,7 +388,7 @@ for picture, files, draw in PLOTS:
     missing = [path_of(file) for file in files if not is_there(file)]
     if missing:
         print(f"{picture}: not drawn, {missing[0]} is not there")
-    elif "sweep.csv" in files and not any(number(row["latency_ms"]) for row in forward_rows()):
+    elif "sweep.csv" in files and not any(number(row["latency_ms"]) for row in forward_rows("sweep.csv")):
         print(f"{picture}: not drawn, {path_of('sweep.csv')} has no forward pass with as many queries as keys")
     else:
         draw()
