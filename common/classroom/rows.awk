@@ -1,11 +1,13 @@
-# rows.awk - JSON rows, one object a line, as a table: cell[1, "variant"], and sums over it.
+# rows.awk - JSON rows, one object a line, as a table: cell[1, "variant"], and sums over it. Another line is a row with one field,
+# `said`.
 #
 #     awk -f common/classroom/rows.awk -f SCRIPT        SCRIPT has a rule or END to say what is done with them
 #
 # WHERE names the rows that count: "tensor=[QK], kernel=fa1_kernel", each a field and the regular expression that its value has to
 # match, whole. "" counts every row; a row without the field does not count.
-{
-    rows++
+{ rows++ }
+/^[^{]/ { cell[rows, "said"] = $0 }
+/^{/ {
     for (text = $0; match(text, /"[^"]*": ("([^"\\]|\\.)*"|[^,}]*)/); text = substr(text, RSTART + RLENGTH)) {
         colon = index(substr(text, RSTART), "\": ")
         name = substr(text, RSTART + 1, colon - 2)

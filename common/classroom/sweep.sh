@@ -83,9 +83,7 @@ series() { # program variant head_dim mask kind
 
 for program in "$@"; do
     kind=$(sed -n 's/^ *\.kind = \([A-Z]*\),.*/\1/p' "${program##*/}/main.c")
-    variants=$("$program" --help | awk '/^variants/ {list = 1; next} list && NF {print $1}')
-    [ "$(echo "$variants" | wc -l)" -gt 1 ] && variants=$(echo "$variants" | grep -vx 00_naive)
-    for variant in $variants; do
+    for variant in $(variants "$program"); do
         for head_dim in $(each "$HEAD_DIMS"); do
             for mask in $(each "$([ "$kind" = DECODING ] && echo full || echo "$MASKS")"); do
                 series "$program" "$variant" "$head_dim" "$mask" "$kind"
