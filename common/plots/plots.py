@@ -117,21 +117,19 @@ def problem(p):
 # ---- the ladder ----
 
 def bases(variants):
-    """What each kernel is compared with: what the ladder names, or the one above it in its stage."""
-    builds_on = {}  # a stage's first kernel is under the stage's name
+    """What each kernel is compared with: what the ladder names, or else the one above it."""
+    def of(name):  # a kernel, or all of a stage
+        return [variant for variant in variants if f"{variant}/".startswith(f"{name}/")]
+
+    base_of = dict(zip(variants, [None] + variants))
     for line in open("common/ladder.txt"):
         if line[0].isdigit():
-            for base in line.split()[1].split(","):
-                builds_on["/".join([line.split()[0]] + base.split(":")[:-1])] = base.split(":")[-1]
-    found, above, stage_above = {}, None, None
-    for i, variant in enumerate(variants):
-        stage = variant.split("/")[0]
-        base = builds_on.get(variant) or (builds_on.get(stage, "-") if stage != stage_above else None)
-        if base:
-            above = next((other for other in reversed(variants) if (other + "/").startswith(base + "/")), None)
-        found[variant] = above
-        above, stage_above = variant, stage
-    return found
+            stage, builds_on = line.split()[:2]
+            for base in builds_on.split(","):
+                kernel, _, other = base.rpartition(":")
+                for first in of(f"{stage}/{kernel}" if kernel else stage)[:1]:
+                    base_of[first] = (of(other) or [None])[-1]
+    return base_of
 
 
 def ladder():
