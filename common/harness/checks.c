@@ -139,16 +139,6 @@ static void check_budget(const Options *o) {
 
 /* ---- what is asked for ---- */
 
-/* A kernel computes S again and takes LSE from another that computed S: each has its own rounding errors, and P = e^(S - LSE),
- * at most 1, turns their difference x into a factor e^x. The end is where a row's sum is no longer checked (LSE_FLOOR). */
-void check_scores(const Problem *p, const HostTensors *in) {
-    double size = score_size(p, in->q, in->k), off = sum_error(p->head_dim) * size;
-    if (!(off <= LSE_FLOOR))
-        cannot_run(
-            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale below %.2g here",
-            p->scale, size, off, p->scale * LSE_FLOOR / off);
-}
-
 /* No mistake is left after it but those in the numbers of --load. */
 void select_problem(Options *options, int index) {
     options_select(options, index, device_properties()->is_cpu);
@@ -181,7 +171,7 @@ void check_options(Options *o) {
     if (o->device >= 0)
         choose_device(o->device);
     if (o->load)
-        tensors_read_headers(o, stage->kind == BACKWARD);
+        tensors_read_headers(o);
     for (int i = 0; i < o->problem_count; i++)
         select_problem(o, i);
 }

@@ -6,9 +6,7 @@
 
 /* Each ends the program with one line and exit code 2 if something that the options ask for cannot be done here. */
 void check_options(Options *options); /* all of it; reads the shapes of --load */
-void select_problem(Options *options,
-                    int index); /* what the index-th problem takes; from here on it is the options' problem */
-void check_scores(const Problem *p, const HostTensors *inputs); /* a backward pass needs e^S */
+void select_problem(Options *options, int index); /* what the index-th takes, which is the options' problem from here on */
 
 /* 00_naive, of the stage's kind; the variant that --variant names, or NULL for all. */
 const Variant *reference_of(const Stage *stage);

@@ -9,7 +9,7 @@
  * errors against fp64 are kept in any case. */
 static void judge_outputs(Row *row) {
     Run *run = row->run;
-    const Output *o = &row->outputs[0], *lse = &row->outputs[1];
+    const Tensor *o = &row->outputs[0], *lse = &row->outputs[1];
     if (!run->samples.count)
         run->samples = samples_compute(run->p, run->options->key_lengths, &run->inputs, MAX_SAMPLES);
     run->sample_count = (int)run->samples.count;
@@ -46,12 +46,12 @@ static void measure_spread(Row *row) {
     row->spread = 0;
     row->spread_runs = 4;
     for (int i = 0; i < row->output_count; i++) {
-        const Output *output = &row->outputs[i];
+        const Tensor *output = &row->outputs[i];
         void *again = host_alloc(output->bytes, 1);
         for (int repeat = 1; repeat < row->spread_runs; repeat++) {
             launch_row(row);
             device_synchronize();
-            device_read(again, *pointer_to(row, output), output->bytes);
+            device_read(again, *pointer_to(&row->tensors, output), output->bytes);
             Comparison c = compare_runs(run->p, (Gradient)i, again, output->host);
             row->spread = c.max_error > row->spread || isnan(c.max_error) ? c.max_error : row->spread;
             if (!row->variant->unordered)

@@ -19,8 +19,6 @@ Row *new_row(Run *run, const Variant *variant, Role role) {
     return row;
 }
 
-void **pointer_to(Row *row, const Output *output) { return (void **)((char *)&row->tensors + output->place); }
-
 int alloc_buffers(Buffer *buffers, int count) {
     int fits = 1;
     for (int i = 0; i < count; i++) {
@@ -40,7 +38,7 @@ void free_buffers(const Buffer *buffers, int count) {
 int alloc_row(Row *row) {
     int fits = 1;
     for (int i = 0; i < row->output_count; i++) {
-        void **pointer = pointer_to(row, &row->outputs[i]);
+        void **pointer = pointer_to(&row->tensors, &row->outputs[i]);
         *pointer = device_alloc(row->outputs[i].bytes, row->outputs[i].name);
         fits = fits && *pointer;
     }
@@ -52,7 +50,7 @@ int alloc_row(Row *row) {
 
 void free_row(Row *row) {
     for (int i = 0; i < row->output_count; i++)
-        device_free(*pointer_to(row, &row->outputs[i]));
+        device_free(*pointer_to(&row->tensors, &row->outputs[i]));
     free_buffers(row->workspace, row->workspace_count);
 }
 

@@ -8,7 +8,7 @@
  *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
- * Off this way: options.c; checks.c (what cannot run, and why); inputs.c and tensors.c (inputs, files); prepare.c (variants
+ * Off this way: options.c; checks.c (what cannot run, and why); tensors.c (inputs, files); prepare.c (variants
  * that change their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows, the exit code);
  * records.c (CSV, JSON); tracing.c.
  */
@@ -16,7 +16,6 @@
 #include "../host/memory.h"
 #include "checks.h"
 #include "row.h"
-#include "tensors.h"
 
 #include <stdio.h>
 
@@ -33,9 +32,9 @@ static void run_once(Row *row) {
         return;
 
     for (int i = 0; i < row->output_count; i++) {
-        Output *output = &row->outputs[i];
+        Tensor *output = &row->outputs[i];
         output->host = output->host ? output->host : host_alloc(output->bytes, 1);
-        device_read(output->host, *pointer_to(row, output), output->bytes);
+        device_read(output->host, *pointer_to(&row->tensors, output), output->bytes);
     }
     if (!run->options->validate)
         return;
@@ -101,9 +100,11 @@ static int run_problem(const Options *o) {
         report_start(&run);
         run_variants(&run);
         if (o->save && row_ran(&run.rows[run.row_count - 1])) /* the variant named ran last */
-            save_outputs(o->save, run.p, run.outputs, run.output_count);
+            save_tensors("save", o->save, run.p, run.outputs, run.output_count);
         code = report_end(&run);
     }
+    if (run.forward)
+        free_row(&run.rows[0]); /* which all of them used */
     free_run(&run);
     return code;
 }

@@ -9,16 +9,17 @@
 
 typedef struct Run Run;
 
-/* A tensor that variants write. */
+/* A tensor that variants read or write. */
 typedef enum { LIKE_Q, LIKE_K, LIKE_LSE } TensorShape;
 typedef struct {
-    const char *name, *file; /* "dQ"; the file of --save */
+    const char *name, *file; /* "dQ"; the file of --save or --load */
     TensorShape shape;
     size_t place; /* offsetof its pointer in Tensors */
     size_t bytes;
-    void *host;      /* what the variant that ran last wrote; NULL: not read back yet */
+    void *host;      /* an input; or what the variant that ran last wrote, NULL: not read back yet */
     void *reference; /* what 00_naive wrote; NULL: it did not run, or is judged itself */
-} Output;
+} Tensor;
+static inline void **pointer_to(Tensors *all, const Tensor *tensor) { return (void **)((char *)all + tensor->place); }
 
 enum { FORWARD_OUTPUTS = 2, MAX_OUTPUTS = FORWARD_OUTPUTS + GRADIENT_COUNT };
 
@@ -42,7 +43,7 @@ typedef struct {
     Role role;
     Passes passes;
     Tensors tensors;
-    Output *outputs; /* those of the run that it writes */
+    Tensor *outputs; /* those of the run that it writes */
     int output_count;
     Buffer workspace[MAX_WORKSPACE_BUFFERS];
     int workspace_count;
@@ -75,7 +76,7 @@ struct Run {
     const Variant *forward;   /* a backward stage's, for this problem; else NULL */
     HostTensors inputs;
     Tensors tensors; /* on the device: the inputs, and in a backward stage O and LSE */
-    Output outputs[MAX_OUTPUTS];
+    Tensor outputs[MAX_OUTPUTS];
     int output_count;
     Row rows[3 * MAX_VARIANTS + 2]; /* a backward stage's first is the forward pass, and keeps its workspace */
     int row_count;
@@ -88,11 +89,13 @@ struct Run {
     int sample_count; /* rows the oracle looked at */
 };
 
-/* ---- inputs.c ---- */
+/* ---- tensors.c ---- */
 
 /* The inputs, drawn or read, on host and device; and what variants are to write. */
 void load_inputs(Run *run);
 void free_run(Run *run);
+/* Writes tensors into their files in the folder that --`option` names, all or none. */
+void save_tensors(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count);
 
 /* ---- launch.c ---- */
 
@@ -104,8 +107,6 @@ void free_row(Row *row);
 /* Workspace, filled with zeros or NaN as each piece asks. Returns 0 if not all fits; free_buffers frees what did. */
 int alloc_buffers(Buffer *buffers, int count);
 void free_buffers(const Buffer *buffers, int count);
-/* Where the row's pointer to an output on the device is. */
-void **pointer_to(Row *row, const Output *output);
 /* Enqueues what the row measures, on its tensors and workspace. */
 void launch_row(void *row);
 /* The row's end: what it wrote outside of its memory, and it is printed. */

@@ -1,12 +1,13 @@
-/* tensors.c - see tensors.h. */
+/* tensors.c - see tensors.h; and what a run holds on host and device from its beginning to its end (run.h). */
 #define _GNU_SOURCE /* mkstemp */
 #include "tensors.h"
 
-#include "../host/npy.h"
-#include "../numeric.h"
-#include "../host/memory.h"
+#include "../block_mask.h"
 #include "../host/errors.h"
+#include "../host/memory.h"
+#include "../host/npy.h"
 #include "../host/random.h"
+#include "../numeric.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,35 +16,48 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The files that hold Q, K, V and dO; a forward stage has the first three. */
-static const char *const FILES[] = {"q.npy", "k.npy", "v.npy", "do.npy"};
-enum { Q, K, V, D_O };
+/* A forward stage has Q, K and V, and writes O and LSE. */
+enum { Q, K, V, D_O, INPUT_COUNT };
+#define TENSOR(field) offsetof(Tensors, field), 0, NULL, NULL
+static const Tensor INPUTS[INPUT_COUNT] = {{"Q", "q.npy", LIKE_Q, TENSOR(q)},
+                                           {"K", "k.npy", LIKE_K, TENSOR(k)},
+                                           {"V", "v.npy", LIKE_K, TENSOR(v)},
+                                           {"dO", "do.npy", LIKE_Q, TENSOR(d_o)}},
+                    OUTPUTS[MAX_OUTPUTS] = {{"O", "o.npy", LIKE_Q, TENSOR(o)},
+                                            {"LSE", "lse.npy", LIKE_LSE, TENSOR(lse)},
+                                            {"dQ", "dq.npy", LIKE_Q, TENSOR(dq)},
+                                            {"dK", "dk.npy", LIKE_K, TENSOR(dk)},
+                                            {"dV", "dv.npy", LIKE_K, TENSOR(dv)}};
 
-static size_t elements_of(const Problem *p, int tensor) {
-    return tensor == K || tensor == V ? key_elements(p) : query_elements(p);
+static int input_count(const Stage *stage) { return stage->kind == BACKWARD ? INPUT_COUNT : D_O; }
+
+static size_t elements_of(const Problem *p, const Tensor *t) {
+    return t->shape == LIKE_Q ? query_elements(p) : t->shape == LIKE_K ? key_elements(p) : row_count(p);
+}
+static size_t bytes_of(const Problem *p, const Tensor *t) {
+    return elements_of(p, t) * (t->shape == LIKE_LSE ? sizeof(float) : dtype_bytes(p->dtype));
 }
 
-HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o) {
-    void *t[4] = {NULL};
-    for (int i = Q; i <= (with_d_o ? D_O : V); i++) {
-        t[i] = host_alloc(elements_of(p, i), dtype_bytes(p->dtype));
-        random_normal(p->dtype, t[i], elements_of(p, i), seed, (uint32_t)i, 0, 1);
-        if (outliers && i != D_O) /* N(0,1) + N(0,100) Bernoulli(0.001), as in FlashAttention-3 (Shah et al. 2024, 4.3) */
-            random_outliers(p->dtype, t[i], elements_of(p, i), seed, (uint32_t)i + 4, 0.001, 10);
-    }
-    return (HostTensors){t[Q], t[K], t[V], t[D_O]};
+void *random_input(const Problem *p, int number, uint64_t seed, int outliers) {
+    size_t count = elements_of(p, &INPUTS[number]);
+    void *to = host_alloc(count, dtype_bytes(p->dtype));
+    random_normal(p->dtype, to, count, seed, (uint32_t)number, 0, 1);
+    if (outliers && number != D_O) /* N(0,1) + N(0,100) Bernoulli(0.001), as in FlashAttention-3 (Shah et al. 2024, 4.3) */
+        random_outliers(p->dtype, to, count, seed, (uint32_t)number + 4, 0.001, 10);
+    return to;
 }
 
 /* ---- loading ---- */
 
-void tensors_read_headers(Options *o, int with_d_o) {
+void tensors_read_headers(Options *o) {
     static const size_t MOST[4] = {MAX_BATCH, MAX_HEADS, MAX_SEQLEN, MAX_HEAD_DIM};
-    Npy f[4];
-    for (int i = Q; i <= (with_d_o ? D_O : V); i++) {
-        f[i] = npy_read("load", o->load, FILES[i], 0);
+    Npy f[INPUT_COUNT];
+    int count = input_count(o->stage);
+    for (int i = 0; i < count; i++) {
+        f[i] = npy_read("load", o->load, INPUTS[i].file, 0);
         for (int d = 0; d < 4; d++)
             if (f[i].shape[d] < 1 || f[i].shape[d] > MOST[d])
-                cannot_run("--load: %s/%s: dimension %d of its shape is %zu, it can be 1 to %zu", o->load, FILES[i], d,
+                cannot_run("--load: %s/%s: dimension %d of its shape is %zu, it can be 1 to %zu", o->load, INPUTS[i].file, d,
                            f[i].shape[d], MOST[d]);
         size_t bytes = f[i].count * (size_t)f[i].element_bytes;
         o->largest_file = bytes > o->largest_file ? bytes : o->largest_file;
@@ -53,7 +67,7 @@ void tensors_read_headers(Options *o, int with_d_o) {
         cannot_run("--load: k.npy and v.npy differ in shape");
     if (q[0] != k[0] || q[3] != k[3])
         cannot_run("--load: q.npy and k.npy differ in batch (%zu, %zu) or head_dim (%zu, %zu)", q[0], k[0], q[3], k[3]);
-    if (with_d_o && memcmp(q, f[D_O].shape, sizeof f[D_O].shape) != 0)
+    if (count > D_O && memcmp(q, f[D_O].shape, sizeof f[D_O].shape) != 0)
         cannot_run("--load: do.npy and q.npy differ in shape");
     o->loaded = (Problem){.batch = (int)q[0],
                           .heads = (int)q[1],
@@ -65,10 +79,10 @@ void tensors_read_headers(Options *o, int with_d_o) {
 
 /* The file's elements in the problem's dtype. Attention of NaN or infinity is not defined, so there are none. What stands behind a
  * key length may be anything. It becomes 0: it shall neither be refused nor widen what the judge allows. */
-static void *load(const Options *o, int tensor) {
+static void *load_input(const Options *o, const Tensor *tensor) {
     const Problem *p = &o->problem;
-    const int *key_lengths = tensor == K || tensor == V ? o->key_lengths : NULL;
-    Npy npy = npy_read("load", o->load, FILES[tensor], 1);
+    const int *key_lengths = tensor->shape == LIKE_K ? o->key_lengths : NULL;
+    Npy npy = npy_read("load", o->load, tensor->file, 1);
     if (npy.count != elements_of(p, tensor))
         cannot_run("--load %s: the files have changed since their headers were read", o->load);
     void *to = host_alloc(npy.count, dtype_bytes(p->dtype));
@@ -82,14 +96,10 @@ static void *load(const Options *o, int tensor) {
                     dtype_store(p->dtype, to, i, npy_get(&npy, i));
                     if (!isfinite(dtype_to_double(p->dtype, to, i)))
                         cannot_run("--load: %s[batch %zu, head %zu, row %zu, column %zu] is %g, not a finite number in %s",
-                                   FILES[tensor], batch, head, row, column, npy_get(&npy, i), dtype_name(p->dtype));
+                                   tensor->file, batch, head, row, column, npy_get(&npy, i), dtype_name(p->dtype));
                 }
     free(npy.data);
     return to;
-}
-
-HostTensors tensors_load(const Options *o, int with_d_o) {
-    return (HostTensors){load(o, Q), load(o, K), load(o, V), with_d_o ? load(o, D_O) : NULL};
 }
 
 /* ---- saving ---- */
@@ -108,25 +118,85 @@ void save_check(const char *option, const char *folder, const char *load) {
         cannot_run("--%s %s: is the folder of --load, whose files it would replace: choose another", option, folder);
 }
 
-static NpyFile file_of(const char *file, const Problem *p, TensorShape shape, const void *host) {
-    int is_k = shape == LIKE_K, is_lse = shape == LIKE_LSE;
-    return (NpyFile){file,
-                     is_lse ? DTYPE_FP32 : p->dtype,
-                     is_lse ? 3 : 4,
-                     {(size_t)p->batch, (size_t)(is_k ? p->kv_heads : p->heads), (size_t)(is_k ? p->seqlen_k : p->seqlen_q),
-                      (size_t)p->head_dim},
-                     host};
-}
-
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count) {
+void save_tensors(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count) {
     NpyFile files[MAX_OUTPUTS];
-    for (int i = 0; i < count; i++)
-        files[i] = file_of(outputs[i].file, p, outputs[i].shape, outputs[i].host);
-    npy_write("save", folder, files, count);
+    for (int i = 0; i < count; i++) {
+        const Tensor *t = &tensors[i];
+        int is_k = t->shape == LIKE_K, is_lse = t->shape == LIKE_LSE;
+        files[i] = (NpyFile){t->file,
+                             is_lse ? DTYPE_FP32 : p->dtype,
+                             is_lse ? 3 : 4,
+                             {(size_t)p->batch, (size_t)(is_k ? p->kv_heads : p->heads),
+                              (size_t)(is_k ? p->seqlen_k : p->seqlen_q), (size_t)p->head_dim},
+                             t->host};
+    }
+    npy_write(option, folder, files, count);
 }
 
-void save_inputs(const char *folder, const Problem *p, const HostTensors *t) {
-    const NpyFile files[] = {file_of(FILES[Q], p, LIKE_Q, t->q), file_of(FILES[K], p, LIKE_K, t->k),
-                             file_of(FILES[V], p, LIKE_K, t->v), file_of(FILES[D_O], p, LIKE_Q, t->d_o)};
-    npy_write("save-inputs", folder, files, t->d_o ? 4 : 3);
+/* ---- a run's ---- */
+
+/* A copy of a host array on the device; ends the program if it does not fit. */
+static void *upload(const void *host, size_t bytes, const char *purpose) {
+    void *device = device_alloc(bytes, purpose);
+    if (!device)
+        cannot_run("out of device memory: %s needs %.2f GiB, beside %.2f GiB in use", purpose, (double)bytes / 0x1p30,
+                   (double)device_allocated() / 0x1p30);
+    device_write(device, host, bytes);
+    return device;
+}
+
+/* A kernel computes S again and takes LSE from another that computed S: each has its own rounding errors, and P = e^(S - LSE),
+ * at most 1, turns their difference x into a factor e^x. The end is where a row's sum is no longer checked (LSE_FLOOR). */
+static void check_scores(const Problem *p, const HostTensors *in) {
+    double size = score_size(p, in->q, in->k), off = sum_error(p->head_dim) * size;
+    if (!(off <= LSE_FLOOR))
+        cannot_run(
+            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale below %.2g here",
+            p->scale, size, off, p->scale * LSE_FLOOR / off);
+}
+
+void load_inputs(Run *run) {
+    const Problem *p = run->p;
+    const Options *o = run->options;
+    Tensor inputs[INPUT_COUNT] = {0};
+    int count = input_count(run->stage);
+    for (int i = 0; i < count; i++) {
+        inputs[i] = INPUTS[i];
+        inputs[i].host = o->load ? load_input(o, &inputs[i]) : random_input(p, i, o->seed, o->outliers);
+    }
+    run->inputs = (HostTensors){inputs[Q].host, inputs[K].host, inputs[V].host, inputs[D_O].host};
+    if (o->save_inputs)
+        save_tensors("save-inputs", o->save_inputs, p, inputs, count);
+    if (count > D_O)
+        check_scores(p, &run->inputs);
+
+    for (int i = 0; i < count; i++)
+        *pointer_to(&run->tensors, &inputs[i]) = upload(inputs[i].host, bytes_of(p, &inputs[i]), inputs[i].name);
+    if (o->key_lengths)
+        run->tensors.key_lengths = upload(o->key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
+    if (p->blocks) {
+        BlockMask *mask = &run->tensors.mask;
+        *mask = p->blocks->mask;
+        if (mask->documents)
+            mask->documents = upload(mask->documents, document_bytes(p), "block mask");
+        if (mask->kept)
+            mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
+    }
+    run->output_count = count > D_O ? MAX_OUTPUTS : FORWARD_OUTPUTS;
+    for (int i = 0; i < run->output_count; i++) {
+        run->outputs[i] = OUTPUTS[i];
+        run->outputs[i].bytes = bytes_of(p, &OUTPUTS[i]);
+    }
+}
+
+void free_run(Run *run) {
+    const Tensors *t = &run->tensors;
+    const void *on_device[] = {t->q, t->k, t->v, t->d_o, t->key_lengths, t->mask.documents, t->mask.kept};
+    for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
+        device_free((void *)on_device[i]);
+    free(run->inputs.q), free(run->inputs.k), free(run->inputs.v), free(run->inputs.d_o);
+    for (int i = 0; i < run->output_count; i++)
+        free(run->outputs[i].host), free(run->outputs[i].reference);
+    free_samples(&run->samples);
+    free_gradients(&run->gradients);
 }

@@ -7,24 +7,15 @@
 
 #include "run.h"
 
-/* N(0,1), the same numbers for the same seed on every device; with outliers a thousandth of Q, K and V have N(0,100) added.
- * with_d_o: dO as well, for a backward stage. */
-HostTensors tensors_random(const Problem *p, uint64_t seed, int outliers, int with_d_o);
+/* Q, K, V or dO, by its number from 0 on: N(0,1), the same numbers for the same seed on every device; with outliers a thousandth
+ * of Q, K and V have N(0,100) added. */
+void *random_input(const Problem *p, int number, uint64_t seed, int outliers);
 
 /* The headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in `loaded` and `largest_file`. */
-void tensors_read_headers(Options *options, int with_d_o);
-
-/* The tensors of these files, rounded to the problem's dtype; 0 behind a key length, whatever the files have there. */
-HostTensors tensors_load(const Options *options, int with_d_o);
+void tensors_read_headers(Options *options);
 
 /* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. Nor may
  * it be the folder `load`, unless that is NULL. */
 void save_check(const char *option, const char *folder, const char *load);
-
-/* Writes the outputs into their files, all or none. */
-void save_outputs(const char *folder, const Problem *p, const Output *outputs, int count);
-
-/* Writes the files of --load, as the run computes with them: what was loaded is rounded by now. */
-void save_inputs(const char *folder, const Problem *p, const HostTensors *inputs);
 
 #endif

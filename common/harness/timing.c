@@ -9,7 +9,6 @@
 #include "../host/memory.h"
 #include "checks.h"
 #include "row.h"
-#include "tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
