@@ -7,7 +7,7 @@
 # match, whole. "" counts every row; a row without the field does not count.
 { rows++ }
 /^[^{]/ { cell[rows, "said"] = $0 }
-/^{/ {
+/^[{]/ {
     for (text = $0; match(text, /"[^"]*": ("([^"\\]|\\.)*"|[^,}]*)/); text = substr(text, RSTART + RLENGTH)) {
         colon = index(substr(text, RSTART), "\": ")
         name = substr(text, RSTART + 1, colon - 2)
