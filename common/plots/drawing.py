@@ -36,41 +36,27 @@ matplotlib.rcParams.update({
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 })
 
-# Colour, marker, dashes. Colours that the colour-blind can tell apart (Okabe and Ito), but darker.
-LOOKS = {
-    "00_naive": ("#6b6b6b", "o", "-"),
-    "01_tiled/fma": ("#c98500", "s", "--"),
-    "01_tiled/mma": ("#8f5a00", "s", "-"),
-    "02_online_softmax/fma": ("#2f93cf", "^", "--"),
-    "02_online_softmax/online": ("#2f93cf", "^", "-"),
-    "03_fa1/fma": ("#b85a91", "D", "--"),
-    "03_fa1/fa1": ("#b85a91", "D", "-"),
-    "04_fa2/fma": ("#005a91", "v", ":"),
-    "04_fa2/epilogue": ("#b85a91", "d", ":"),
-    "04_fa2/loop_swap": ("#005a91", "v", "--"),
-    "04_fa2/split_q": ("#007a58", "P", "--"),
-    "04_fa2/tall": ("#007a58", "X", ":"),
-    "04_fa2/tuned": ("#007a58", "p", "-"),
-    "05_fa2_backward/atomic": ("#b04a00", ">", "-"),
-    "06_fp8/quantise+mma": ("#7a4fb5", "h", "--"),
-    "06_fp8/quantise+wgmma": ("#7a4fb5", "*", "-"),
-    "07_flash_decoding/split_k": ("#5f6f00", "p", ":"),
-    "08_fa3/wgmma": ("#a32020", "s", ":"),
-    "08_fa3/specialised": ("#a32020", "D", "--"),
-    "08_fa3/overlapped": ("#a32020", "o", "-"),
-    "09_fa3_backward/wgmma": ("#005a91", "s", ":"),
-    "09_fa3_backward/specialised": ("#005a91", "D", "--"),
-    "09_fa3_backward/overlapped": ("#005a91", "o", "-"),
-    "cuDNN": (INK, "", "-"),
-    "FlashAttention-2": (INK, "", "--"),
-    "FlashAttention-3": (INK, "", ":"),
+# A stage has a colour, one that the colour-blind can tell from others (Okabe and Ito, but darker); a kernel's name, in whatever
+# stage, has a marker and dashes. Other programs are black and without markers.
+COLOURS = {
+    "00_naive": "#6b6b6b", "01_tiled": "#8f5a00", "02_online_softmax": "#2f93cf", "03_fa1": "#b85a91", "04_fa2": "#007a58",
+    "05_fa2_backward": "#b04a00", "06_fp8": "#7a4fb5", "07_flash_decoding": "#5f6f00", "08_fa3": "#a32020",
+    "09_fa3_backward": "#005a91",
+}
+MARKS = {
+    "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "loop_swap": "v--",
+    "split_q": "P--", "tall": "X:", "tuned": "p-", "atomic": ">-", "quantise+mma": "h--", "quantise+wgmma": "*-",
+    "split_k": "p:", "wgmma": "s:", "specialised": "D--", "overlapped": "o-",
+    "cuDNN": " -", "FlashAttention-2": " --", "FlashAttention-3": " :",
 }
 
 
 def look(name):
-    """Of a variant, or of another program: what stands before a comma."""
-    colour, marker, dashes = LOOKS.get(name.split(",")[0], (INK, ".", "-"))
-    return {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4.5, "linewidth": 1.4}
+    """Of 04_fa2/tuned, or of another program: what stands before a comma."""
+    stage, _, kernel = name.split(",")[0].rpartition("/")
+    mark = MARKS.get(kernel, ".-")
+    return {"color": COLOURS.get(stage or kernel, INK), "marker": mark[0], "linestyle": mark[1:], "markersize": 4.5,
+            "linewidth": 1.4}
 
 
 # ---- a sheet to draw on: one unit is a CSS pixel, rows count downwards ----
