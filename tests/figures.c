@@ -497,6 +497,10 @@ static void check_fields(const Printed *out, const Expected *row, const Fields *
     is_number(row->name, f, "iqr_ms", ran ? sample.iqr * row->cost : NAN);
     is_text(row->name, f, "noisy", ran ? "true" : "");
     is_number(row->name, f, "tflops", is_counted ? tflops : NAN);
+    Problem dense = *p;
+    dense.blocks = NULL;
+    is_number(row->name, f, "dense_tflops",
+              is_counted && p->blocks ? flops_of(&dense, out->lengths, row->passes) / (ms * 1e9) : NAN);
     is_number(row->name, f, "percent_of_peak", is_counted ? 100 * tflops / peak_of(row) : NAN);
     is_number(row->name, f, "gbps", is_counted ? bytes_to_move(p, out->lengths, row) / (ms * 1e6) : NAN);
     is_number(row->name, f, "tensor_bytes", allocated_bytes(p, out->lengths, row));
@@ -593,7 +597,10 @@ static void test_rows(const char *name, const char *settings, Problem p) {
         code = is_unchecked(&fields) ? 2 : code;
         char words[200] = "";
         for (int s = 0; s < MAX_SETTINGS && stage.settings[s].name; s++)
-            snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s=%s", s ? ";" : "", stage.settings[s].name,
+            if (stage.settings[s].max == TEXT)
+                snprintf(words, sizeof words, "%s=%s", stage.settings[s].name, p.blocks ? p.blocks->text : "all");
+            else
+                snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s=%s", s ? ";" : "", stage.settings[s].name,
                      setting_word(s, p.settings[s]));
         is_text(rows[i].name, &fields, "settings", words);
         ok(!failures, "%s: %s: %s, every field", name, rows[i].name, text_of(&fields, "direction"));
@@ -858,7 +865,7 @@ static void test_workspace(void) {
             Problem p = shapes[i / 7];
             memcpy(p.settings, settings[i % 7], sizeof settings[0]);
             for (int s = 0; s < MAX_SETTINGS; s++) /* only values that the stage's options can have */
-                if (!stage.settings[s].name || (p.settings[s] > 2 && !stage.settings[s].max))
+                if (!stage.settings[s].name || stage.settings[s].max == TEXT || (p.settings[s] > 2 && !stage.settings[s].max))
                     p.settings[s] = 0;
             if (variant_refuses(v, &p))
                 continue;
@@ -940,9 +947,14 @@ int main(void) {
         int is_flag = !setting->choices && !setting->max;
         char option[64];
         Problem other = p;
-        other.settings[s] = setting->max ? 3 : 1;
-        snprintf(option, sizeof option, " --%s %s", setting->name, is_flag ? "" : setting_word(s, other.settings[s]));
+        if (setting->max == TEXT)
+            other.blocks = stage.read_mask(setting->name, "window:9", &p);
+        else
+            other.settings[s] = setting->max ? 3 : 1;
+        snprintf(option, sizeof option, " --%s %s", setting->name,
+                 other.blocks ? other.blocks->text : is_flag ? "" : setting_word(s, other.settings[s]));
         test_rows(option + 1, option, other);
+        free((void *)other.blocks);
     }
     test_other_options();
     test_less(p);

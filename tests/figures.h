@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. With key
- * lengths those of the pairs that are left. */
+ * lengths or a block mask, a window, those of the pairs that are left. */
 static inline double flops_of(const Problem *p, const int *lengths, Passes passes) {
     static const int products[] = {[FORWARD_PASS] = 2, [BACKWARD_PASS] = 5, [BOTH] = 7, [WITH_PREPARE] = 2, [PREPARE] = 0};
     double sum = 0;
@@ -19,9 +19,11 @@ static inline double flops_of(const Problem *p, const int *lengths, Passes passe
             for (int key = 0; key < p->seqlen_k; key++) {
                 int exist = lengths ? lengths[head / p->heads] : p->seqlen_k;
                 int is_seen = key < exist && (!p->causal || key - exist <= row - p->seqlen_q);
-                sum += !lengths || is_seen ? products[passes] * (p->head_dim + p->head_dim) : 0;
+                int ago = row + exist - p->seqlen_q - key;
+                is_seen &= !p->blocks || (ago >= 0 && ago < p->blocks->mask.window);
+                sum += (!lengths && !p->blocks) || is_seen ? products[passes] * (p->head_dim + p->head_dim) : 0;
             }
-    return p->causal && !lengths ? sum / 2 : sum;
+    return p->causal && !lengths && !p->blocks ? sum / 2 : sum;
 }
 
 static inline double tensor_sizes(const Problem *p, int queries, int keys, int rows) {

@@ -67,13 +67,35 @@ static void pick_settings(Problem *p, uint64_t number) {
     for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
         const Setting *s = &stage.settings[i];
         int choices = 1, value = numbers[pick(number, NUMBER, 6)];
-        for (const char *c = s->choices ? s->choices : "flag|"; *c; c++)
+        for (const char *c = s->choices ? s->choices : s->max ? "" : "flag|"; *c; c++)
             choices += *c == '|';
-        if (s->max)
+        if (s->max > 0)
             p->settings[i] = given-- ? 0 : value < s->max ? value : s->max;
         else
             p->settings[i] = pick(number, SETTING_0 + i, choices);
     }
+}
+
+/* A block mask: of each kind one time in six, and none. */
+static const Blocks *pick_blocks(const Problem *p, uint64_t number) {
+    enum { KIND = 60, FIRST, SECOND, DOCUMENT = 2000 };
+    static const int widths[] = {1, 7, 64, 127, 128, 129, 300}, percents[] = {0, 20, 50, 80, 100};
+    const int first = widths[pick(number, FIRST, 7)], second = widths[pick(number, SECOND, 7)];
+    char text[4096] = "";
+    switch (pick(number, KIND, 6)) {
+    case 0: return NULL;
+    case 1: snprintf(text, sizeof text, "window:%d", first); break;
+    case 2: snprintf(text, sizeof text, "sink:%d:%d", second, first); break;
+    case 3: snprintf(text, sizeof text, "strided:%d", 1 + first % 4); break;
+    case 4: snprintf(text, sizeof text, "random:%d.5:%d", percents[first % 5] * 199 / 200, second); break;
+    default:
+        snprintf(text, sizeof text, "documents:");
+        for (int rest = p->seqlen_k, i = 0, length; rest > 0; rest -= length, i++) {
+            length = i < 100 ? 1 + (int)pick(number, DOCUMENT + i, rest < 2 * first ? rest : 2 * first) : rest;
+            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i ? "+" : "", length);
+        }
+    }
+    return stage.read_mask("blocks", text, p);
 }
 
 /* Whether one of the settings is a number, so that pairs of lengths should meet several of them. */
@@ -107,6 +129,8 @@ static int most_queries(void) {
 static Case case_of(Problem p, uint64_t number, int with_lengths) {
     Case c = {.p = p, .seed = number, .inputs = grid_kind.inputs[pick(number, INPUTS, grid_kind.input_count)]};
     pick_settings(&c.p, number);
+    if (stage.read_mask)
+        c.p.blocks = pick_blocks(&c.p, number);
     if (c.inputs == PEAKED)
         c.p.scale *= grid_kind.peak;
     if (!with_lengths)
@@ -201,7 +225,7 @@ static void flush(Point *point) {
 
 static void add_case(Point *point, Case c) {
     if (!is_taken(&c.p, point->tally, ALL)) {
-        free(c.key_lengths);
+        close_case(&c);
         return;
     }
     point->cases[point->count++] = c;
@@ -392,6 +416,8 @@ static void test_bits(const Variant *v) {
     if (p.dtype == DTYPE_COUNT || v->unordered)
         return;
     Case c = {.p = p, .seed = 7};
+    if (stage.read_mask)
+        c.p.blocks = stage.read_mask("blocks", "window:200", &p);
     prepare_cases(0, 1, &c);
     open_case(&c);
     void *first[MAX_OUTPUTS] = {0};
@@ -520,7 +546,7 @@ static void run_fuzz(void) {
             if (is_taken(&c.p, tally, grid.fuzz))
                 point.cases[point.count++] = c;
             else
-                free(c.key_lengths);
+                close_case(&c);
         }
         run_cases(point.cases, point.count, tally, grid.fuzz);
         point.count = 0;

@@ -2,6 +2,8 @@
 #include "../common/numeric.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
+#include "../common/judge/oracle.h"
+#include "../common/block_mask.h"
 #include "grid.h"
 
 #include <stdlib.h>
@@ -65,17 +67,31 @@ static void *upload(const void *host, size_t bytes, const char *purpose) {
     return memory;
 }
 
-/* K or V with NaN wherever no key exists. */
+/* Whether anybody keeps one of these keys. */
+static int is_block_kept(const Case *c, int batch, int begin, int end) {
+    for (int row = 0; row < c->p.seqlen_q; row++)
+        for (int key = begin; key < end; key++)
+            if (oracle_sees(&c->p, c->key_lengths, batch, row, key) && oracle_keeps(&c->p, c->key_lengths, batch, row, key))
+                return 1;
+    return 0;
+}
+
+/* K or V with NaN wherever no key exists, and in key blocks that no query keeps. */
 static void *upload_keys(const Case *c, const void *host, const char *purpose) {
     const Problem *p = &c->p;
     size_t bytes = key_elements(p) * dtype_bytes(p->dtype), head = bytes / p->batch / p->kv_heads, row = head / p->seqlen_k;
-    if (!c->key_lengths)
+    if (!c->key_lengths && !p->blocks)
         return upload(host, bytes, purpose);
     char *copy = host_alloc(bytes, 1);
     memcpy(copy, host, bytes);
     for (int i = 0; i < p->batch * p->kv_heads; i++) {
-        size_t exist = c->key_lengths[i / p->kv_heads] * row;
+        size_t exist = key_length(p, c->key_lengths, i / p->kv_heads) * row;
         memset(copy + i * head + exist, 0xff, head - exist);
+        for (int key = 0, end; p->blocks && key < p->seqlen_k; key = end) {
+            end = key + MASK_BLOCK < p->seqlen_k ? key + MASK_BLOCK : p->seqlen_k;
+            if (!is_block_kept(c, i / p->kv_heads, key, end))
+                memset(copy + i * head + key * row, 0xff, (end - key) * row);
+        }
     }
     void *memory = upload(copy, bytes, purpose);
     free(copy);
@@ -92,6 +108,14 @@ void open_case(Case *c) {
     c->t.lse = c->o ? upload(c->lse, row_count(p) * sizeof(float), "LSE") : allocate(row_count(p) * sizeof(float), "LSE");
     if (c->key_lengths)
         c->t.key_lengths = upload(c->key_lengths, p->batch * sizeof(int), "key lengths");
+    if (p->blocks) {
+        BlockMask *mask = &c->t.mask;
+        *mask = p->blocks->mask;
+        if (mask->documents)
+            mask->documents = upload(mask->documents, document_bytes(p), "block mask");
+        if (mask->kept)
+            mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
+    }
     if (stage.kind == BACKWARD) {
         c->t.d_o = upload(c->host.d_o, query_bytes, "dO");
         c->t.dq = allocate(query_bytes, "dQ");
@@ -107,10 +131,13 @@ void open_case(Case *c) {
 }
 
 void close_case(Case *c) {
-    const void *device[] = {c->t.q, c->t.k, c->t.v, c->t.o, c->t.lse, c->t.key_lengths, c->t.d_o, c->t.dq, c->t.dk, c->t.dv};
+    const Tensors *t = &c->t;
+    const void *device[] = {t->q,   t->k,  t->v,  t->o,  t->lse,            t->key_lengths,
+                            t->d_o, t->dq, t->dk, t->dv, t->mask.documents, t->mask.kept};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         device_free((void *)device[i]);
-    void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths};
+    void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths,
+                    (void *)c->p.blocks};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
     for (int i = 0; i < MAX_OUTPUTS; i++)
@@ -130,7 +157,7 @@ static void about(const Case *c, const Variant *variant) {
                                   "K with a mean of 2",
                                   "scores of -2^106,"};
     const Problem *p = &c->p;
-    char lengths[1024] = "", settings[256] = "";
+    char lengths[1024] = "", settings[4096] = "";
     size_t used = 0;
     for (int b = 0; c->key_lengths && b < p->batch && used < sizeof lengths; b++)
         used += snprintf(lengths + used, sizeof lengths - used, "%s%d", b ? "," : " --lengths ", c->key_lengths[b]);
@@ -138,6 +165,8 @@ static void about(const Case *c, const Variant *variant) {
     for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
         const Setting *s = &stage.settings[i];
         const char *choice = s->choices;
+        if (s->max == TEXT && p->blocks)
+            used += snprintf(settings + used, sizeof settings - used, " --%s %s", s->name, p->blocks->text);
         for (int skip = s->max ? 0 : p->settings[i]; choice && skip > 0; skip--)
             choice = strchr(choice, '|') + 1;
         if (p->settings[i] == 0)

@@ -150,6 +150,35 @@ refused_by('07_flash_decoding', "--variant $_ cannot run here: takes no --splits
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
     for 'one_block', 'split_k', 'equal_shares';
 
+# the text of a block mask
+for (['window', 'choose window:W\|sink:S:W\|documents:A\+B\+C\|strided:K\|random:PERCENT:SEED\|file:PATH$'], ['windows:3', 'choose window:W'],
+    (map { ["window:$_", 'choose a whole number from 1 to 1073741824 for W$'] } '', '0', '-1', '+1', '1.5', ' 1', '1,2', '1:2', '1073741825', '99999999999999999999'),
+    ['strided:0', 'choose a whole number from 1 to 1073741824 for K$'], ['sink:4', 'from 1 to 1073741824 for S, and W after a colon$'],
+    ['sink:0:4', 'for S, and W after a colon$'], ['sink:4:0', 'for W$'], ['sink:4:', 'for W$'], ['sink:4:4:4', 'for W$'],
+    (map { ["random:$_:1", 'choose a number from 0 to 100 for PERCENT, and SEED after a colon$'] } '', '-1', '100.1', 'nan', 'inf', '1x', '0x9'),
+    ['random:5', 'and SEED after a colon$'], (map { ["random:5:$_", 'choose a whole number from 0 to 18446744073709551615 for SEED$'] } '', 'x', '-1', '1.5'),
+    (map { ["documents:$_", 'choose lengths that add up to 8, the number of keys$'] } '9', '4+5', '4+3', '8+1'),
+    (map { ["documents:$_", 'choose a whole number from 1 to 1073741824 for each length$'] } '', '+8', '8+', '4++4', '4+0+4', '4+4x', '4,4'),
+    ['file:', '--blocks: : No such file or directory$'], ['file:/nowhere.npy', '--blocks: /nowhere.npy: No such file or directory$'], ['file:.', '--blocks: \.: must be a regular file$']) {
+    my ($text, $says) = @$_;
+    refused_by('10_block_sparse', $says, '--seqlen', 8, '--blocks', $text);
+}
+refused_by('10_block_sparse', 'documents:8: choose lengths that add up to 9', '--seqlen-k', '8,9', '--blocks', 'documents:8');
+refused_by('10_block_sparse', '--blocks: its value is missing', '--blocks');
+refused('--blocks: no such option', '--blocks', 'window:1');
+# and its file
+sub write_table {
+    my ($type, $shape, $bytes) = @_;
+    open my $file, '>', "$folder/table.npy" or die "$folder: $!";
+    my $header = "{'descr': '$type', 'fortran_order': False, 'shape': $shape, }";
+    print $file "\x93NUMPY\x01\x00", pack('v', 118), sprintf("%-117s\n", $header), $bytes;
+}
+for (['<f2', '(2, 1)', "\0" x 4, "holds elements of type '<f2'; needed are booleans, '\\|b1'"], ['|b1', '(2,)', "\0" x 2, 'has 1 dimensions, 2 are needed'],
+    ['|b1', '(1, 2)', "\0" x 2, 'has 1x2 blocks, needed are 2x1, of 128 queries and keys each'], ['|b1', '(2, 1)', "\0" x 3, 'holds 3 bytes of data where its shape asks for 2']) {
+    write_table(@$_[0 .. 2]);
+    refused_by('10_block_sparse', "table.npy: $_->[3]", '--seqlen', 129, '--seqlen-k', 128, '--blocks', "file:$folder/table.npy");
+}
+
 # an output that nobody gets
 for my $options ('', '--csv', '--json', '--help') {
     my @problem = $options eq '--help' ? () : ('--seqlen', 8, '--batch', 1, '--iters', 1);
@@ -176,13 +205,14 @@ my %tells = (
     '01_tiled' => ['Without options: batch 4, heads 16/16, seqlen 4096x4096, head dim 128', 'Without options, on the CPU device: batch 1, heads 2/2, seqlen 256x256, head dim 64'],
     '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass comes first\. .*'],
     '06_fp8' => ["this stage's own", '--format N .*: e4m3\|e5m2', '--scaling N .*: tensor\|block', '--hadamard  .*'],
+    '10_block_sparse' => ["this stage's own", '--blocks SPEC +window:W, sink:S:W, documents:.*'],
     '07_flash_decoding' => ['Without options: batch 1, heads 32/8, seqlen 1x65536, head dim 128', 'Without options, on the CPU device: batch 1, heads 8/2, seqlen 1x2048, head dim 64',
                             '--splits N .*', 'auto or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3'],
 );
 for my $stage (stages()) {
     my $help = run($stage, '--help')->{out};
     like($help, qr/^ *$_$/m, "$stage --help: $_") for @{$tells{$stage} // []};
-    is(scalar(() = $help =~ /this stage's own/g), $stage =~ /06|07/ ? 1 : 0, "$stage --help: its own options");
+    is(scalar(() = $help =~ /this stage's own/g), $stage =~ /06|07|10/ ? 1 : 0, "$stage --help: its own options");
     is(join("\n", grep { length > 120 } split /\n/, $help), '', "$stage --help: at most 120 columns");
     is(scalar(() = $help =~ /do\.npy/g), kind_of($stage) eq "BACKWARD" ? 1 : 0, "$stage --help: dO of a backward stage alone");
     like($help, qr/^variants\n( +\w+ +\S.*\n)* +00_naive +\S.*\n\z/m, "$stage --help: its variants");

@@ -45,6 +45,8 @@ my %more_shapes = (
         (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
+    '10_block_sparse' => [map { "--heads 2 --kv-heads 1 --seqlen 300 --seqlen-k 500 --batch 2 --lengths 500,200 $_" } '--blocks window:100 --head-dim 128',
+        '--causal --blocks sink:3:40', '--blocks documents:130+250+120', '--causal --blocks strided:3 --head-dim 128', '--blocks random:40:1'],
     '08_fa3' => ['--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
@@ -60,7 +62,7 @@ for my $stage (@stages) {
         for my $row (grep { /"tensor"/ } @rows) {
             my ($variant, $kernel, $tensor) = map { value($row, $_) } qw(variant kernel tensor);
             my ($read, $written) = map { value($row, $_) } qw(bytes_read bytes_written);
-            next if $tensor eq 'key lengths';
+            next if $tensor =~ /^(key lengths|block mask)$/;
             my ($formula_read, $formula_written) = map { value($row, $_) } qw(formula_read formula_written);
             push @{$seen{$variant}}, [$tensor, $read + $written];
             local $TODO = 'the stage has no formula yet' unless defined $formula_read || $predicted{$variant};
