@@ -115,7 +115,6 @@ static Example make_example(Dtype dtype, int head_dim, int causal, const int set
     for (int i = 0; i < FP8_BUFFERS; i++)
         e.workspace[i].pointer = device_alloc(e.workspace[i].bytes, e.workspace[i].purpose);
     fp8_quantise(&e.p, &e.t, e.workspace);
-    device_synchronize();
     return e;
 }
 
@@ -247,7 +246,6 @@ static double error_of_example(const Variant *v, Example *e, int rows) {
     Samples exact = samples_compute(&e->p, e->lengths, &e->host, row_count(&e->p));
     double errors = 0, squares = 0;
     v->launch(&e->p, &e->t, e->workspace);
-    device_synchronize();
     device_read(o, e->t.o, query_elements(&e->p) * sizeof *o);
     for (size_t i = 0; i < query_elements(&e->p); i++) {
         double error = dtype_to_double(e->p.dtype, o, i) - exact.o[i];
@@ -346,7 +344,6 @@ static void test_tiny(const Variant *v) {
         float *lse = host_alloc(row_count(&e.p), sizeof *lse);
         int good = 1;
         v->launch(&e.p, &e.t, e.workspace);
-        device_synchronize();
         device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
         device_read(lse, e.t.lse, row_count(&e.p) * sizeof *lse);
         compare_prepared(&e.p, v, e.lengths, &e.host, e.workspace, o, lse, samples_compute, row_count(&e.p),

@@ -24,7 +24,6 @@ template <typename T> struct DeviceArray {
     ~DeviceArray() { device_free(pointer); }
     std::vector<T> read() const {
         std::vector<T> host(count);
-        device_synchronize();
         device_read(host.data(), pointer, count * sizeof(T));
         return host;
     }

@@ -96,7 +96,6 @@ static void launched(int who, const Problem *p, const Tensors *t, const Buffer *
     int is_backward = stage.forward && who != FIRST_PASS;
     if (!is_backward || !kept[who][0])
         original[who]->launch(p, t, workspace);
-    device_synchronize();
     keep(who, is_backward, p, t);
     const void *device[4] = {t->q, t->k, t->v, t->d_o};
     for (int i = 0; i < 4 && device[i]; i++)

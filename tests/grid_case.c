@@ -213,7 +213,6 @@ int try_variant(const Variant *variant, Case *c) {
     if (variant_prepares(variant, &c->p))
         variant->preparation->launch(&c->p, &c->t, workspace);
     variant->launch(&c->p, &c->t, workspace);
-    device_synchronize();
     damaged = device_damaged();
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);

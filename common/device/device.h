@@ -47,12 +47,10 @@ size_t device_allocated(void);   /* bytes asked for and not freed, guard strips 
  * the next kernel is not blamed for it: to hear of all allocations ask until there is none. */
 const char *device_damaged(void);
 
+/* After all that was launched before; they end the program if a kernel failed. */
 void device_write(void *device, const void *host, size_t bytes);
 void device_read(void *host, const void *device, size_t bytes);
 void device_fill(void *device, int byte, size_t bytes); /* 0: zeros, 0xff: NaN in every format */
-
-/* Waits for all launched work. Ends the program if a kernel failed. */
-void device_synchronize(void);
 
 /* Timing. Runs `work(context)` once, with a cold L2 unless `warm`, and returns how long the device took over it, in ms. */
 double device_time_ms(void (*work)(void *), void *context, int warm);

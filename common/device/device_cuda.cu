@@ -196,8 +196,6 @@ void device_check_launch(const char *kernel, const char *file, int line) {
     CHECK(cudaGetLastError());
 }
 
-void device_synchronize(void) { CHECK(cudaDeviceSynchronize()); }
-
 static double stopped_ms() {
     float ms;
     CHECK(cudaEventRecord(timing_stops, queue));

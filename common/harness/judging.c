@@ -50,7 +50,6 @@ static void measure_spread(Row *row) {
         void *again = host_alloc(output->bytes, 1);
         for (int repeat = 1; repeat < row->spread_runs; repeat++) {
             launch_row(row);
-            device_synchronize();
             device_read(again, *pointer_to(&row->tensors, output), output->bytes);
             Comparison c = compare_runs(run->p, (Gradient)i, again, output->host);
             row->spread = c.max_error > row->spread || isnan(c.max_error) ? c.max_error : row->spread;

@@ -27,7 +27,6 @@ static void run_once(Row *row) {
         first.passes |= PREPARE; /* in a copy: the row itself is judged and timed without */
     show_progress("%s: running ...", row->name);
     launch_row(&first);
-    device_synchronize();
     if (!run->options->validate && !run->options->save)
         return;
 

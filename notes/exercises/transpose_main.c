@@ -20,7 +20,6 @@ int main(void) {
     device_write(device_from, from, sizeof from);
     trace_begin("h200");
     transpose(device_from, device_to, ROWS, COLUMNS);
-    device_synchronize();
     const Trace *trace = trace_end();
     trace_print(trace, "transpose", &p, 0, NULL, 0, 1);
     device_read(to, device_to, sizeof to);
