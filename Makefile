@@ -176,8 +176,10 @@ PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE
            prove $(if $(filter dumb,$(or $(TERM),dumb)),--nocolor) --exec '' --jobs $(if $(on_gpu),1,$(JOBS))
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
-# What of the device tests/figures.c has of its own: the clock, above all. And it notes what a terminal would be told.
-$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc show_progress end_progress
+# What of the device tests/figures.c has of its own: the clock, above all. It counts what the oracle is asked, and notes what a
+# terminal would be told.
+$(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc \
+                                   samples_compute gradients_compute show_progress end_progress
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 

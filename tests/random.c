@@ -119,6 +119,9 @@ static void test_reproducible(void) {
         same &= fabsf(wide[i] - known[i]) <= 1e-6f;
     if (!ok(same, "the known numbers of seed 42, stream 1"))
         diag("%.7g %.7g %.7g %.7g %.7g %.7g", wide[0], wide[1], wide[2], wide[3], wide[4], wide[5]);
+    /* the seed of which the first hash is 0: sqrt(-2 ln 2^-33) */
+    random_normal(DTYPE_FP32, wide, 1, 8741965014242643702, 0, 0, 1);
+    ok(fabsf(wide[0] - 6.763706f) <= 1e-6f, "the largest number there can be");
 }
 
 /* Worked out by hand from the hash that random.c describes. */

@@ -89,6 +89,8 @@ static void test_table(void) {
         {.name = "09_test/edges", .latency_ms = 100, .min_ms = 10, .tensor_bytes = 1 << 30, .speed_ratio = 0.1},
         {.name = "09_test/none", .note = "out of memory: needs 3.00 GiB"},
     };
+    rows[3].workspace[0] = rows[4].workspace[0] = (Buffer){.purpose = "m", .bytes = 1024};
+    rows[3].workspace_count = rows[4].workspace_count = 1;
     rows[0].comparisons[0] = comparison("O", 1, 1.23e-5, 0.5), rows[0].comparisons[1] = comparison("LSE", 1, 2, 3);
     rows[2].comparisons[0] = comparison("O", 1, 1, 2), rows[2].comparisons[1] = comparison("LSE", 0, 7, 5);
     Job job = REPORT(.stage = &plain);
@@ -105,11 +107,11 @@ static void test_table(void) {
            "09_test/none          out of memory: needs 3.00 GiB\n",
            "the table: digits, units, columns; the bad comparison rather than the first");
     job.end = 1;
-    prints(job, "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\n", "workspace by purpose");
+    prints(job, "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\nworkspace  09_test/edges: m 1.00 KiB\n09_test/a", "workspace by purpose");
     rows[1].runs = rows[3].runs = 23, rows[1].iqr_ms = 0.0501, rows[3].iqr_ms = 5;
     prints(
         job,
-        "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\n"
+        "\nworkspace  09_test/edges: m 1.00 KiB\n"
         "noise      09_test/short: the middle half of 23 runs spans 5.01% of the median: measure again, on a quiet machine\n"
         "09_test/a_long_name: ",
         "a remark on noise over 5%, and on no other");

@@ -116,7 +116,7 @@ double row_dense_tflops(const Row *row) {
     return counted(row, counted_flops(&dense, row->run->options->key_lengths, row->passes) / (row->latency_ms * 1e9));
 }
 double row_gbps(const Row *row) { return counted(row, moved_bytes(row) / (row->latency_ms * 1e6)); }
-double row_of_peak(const Row *row) { return row->peak_tflops > 0 ? 100 * row_tflops(row) / row->peak_tflops : NAN; }
+double row_of_peak(const Row *row) { return 100 * row_tflops(row) / row->peak_tflops; }
 double row_intensity(const Row *row) { return flops_of(row) > 0 ? flops_of(row) / row->gpu_bytes : NAN; }
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
 
