@@ -182,7 +182,7 @@ static void test_need(void) {
                              {"v.npy", DTYPE_FP16, 4, {1, 1, 8, 8}, zeros}};
     npy_write("save", root, files, 3);
     o.load = root;
-    tensors_read_headers(&o, 0);
+    tensors_read_headers(&o);
     ok(memory_need(&o).host == before + 4 * 64, "the largest file of --load, while it is read");
     remove_all();
     options_free(&o);
