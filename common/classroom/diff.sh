@@ -19,17 +19,16 @@ kernels() { # all, as 04_fa2.split_q
         done
     done
 }
-kernel() { # the file of the kernel with this name; of a stage, the first or the last. Choices: all with the name, or else similar ones
-    kernels | awk -v name="$1" -v which="$2" '
-        {split($0, word, "."); number = substr($0, 1, 2); if (number != last) stages = stages " " number; last = number}
-        name == word[1] || name == number {if (which == "last" || !hits) found = $0; hits = 1; next}
-        name == word[2] || name == $0 {found = $0; hits++; same = same " " $0}
-        index(name, word[1] ".") == 1 || index(name, number ".") == 1 || substr(name, 1, 1) == substr(word[2], 1, 1) {similar = similar " " $0}
-        END {
-            if (hits == 1) {sub(/\./, "/", found); print found ".cu"; exit}
-            print "diff: " name ": choose from" (hits ? same : similar ? similar : stages ", or a kernel\047s name") >"/dev/stderr"
-            exit 2
-        }'
+kernel() { # the file of the kernel with this name, or of a stage the first or the last (1p, $p)
+    asked=$1
+    found=$(kernels | grep -E "^$asked(_[^.]*)?\\." | sed -n "$2")
+    [ "$found" ] || found=$(kernels | grep -E "(^|\\.)$asked\$")
+    set -- $found
+    case $# in
+    1) echo "${found%.*}/${found#*.}.cu"; return ;;
+    0) found=$(kernels | grep -e "\\.$(printf %.1s "$asked")" -e "^${asked%%.*}[._]") ;; # similar ones
+    esac
+    stop "$asked: choose from $(echo ${found:-$(kernels | cut -c 1-2 | uniq), or a kernel\'s name})"
 }
 
 case $1 in
@@ -44,7 +43,7 @@ case $1 in
     [ ! "$pairs" ] || exit 0 ;;
 esac
 [ "$old" ] || stop "${1:+$1: }choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q"
-old=$(kernel "$old" last) && new=$(kernel "$new" first) || exit
+old=$(kernel "$old" '$p') && new=$(kernel "$new" 1p) || exit
 
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 for file in "$old" "$new"; do
