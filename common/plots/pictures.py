@@ -68,26 +68,24 @@ def idea():
 
 def naive():
     """Which thread of 00_naive's three kernels computes what from what."""
-    n, d, unit = 8, 3, 13
-    kernels = (("naive_scores", "one thread, one element of S", ("Q", "K transposed", "S")),
-               ("naive_softmax", "one thread, one row of P", ("S", "", "P")),
-               ("naive_output", "one thread, one element of O", ("P", "V", "O")))
-    for panel, (title, what, (first, second, result)) in enumerate(kernels):
-        left, top = (20, 270, 550)[panel], 160
+    n, d, unit, top = 8, 3, 13, 160
+    columns = {"Q": d, "S": n, "P": n, "V": d, "O": d, "K transposed": n}
+    for left, title, what, first, second, result in (
+            (20, "naive_scores", "one thread, one element of S", "Q", "K transposed", "S"),
+            (270, "naive_softmax", "one thread, one row of P", "S", "", "P"),
+            (550, "naive_output", "one thread, one element of O", "P", "V", "O")):
+        deep, right = columns[first], left + columns[first] * unit + 15
         heading(left, 12, title)
         write(left, 30, what, 8, "left")
-        columns = {"Q": d, "S": n, "P": n, "V": d, "O": d, "K transposed": n}
-        right = left + columns[first] * unit + 15
-        grid(left, top, columns[first], n, unit)
-        cell(left, top + 5 * unit, columns[first] * unit, unit, WARPS[0])
+        grid(left, top, deep, n, unit)
+        cell(left, top + 5 * unit, deep * unit, unit, WARPS[0])
         grid(right, top, columns[result], n, unit)
         if second:
-            deep = columns[first]
             grid(right, top - deep * unit - 6, columns[second], deep, unit)
             cell(right + unit, top - deep * unit - 6, unit, deep * unit, WARPS[1])
             write(right + columns[second] * unit + 5, top - 28, second, 8, "left")
         cell(right + (unit if second else 0), top + 5 * unit, unit if second else n * unit, unit, WARPS[2])
-        write(left + columns[first] * unit / 2, top + n * unit + 11, first, 8)
+        write(left + deep * unit / 2, top + n * unit + 11, first, 8)
         write(right + columns[result] * unit / 2, top + n * unit + 11, result, 8)
     write(365, 295, "Nothing is shared: for each element of S a row of Q and a row of K are loaded again")
 
@@ -115,12 +113,12 @@ def online_softmax():
     """A row of scores, tile by tile: the maximum rises in steps, and the sum moves to each new maximum."""
     tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 4, 1, 3)  # S in units of ln 2
     zero, unit, wide = 195, 32, 36
-    m, l = None, 0
+    m, l = float("-inf"), 0
     write(5, 32, "scores S in units of ln 2,\nso e^S is a power of 2", 8, "left")
     for t, tile in enumerate(tiles):
         left = 110 + 200 * t
-        before, m = m, max(tile) if m is None else max(m, *tile)
-        alpha = 0 if before is None else 2.0**(before - m)
+        before, m = m, max(m, *tile)
+        alpha = 2.0**(before - m)
         of_tile = sum(2.0**(s - m) for s in tile)
         for i, s in enumerate(tile):
             cell(left + wide * i, zero - s * unit - 2, wide - 4, s * unit + 2, WARPS[t])
@@ -218,32 +216,27 @@ def steps():
 
 def warp_ownership():
     """How four warps share S = Q K^T and O = P V of a tile."""
-    unit, d = 38, 54
-    for side, title in enumerate(("split-K: a warp owns keys (03_fa1)",
-                                  "split-Q: a warp owns queries (04_fa2/split_q)")):
-        left, top = 105 + 410 * side, 185
+    unit, d, top = 38, 54, 185
+    for left, title in ((105, "split-K: a warp owns keys (03_fa1)"), (515, "split-Q: a warp owns queries (04_fa2/split_q)")):
         right = left + 4 * unit + 30
         heading(left - 95, 12, title)
-        for w in range(4):
-            if side == 0:
-                cell(left + w * unit, top, unit, 4 * unit, WARPS[w], f"warp\n{w}")
-                cell(left + w * unit, top - d - 6, unit, d, WARPS[w])
+        if "split-K" in title:
+            lane(left, top, 4 * unit, unit, "", [(w, 1, WARPS[w], f"warp\n{w}") for w in range(4)])
+            lane(left, top - d - 6, d, unit, "", [(w, 1, WARPS[w], "") for w in range(4)])
+            for w in range(4):
                 cell(right, top - 4 * unit - 6 + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
                 cell(right + 6 * w, top + 6 * w, d, 4 * unit - 18, WARPS[w])
-            else:
-                cell(left, top + w * unit, 4 * unit, unit, WARPS[w], f"warp {w}")
-                cell(left - d - 6, top + w * unit, d, unit, WARPS[w], f"warp {w}")
-                cell(right, top + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
-        if side == 0:
             cell(left - d - 6, top, d, 4 * unit, FAINT, "all\nwarps")
             write(right + 45, top + 86, "4 partial\nsums")
         else:
+            for w in range(4):
+                cell(left, top + w * unit, 4 * unit, unit, WARPS[w], f"warp {w}")
+                cell(left - d - 6, top + w * unit, d, unit, WARPS[w], f"warp {w}")
+                cell(right, top + w * unit, d + 16, unit, WARPS[w], f"warp {w}")
             cell(left, top - d - 6, 4 * unit, d, FAINT, "all warps")
             cell(right, top - 4 * unit - 6, d + 16, 4 * unit, FAINT, "all\nwarps")
-        for name, at, height in (("Q", left - d / 2 - 6, top + 4 * unit + 10),
-                                 ("S, then P", left + 2 * unit, top + 4 * unit + 10),
-                                 ("O", right + 35, top + 4 * unit + 10),
-                                 ("K transposed", left + 2 * unit, top - d - 16),
+        for name, at, height in (("Q", left - d / 2 - 6, top + 4 * unit + 10), ("S, then P", left + 2 * unit, top + 4 * unit + 10),
+                                 ("O", right + 35, top + 4 * unit + 10), ("K transposed", left + 2 * unit, top - d - 16),
                                  ("V", right + 35, top - 4 * unit - 16)):
             write(at, height, name, 8)
     write(200, 372,
@@ -253,27 +246,25 @@ def warp_ownership():
 
 def backward_ownership():
     """Which block owns which gradient in the two kernels of 05_fa2_backward."""
-    unit, d = 48, 40
-    for side, title in enumerate(("a block owns keys: dK and dV (both variants)",
-                                  "a block owns queries: dQ (two_pass, second kernel)")):
-        left, top = 100 + 410 * side, 95
-        right, below = left + 4 * unit + 8, top + 4 * unit + 8
+    unit, d, top = 48, 40, 95
+    for left, title in ((100, "a block owns keys: dK and dV (both variants)"),
+                        (510, "a block owns queries: dQ (two_pass, second kernel)")):
+        keys = "keys" in title
         heading(left - 90, 12, title)
-        for i in range(4):
-            down, across = (WARPS[i], FAINT) if side == 0 else (FAINT, WARPS[i])
-            cell(left + i * unit, top - d - 8, unit, d, down, f"K, V\n{i}")
-            cell(left - d - 8, top + i * unit, d, unit, across, f"Q, dO\n{i}", 7)
-            for j in range(4):
-                cell(left + i * unit, top + j * unit, unit, unit, WARPS[j if side else i])
-            if side == 0:
-                cell(left + i * unit, below, unit, d, WARPS[i], f"dK, dV\n{i}", 7)
-                cell(right, top + i * unit, d + 16, unit, PANEL, f"dQ {i}", edge=ALARM)
-                arrow((left + (i + 0.5) * unit, top + 8), (left + (i + 0.5) * unit, top + 4 * unit - 4))
-            else:
-                cell(right, top + i * unit, d + 16, unit, WARPS[i], f"dQ {i}")
-                arrow((left + 8, top + (i + 0.5) * unit), (left + 4 * unit - 4, top + (i + 0.5) * unit))
         write(left + 2 * unit, 34, "tiles of keys", 8)
         write(left - 75, top + 2 * unit, "tiles of queries", 8, rotation=90)
+        lane(left, top - d - 8, d, unit, "", [(i, 1, WARPS[i] if keys else FAINT, f"K, V\n{i}") for i in range(4)])
+        for i in range(4):
+            at, middle = top + i * unit, (i + 0.5) * unit
+            cell(left - d - 8, at, d, unit, FAINT if keys else WARPS[i], f"Q, dO\n{i}", 7)
+            lane(left, at, unit, unit, "", [(j, 1, WARPS[j if keys else i], "") for j in range(4)])
+            cell(left + 4 * unit + 8, at, d + 16, unit, PANEL if keys else WARPS[i], f"dQ {i}", edge=ALARM if keys else INK)
+            if keys:
+                arrow((left + middle, top + 8), (left + middle, top + 4 * unit - 4))
+            else:
+                arrow((left + 8, top + middle), (left + 4 * unit - 4, top + middle))
+        if keys:
+            lane(left, top + 4 * unit + 8, d, unit, "", [(i, 1, WARPS[i], f"dK, dV\n{i}") for i in range(4)])
     write(205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
           "A row of dQ is a sum over all blocks: atomics (atomic), or left out (two_pass)")
     write(610, 362, "Each dQ is whole when its block ends: no atomics,\n"
