@@ -27,6 +27,7 @@ my %options = (
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
     '08_fa3' => ['--heads 1 --seqlen 256'],
     '09_fa3_backward' => ['--heads 2 --kv-heads 1 --seqlen 128 --seqlen-k 200'],
+    '10_block_sparse' => ['--heads 2 --kv-heads 1 --seqlen 300 --batch 2 --lengths 300,200 --blocks window:100'],
 );
 
 # What the counts of a variant are called: in the trace's rows, and here.
@@ -73,6 +74,9 @@ my ($launch) = @{$long->{variants}[0]{launches}};
 cmp_ok(@{$launch->{steps}}, '<', 4001, 'a long run is summed');
 cmp_ok($launch->{merged_blocks}, '>', 1, '... which the page says');
 is_deeply(by_steps($long), traced(@rows)->{variants}, '... and nothing is lost');
+
+my $blocks = decode_json(read_file("$scratch/10_block_sparse.0.json"))->{problem};
+is_deeply([@$blocks{qw(blocks kept)}], ['window:100', [['100', '110', '011'], ['100', '110', '110']]], 'what a block mask keeps of each block');
 
 # ---- steps are in an order that the kernel gives, not the fibers ----
 
@@ -322,7 +326,9 @@ sub uncovered {
                 my $last = $row % $p->{seqlen_q} + $keys - $p->{seqlen_q} + 1;
                 my $visible = !$p->{causal} || $last > $keys ? $keys : $last < 0 ? 0 : $last;
                 my $seen = substr($map->{"$variant $tensor"}[$row] // '', 0, $visible);
-                push @missing, "$variant: query $row and $tensor" if $seen =~ tr/1// != $visible;
+                my @blocks = $p->{kept} ? split //, $p->{kept}[int($row / ($p->{heads} * $p->{seqlen_q}))][int($row % $p->{seqlen_q} / 128)] : ();
+                my $wanted = @blocks ? substr(join('', map { ($_ ? 1 : 0) x 128 } @blocks), 0, $visible) : '1' x $visible;
+                push @missing, "$variant: query $row and $tensor" if ($seen & $wanted) ne $wanted;
             }
         }
     }

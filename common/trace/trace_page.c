@@ -15,6 +15,7 @@
  */
 #include "trace_internal.h"
 
+#include "../block_mask.h"
 #include "../host/memory.h"
 #include "../host/errors.h"
 
@@ -87,6 +88,21 @@ static void print_step(const Step *step) {
 
 /* ---- the page ---- */
 
+/* What a block mask keeps of each block, 0 nothing, 1 some pairs, 2 all: for each batch entry a line a query block. */
+static void print_blocks(const Problem *p, const int *key_lengths) {
+    fprintf(page, ",\"blocks\":\"");
+    for (const char *c = p->blocks->text; *c; c++)
+        fprintf(page, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+    for (int b = 0; b < p->batch; b++)
+        for (int row = 0; row < p->seqlen_q; row += MASK_BLOCK) {
+            fprintf(page, "%s", row ? "\",\"" : b ? "\"],[\"" : "\",\"kept\":[[\"");
+            for (int key = 0; key < p->seqlen_k; key += MASK_BLOCK)
+                fprintf(page, "%d", tile_kept(&p->blocks->mask, p, key_length(p, key_lengths, b), row, row + MASK_BLOCK, key,
+                                              smaller_of(key + MASK_BLOCK, p->seqlen_k)));
+        }
+    fprintf(page, "\"]]");
+}
+
 void trace_page_begin(const char *path, const char *stage, const Problem *p, const int *key_lengths, const char *chip_name) {
     const Chip *chip = find_chip(chip_name);
     page = fopen(page_path = path, "w");
@@ -99,9 +115,12 @@ void trace_page_begin(const char *path, const char *stage, const Problem *p, con
             stage, p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal);
     for (int i = 0; i < p->batch; i++)
         fprintf(page, "%s%d", COMMA(i), key_length(p, key_lengths, i));
+    fprintf(page, "]");
+    if (p->blocks)
+        print_blocks(p, key_lengths);
     fprintf(
         page,
-        "]},\n\"chip\":{\"name\":\"%s\",\"multiprocessors\":%d,\"ghz\":%g,\"gbps\":%g,\"tflops\":[%g,%g]},\n\"variants\":[",
+        "},\n\"chip\":{\"name\":\"%s\",\"multiprocessors\":%d,\"ghz\":%g,\"gbps\":%g,\"tflops\":[%g,%g]},\n\"variants\":[",
         chip->name, chip->multiprocessors, chip->ghz, chip->gbps, chip->tflops[0], chip->tflops[1]);
     page_problem = p;
 }
