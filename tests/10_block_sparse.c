@@ -1,6 +1,7 @@
 /* 10_block_sparse.c - block masks: what --blocks SPEC says, counted by hand; the masks of kernels and formulas against the oracle's,
  * which reads SPEC by itself; and what is kept of a tile, against its pairs.
  */
+#define _POSIX_C_SOURCE 200809L /* mkstemp */
 #include "../common/block_mask.h"
 #include "../common/host/memory.h"
 #include "../common/judge/oracle.h"
@@ -8,6 +9,7 @@
 #include "tap.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 extern MaskReader blocks_read;
 
@@ -69,6 +71,25 @@ static void test_random(void) {
     free((void *)a), free((void *)b);
 }
 
+/* A table that a file has, and whether the oracle finds its way about in it. */
+static void test_file(void) {
+    Problem p = {.seqlen_q = 300, .seqlen_k = 500}, other = p;
+    char path[] = "/tmp/10_block_sparse.XXXXXX", text[64];
+    FILE *file = fdopen(mkstemp(path), "wb");
+    p.blocks = blocks_read("blocks", "random:50:3", &p);
+    fprintf(file, "\x93NUMPY\x01%c\x76%c%-117s\n", 0, 0, "{'descr': '|b1', 'fortran_order': False, 'shape': (3, 4), }");
+    fwrite(p.blocks->mask.kept, 1, 12, file);
+    fclose(file);
+    snprintf(text, sizeof text, "file:%s", path);
+    other.blocks = blocks_read("blocks", text, &other);
+    int same = memcmp(other.blocks->mask.kept, p.blocks->mask.kept, 12) == 0 && strcmp(other.blocks->text, text) == 0;
+    for (int i = 0; i < 12; i++)
+        same &= oracle_keeps(&other, NULL, 0, i / 4 * 128 + 5, i % 4 * 128 + 7) == p.blocks->mask.kept[i];
+    ok(same, "file: the blocks of a file");
+    unlink(path);
+    free((void *)p.blocks), free((void *)other.blocks);
+}
+
 static int next(int below) {
     static uint64_t state = 1;
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -115,6 +136,7 @@ static void test_tiles(const char *kind) {
 int main(void) {
     test_counts();
     test_random();
+    test_file();
     static const char *const kinds[] = {"window:%d", "sink:%d:%d", "strided:%d", "documents", "random:40:%d"};
     for (int i = 0; i < 5; i++)
         test_tiles(kinds[i]);
