@@ -354,6 +354,19 @@ static void run_edges(Point *point, Tally *sum) {
     finish(point, sum, "far scores and scales");
 }
 
+/* Block masks over several blocks each way, aligned and not: the pairs above are mostly smaller than two blocks. */
+static void run_masks(Point *point, Tally *sum) {
+    static const int shapes[][2] = {{300, 500}, {500, 300}, {257, 640}, {384, 384}};
+    for (uint64_t i = 0; i < 64; i++) {
+        Problem p = {.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = i % 3 ? 64 : 128, .causal = i / 4 % 2};
+        p.seqlen_q = shapes[i % 4][0], p.seqlen_k = shapes[i % 4][1];
+        p.scale = (float)(1 / sqrt(p.head_dim));
+        if ((i + i / 8) % grid.every == 0)
+            add_case(point, case_of(p, (uint64_t)3e6 + i, i / 8 % 2));
+    }
+    finish(point, sum, "block masks");
+}
+
 /* One variant, and what it is measured by, on one case. */
 static int try_one(Case *c, const Variant *v) {
     prepare_cases(0, 1, c);
@@ -458,6 +471,8 @@ static void run_grid(void) {
     int go_on = run_pairs(&point, sum);
     if (go_on && stage.kind != BACKWARD)
         run_edges(&point, sum);
+    if (go_on && stage.read_mask)
+        run_masks(&point, sum);
     if (go_on && !grid.quick) {
         run_wide(&point, sum);
         if (stage.kind != BACKWARD) /* dK and dV make long ones dear */
