@@ -1,8 +1,5 @@
 # exercise.awk - holds an answer, or a kernel's score, against what programs printed. Behind rows.awk; exercise.sh writes an END
-# with the expressions of the exercise:
-#
-#     END {need_rows(); right[++answers] = (...); part[++parts] = (...); meaning[parts] = "the tiles alone"; check()}
-#     END {yours[++scores] = (...); wanted[scores] = (...); of[scores] = "races"; score()}
+# with the expressions of the exercise, which fill right, part and meaning, or yours, wanted and of.
 #
 # The answer is $ANSWER, `within` the share that it may be off. With `free` the expression itself says "right", or why not. With
 # `solve` the right answer is printed instead. Exit code: 0 right, 1 not yet, 2 it cannot be checked.

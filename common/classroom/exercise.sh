@@ -90,8 +90,25 @@ build() { # PROGRAM
     progress 'running ...'
 }
 
-# The rows of all `trace` and `measure` lines, with a field `run` that counts these lines.
-run_programs() {
+# Hands the rows, and what the exercise says is to be computed of them, to exercise.awk.
+compute() {
+    { echo 'END {need_rows()'
+        sed -n 's/^answer  *\(.*\)/right[++answers] = (\1)/p
+            s/^part  *\([^:]*\): *\(.*\)/part[++parts] = (\2); meaning[parts] = "\1"/p
+            s/^score  *\([^:]*\): *\(.*\) <= \(.*\)/of[++scores] = "\1"; yours[scores] = (\2); wanted[scores] = (\3)/p' "$scratch/exercise"
+        echo 'if (scores) score(); else check()}'
+    } >"$scratch/script"
+    progress
+    ANSWER=$answer ASK=$(value ask) awk -v runs="$runs" -v free="$free" -v solve="$solve" -v within="$(value within)" \
+        -f common/classroom/rows.awk -f common/classroom/exercise.awk -f "$scratch/script" "$scratch/rows"
+    code=$?
+    [ $code -ne 1 ] || hints
+    [ $code -ne 0 ] || [ "$solve" ] || echo right
+    exit $code
+}
+
+# The rows of all `trace` and `measure` lines have a field `run` that counts these lines.
+check() {
     runs=0
     grep -E '^(trace|measure) ' "$scratch/exercise" >"$scratch/runs"
     while read -r how options; do
@@ -102,24 +119,7 @@ run_programs() {
         env ${options%%--*} "$built/$stage/$stage" --json ${traced:+--trace} --${options#*--} 2>&1 </dev/null |
             sed "s/^{/{\"run\": $runs, /"
     done <"$scratch/runs" >"$scratch/rows"
-}
-
-# Hands the rows, and what is to be computed of them, to exercise.awk.
-compute() { # "SED-COMMANDS" that make awk of the exercise's lines, what is before and behind that
-    { echo "END {$2"; sed -n "$1" "$scratch/exercise"; echo "$3}"; } >"$scratch/script"
-    progress
-    ANSWER=$answer ASK=$(value ask) awk -v runs="$runs" -v free="$free" -v solve="$solve" -v within="$(value within)" \
-        -f common/classroom/rows.awk -f common/classroom/exercise.awk -f "$scratch/script" "$scratch/rows"
-    code=$?
-    [ $code -ne 1 ] || hints
-    [ $code -ne 0 ] || [ "$solve" ] || echo right
-    exit $code
-}
-
-check() {
-    run_programs
-    compute 's/^answer  *\(.*\)/right[++answers] = (\1)/p
-        s/^part  *\([^:]*\): *\(.*\)/part[++parts] = (\2); meaning[parts] = "\1"/p' 'need_rows()' 'check()'
+    compute
 }
 
 # ---- the four kinds of exercises
@@ -202,8 +202,7 @@ write_kernel() {
     fi
     build "$program"
     timeout 120 "$built/$program" >"$scratch/rows" 2>&1
-    compute 's/^score  *\([^:]*\): *\(.*\) <= \(.*\)/of[++scores] = "\1"; yours[scores] = (\2); wanted[scores] = (\3)/p' \
-        '' 'score()'
+    compute
 }
 
 if [ "$solve" ]; then
