@@ -1,5 +1,5 @@
-# rows.awk - JSON rows, one object a line, as a table: cell[1, "variant"], and sums over it. Another line is a row with one field,
-# `said`.
+# rows.awk - JSON rows, one object a line, as a table: cell[1, "variant"], and sums over it. A line that is no object is a row with
+# one field, `said`.
 #
 #     awk -f common/classroom/rows.awk -f SCRIPT        SCRIPT has a rule or END to say what is done with them
 #

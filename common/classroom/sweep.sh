@@ -2,18 +2,15 @@
 #
 #     sh common/classroom/sweep.sh PROGRAM...        the programs of stages; what is measured say the variables:
 #
-#     LENGTHS      sequence lengths, ascending               GPU 512,1024,2048,4096,8192,16384,32768,65536; CPU 64,128,256
-#     TOKENS       batch is TOKENS / length, at least 1      GPU 16384; CPU 1
-#     HIDDEN       heads are HIDDEN / head dim               GPU 2048; CPU 64
-#     HEAD_DIMS    GPU 128,64; CPU 64
-#     MASKS        full,causal
-#     DTYPE        fp16
-#     LIMIT        milliseconds a launch. A variant that took longer is not measured at the next length; GPU 500, CPU 2000
+#     LENGTHS      sequence lengths, ascending
+#     TOKENS       batch is TOKENS / length, at least 1
+#     HIDDEN       heads are HIDDEN / head dim
+#     HEAD_DIMS, MASKS, DTYPE
+#     LIMIT        milliseconds a launch. A variant that took longer is not measured at the next length
 #     RESULTS      the folder, instead of notes/results/<device>
 #
-# A decoding stage gets one query, 8 heads in 2 groups and LENGTHS times 16 keys on the CPU; 32 heads in 8 groups and LENGTHS times 2 keys
-# on a GPU; no mask. It can be interrupted and started again: a shape that is in the file is not measured again. Remove lines of it to
-# measure them anew.
+# A decoding stage gets one query, several times LENGTHS keys and no mask. It can be interrupted and started again: a shape that
+# is in the file is not measured again. Remove lines of it to measure them anew.
 name=sweep
 . common/classroom/tools.sh
 [ $# -gt 0 ] || stop 'usage: sweep.sh PROGRAM...'
@@ -31,13 +28,14 @@ columns=$(echo "$probe" | sweep_rows "${1##*/}" | sed 1q)
 device=$(echo "$probe" | cell device)
 cuda=$(echo "$probe" | cell cuda)
 if [ "$cuda" ]; then
-    lengths=512,1024,2048,4096,8192,16384,32768,65536 tokens=16384 hidden=2048 head_dims=128,64 limit=500
+    : "${LENGTHS:=512,1024,2048,4096,8192,16384,32768,65536}" "${TOKENS:=16384}" "${HIDDEN:=2048}" "${HEAD_DIMS:=128,64}"
+    : "${LIMIT:=500}"
     decode='--heads 32 --kv-heads 8' keys=2
 else
-    lengths=64,128,256 tokens=1 hidden=64 head_dims=64 limit=2000
+    : "${LENGTHS:=64,128,256}" "${TOKENS:=1}" "${HIDDEN:=64}" "${HEAD_DIMS:=64}" "${LIMIT:=2000}"
     decode='--heads 8 --kv-heads 2' keys=16
 fi
-: "${LENGTHS:=$lengths}" "${TOKENS:=$tokens}" "${HIDDEN:=$hidden}" "${HEAD_DIMS:=$head_dims}" "${MASKS:=full,causal}" "${LIMIT:=$limit}"
+: "${MASKS:=full,causal}" "${DTYPE:=fp16}"
 : "${RESULTS:=notes/results/$(echo "$device" | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9][^a-z0-9]*/-/g; s/^-//; s/-$//')}"
 for list in LENGTHS TOKENS HIDDEN HEAD_DIMS LIMIT; do
     eval "value=\$$list"
@@ -58,7 +56,7 @@ series() { # program variant head_dim mask kind
         heads=$((HIDDEN > $3 ? HIDDEN / $3 : 1)) batch=$((TOKENS > length ? TOKENS / length : 1))
         shape="--batch $batch --heads $heads --kv-heads $heads --seqlen $length --seqlen-k $length"
         [ "$5" = DECODING ] && shape="--batch 1 $decode --seqlen 1 --seqlen-k $((length * keys))"
-        shape="$shape --head-dim $3 --dtype ${DTYPE:-fp16} --mask $4"
+        shape="$shape --head-dim $3 --dtype $DTYPE --mask $4"
         row=$stage/$2
         [ "$2" = "$stage" ] && row=$stage
         key="[^,]*,$stage,$row,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
