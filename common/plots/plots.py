@@ -134,35 +134,32 @@ def bases(variants):
 
 def ladder():
     """A dot for a latency, and how many times faster than the kernel it builds on."""
-    steps = {}
-    for row in forward_rows("ladder.jsonl", "fp8.jsonl"):
+    steps, above = {}, None
+    for row in sorted(forward_rows("ladder.jsonl", "fp8.jsonl"), key=lambda row: row["stage"]):
         if row["latency_ms"]:  # every program may have run 00_naive: the first will do
             steps.setdefault(row["variant"], row)
-    steps = sorted(steps.values(), key=lambda row: row["stage"])
-    base_of = bases([row["variant"] for row in steps])
-    latency_of = {row["variant"]: row["latency_ms"] for row in steps}
+    base_of = bases(list(steps))
+    latencies = [row["latency_ms"] for row in steps.values()]
     _, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
-    for place, (variant, latency) in enumerate(latency_of.items()):
-        row, base = steps[place], base_of[variant]
+    for place, (variant, row) in enumerate(steps.items()):
+        latency, base = row["latency_ms"], base_of[variant]
         axis.plot([latency], [place], marker="o", markersize=6.5, color=look(variant)["color"])
-        text = f"{latency:.3g} ms"
-        if row.get("rounds"):
-            text += f" ({100 * (row['highest_ms'] - row['lowest_ms']) / latency:.1f} %)"
+        text = f"{latency:.3g} ms ({100 * (row['highest_ms'] - row['lowest_ms']) / latency:.1f} %)"
         if base:
-            times = latency_of[base] / latency
+            times = steps[base]["latency_ms"] / latency
             text += f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
-            text += f" than {base}" if base != steps[place - 1]["variant"] else ""
+            text += f" than {base}" if base != above else ""
         axis.text(latency * 1.2, place, text, va="center", fontsize=8)
-    axis.set_yticks(range(len(steps)), latency_of)
+        above = variant
+    axis.set_yticks(range(len(steps)), steps)
     axis.invert_yaxis()
     logarithmic(axis, "x")
-    axis.set_xlim(min(latency_of.values()) / 2, max(latency_of.values()) * 25)
+    axis.set_xlim(min(latencies) / 2, max(latencies) * 25)
     axis.set_xlabel("latency, ms (logarithmic: the same distance is the same factor)")
-    axis.set_title("Forward, " + problem(steps[0]), loc="left")
-    words = "Faster, slower: than the row above, or than the kernel named."
-    if any(row.get("rounds") for row in steps):
-        words += " In brackets: the spread, the slowest round minus the fastest."
-    finish(steps, "ladder.jsonl" + (", fp8.jsonl" if is_there("fp8.jsonl") else ""), words=[words])
+    axis.set_title("Forward, " + problem(row), loc="left")
+    finish(list(steps.values()), ", ".join(filter(is_there, ("ladder.jsonl", "fp8.jsonl"))), words=[
+        "Faster, slower: than the row above, or than the kernel named. In brackets: the spread, the slowest round minus the "
+        "fastest."])
 
 
 # ---- against length ----
