@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# pictures.t - every lesson has a picture; pictures are legible; a user's plots leave the notes' pictures alone.
+# pictures.t - every lesson has a picture, every stage a colour; pictures are legible; a user's plots leave the notes' pictures alone.
 #
 #     prove tests/pictures.t
 use strict;
@@ -8,7 +8,7 @@ use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
 use lib 'tests';
-use Program qw(new_stages);
+use Program qw(stages new_stages);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
@@ -24,6 +24,8 @@ for my $note (glob('notes/*.md'), 'README.md') {
     ok(@pictures > 0, "$note has a picture") if $name && !$without{$name};
 }
 is(join(' ', grep { !$shown{$_} } map { m{(\w+)\.svg} } glob 'notes/pictures/*.svg'), '', 'every picture is shown');
+my $drawing = read_text('common/plots/drawing.py');
+is(join(' ', grep { $drawing !~ /"$_": "#/ } stages()), '', 'every stage has a colour');
 
 SKIP: {
     skip 'no python3 here', 1 if system('command -v python3 >/dev/null') != 0;
