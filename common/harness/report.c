@@ -6,14 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "-" for what is not known */
-static void print_known(Cell cell, double value, const char *unit) {
-    if (isfinite(value))
-        print_number(cell, value, unit);
-    else
-        strcpy(cell, "-");
-}
-
 /* clang-format off */
 enum { VARIANT, DIRECTION, LATENCY, MIN, TFLOPS, DENSE, OF_PEAK, GBPS, OF_READ, OF_COPY, SIMULATED, MOVED, INTENSITY, MEMORY, VS_NAIVE,
        ERROR, COLUMN_COUNT };
@@ -102,24 +94,19 @@ static void table_row(const Row *row) {
     snprintf(cells[DIRECTION], sizeof(Cell), "%s", passes_name(row->passes));
     print_time(cells[LATENCY], row->latency_ms);
     print_time(cells[MIN], row->min_ms);
-    print_known(cells[TFLOPS], row_tflops(row), "");
-    print_known(cells[DENSE], row_dense_tflops(row), "");
-    print_known(cells[OF_PEAK], row_of_peak(row), "%");
-    print_known(cells[GBPS], row_gbps(row), "");
-    print_known(cells[OF_READ], 100 * row_gbps(row) / run->bandwidth.read_gbps, "%");
-    print_known(cells[OF_COPY], 100 * row_gbps(row) / run->bandwidth.copy_gbps, "%");
+    print_number(cells[TFLOPS], row_tflops(row), "");
+    print_number(cells[DENSE], row_dense_tflops(row), "");
+    print_number(cells[OF_PEAK], row_of_peak(row), "%");
+    print_number(cells[GBPS], row_gbps(row), "");
+    print_number(cells[OF_READ], 100 * row_gbps(row) / run->bandwidth.read_gbps, "%");
+    print_number(cells[OF_COPY], 100 * row_gbps(row) / run->bandwidth.copy_gbps, "%");
     print_time(cells[SIMULATED], row->latency_ms);
-    print_known(cells[INTENSITY], row_intensity(row), "");
-    strcpy(cells[MOVED], "-");
-    if (isfinite(row->gpu_bytes))
-        print_bytes(cells[MOVED], row->gpu_bytes);
+    print_number(cells[INTENSITY], row_intensity(row), "");
+    print_bytes(cells[MOVED], row->gpu_bytes);
     print_bytes(tensors, (double)row->tensor_bytes);
     print_bytes(workspace, (double)row->workspace_bytes);
     snprintf(cells[MEMORY], sizeof(Cell), "%.30s + %.30s", tensors, workspace);
-    if (row->speed_ratio > 0)
-        print_number(cells[VS_NAIVE], row->speed_ratio, "x");
-    else
-        strcpy(cells[VS_NAIVE], "-");
+    print_number(cells[VS_NAIVE], row->speed_ratio > 0 ? row->speed_ratio : NAN, "x");
     if (row_ok(row) && row_unchecked(row))
         strcpy(cells[ERROR], "not checked");
     else if (row->comparison_count)

@@ -1,6 +1,7 @@
 /* text.c - see text.h. */
 #include "text.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +41,10 @@ void print_text(const char *format, ...) {
 }
 
 void print_number(Cell cell, double value, const char *unit) {
-    snprintf(cell, sizeof(Cell), "%.*f%s", value < 0.1 ? 4 : value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
+    if (isfinite(value))
+        snprintf(cell, sizeof(Cell), "%.*f%s", value < 0.1 ? 4 : value < 10 ? 2 : value < 100 ? 1 : 0, value, unit);
+    else
+        strcpy(cell, "-");
 }
 
 void print_time(Cell cell, double ms) {
