@@ -10,7 +10,7 @@
 #include "../common/harness/checks.h"
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
-#include "../common/harness/tensors.h"
+#include "../common/harness/run.h"
 #include "capture.h"
 #include "figures.h"
 #include "tap.h"

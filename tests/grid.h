@@ -14,7 +14,7 @@
 #include "../common/judge/prepared.h"
 #include "../common/harness/checks.h"
 #include "../common/stage.h"
-#include "../common/harness/tensors.h"
+#include "../common/harness/run.h"
 #include "tap.h"
 
 extern const Stage stage;

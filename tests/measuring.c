@@ -6,7 +6,7 @@
 #include "../common/host/memory.h"
 #include "../common/numeric.h"
 #include "../common/harness/row.h"
-#include "../common/harness/tensors.h"
+#include "../common/harness/run.h"
 #include "../common/host/chips.h"
 #include "figures.h"
 #include "tap.h"

@@ -301,7 +301,7 @@ static void test_backward(void) {
     rows[2].passes = PREPARE;
     rows[1].errors = (SampleErrors){.rms = 0.0123, .worst = 0.5};
     rows[1].workspace_count = 0;
-    job = (Job)REPORT(.stage = &plain, .sample_count = 61);
+    job = (Job)REPORT(.stage = &plain, .samples.count = 61);
     job.rows = rows, job.count = 3, job.end = 1;
     prints(job,
            "\naccuracy   09_test/v: RMSE 1.2e-02, worst error 5.0e-01, against fp64 of the inputs as given, on 61 rows\n",

@@ -6,7 +6,6 @@
 #include "../host/memory.h"
 #include "../host/parallel.h"
 #include "../judge/check.h"
-#include "tensors.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -70,15 +69,13 @@ const Variant *forward_of(const Stage *stage, const Problem *p) {
 
 /* ---- memory ---- */
 
-static double larger(double a, double b) { return a > b ? a : b; }
-
 /* judge/oracle.c: each thread has the scores of a row. */
 static double sample_bytes(const Options *o) {
     const Problem *p = &o->problem;
-    int threads = host_threads() < MAX_SAMPLES ? host_threads() : MAX_SAMPLES, longest = 0;
+    double rows = fmin(fmin(host_threads(), MAX_SAMPLES), (double)row_count(p)), longest = 0;
     for (int b = 0; b < p->batch; b++)
-        longest = key_length(p, o->key_lengths, b) > longest ? key_length(p, o->key_lengths, b) : longest;
-    return larger(1, (double)row_count(p) < threads ? (double)row_count(p) : threads) * longest * (double)sizeof(double);
+        longest = fmax(longest, key_length(p, o->key_lengths, b));
+    return rows * longest * sizeof(double);
 }
 
 /* judge/prepared.c, if there is a variant that rounds its inputs: these in fp32, its reference for O and LSE twice in fp64 and
@@ -93,7 +90,7 @@ static double prepared_bytes(const Options *o) {
             continue;
         any = 1;
         for (int i = v->plan(p, workspace); i-- > 0;)
-            largest = larger(largest, (double)workspace[i].bytes);
+            largest = fmax(largest, (double)workspace[i].bytes);
     }
     return any ? 4 * inputs + 20 * ((double)query_elements(p) + (double)row_count(p)) + largest : 0;
 }
@@ -108,11 +105,11 @@ MemoryNeed memory_need(const Options *o) {
     MemoryNeed need = {.device = inputs + outputs};
     if (o->stage->kind == BACKWARD) {
         double gradients = inputs; /* the forward pass has no reference, and one gradient is computed again */
-        results = copies ? outputs + copies * gradients + larger(q, k) : 0;
+        results = copies ? outputs + copies * gradients + fmax(q, k) : 0;
         inputs += q;
         need.device += q + gradients;
     }
-    need.host = inputs + larger(results + judge, (double)o->largest_file);
+    need.host = inputs + fmax(results + judge, (double)o->largest_file);
     return need;
 }
 

@@ -8,6 +8,17 @@
 void check_options(Options *options); /* all of it; reads the shapes of --load */
 void select_problem(Options *options, int index); /* what the index-th takes, which is the options' problem from here on */
 
+/* ---- tensors.c: of the files ---- */
+
+/* The headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in `loaded` and `largest_file`. */
+void tensors_read_headers(Options *options);
+
+/* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. Nor may
+ * it be the folder `load`, unless that is NULL. */
+void save_check(const char *option, const char *folder, const char *load);
+
+/* ---- variants ---- */
+
 /* 00_naive, of the stage's kind; the variant that --variant names, or NULL for all. */
 const Variant *reference_of(const Stage *stage);
 const Variant *named_variant(const Options *options);

@@ -81,7 +81,7 @@ static void print_gradients(const Row *row) {
 /* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 on 64 rows" */
 static void print_accuracy(const Row *row) {
     print_text("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
-               row->errors.rms, row->errors.worst, row->run->sample_count);
+               row->errors.rms, row->errors.worst, (int)row->run->samples.count);
 }
 
 /* "noise      04_fa2/tuned: the middle half of 23 runs spans 7.3% of the median" */
@@ -155,7 +155,7 @@ static int print_verdict(const Run *run) {
     if (run->options->format != FORMAT_TABLE)
         return code;
     char oracle[64];
-    snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", run->sample_count);
+    snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", (int)run->samples.count);
     const char *with = against_oracle ? oracle : NAIVE;
     if (first_bad && first_bad->role == ROW_FORWARD)
         printf("FAIL  the forward pass, %s, disagrees with %s\n", first_bad->name, oracle);

@@ -12,7 +12,6 @@ static void judge_outputs(Row *row) {
     const Tensor *o = &row->outputs[0], *lse = &row->outputs[1];
     if (!run->samples.count)
         run->samples = samples_compute(run->p, run->options->key_lengths, &run->inputs, MAX_SAMPLES);
-    run->sample_count = (int)run->samples.count;
     row->errors = samples_errors(&run->samples, o->host);
     row->against_oracle = !o->reference;
     row->comparison_count = FORWARD_OUTPUTS;
@@ -32,8 +31,6 @@ static void judge_gradients(Row *row) {
         run->gradients = gradients_compute(run->p, run->options->key_lengths, &run->inputs, run->outputs[0].host,
                                            run->outputs[1].host, MAX_SAMPLES);
     row->against_oracle = !row->outputs[0].reference;
-    if (row->against_oracle)
-        run->sample_count = (int)run->gradients.of[GRADIENT_Q].count;
     row->comparison_count = GRADIENT_COUNT;
     for (int i = 0; i < GRADIENT_COUNT; i++)
         row->comparisons[i] =

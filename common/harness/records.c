@@ -61,14 +61,11 @@ static void put_text(Line *line, const char *name, const char *text) {
 /* "33;20", a number for each batch entry, without the commas that part fields; "": every entry has all its keys. */
 static void put_lengths(Line *line, const Run *run) {
     const int *lengths = run->options->key_lengths;
-    const char *quote = line->format == FORMAT_JSON ? "\"" : "";
-    if (!lengths) {
-        put_word(line, "lengths", "");
-    } else if (begins(line, "lengths")) {
-        for (int b = 0; b < run->p->batch; b++)
-            printf("%s%d", b ? ";" : quote, lengths[b]);
-        printf("%s", quote);
-    }
+    char *text = host_alloc((size_t)run->p->batch * 12 + 1, 1), *end = text;
+    for (int b = 0; lengths && b < run->p->batch; b++)
+        end += sprintf(end, "%s%d", b ? ";" : "", lengths[b]);
+    put_text(line, "lengths", text);
+    free(text);
 }
 
 /* "format=e4m3;scaling=tensor": one field for what each stage has options of its own for, so that all stages have the same. */

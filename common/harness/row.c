@@ -104,20 +104,22 @@ double peak_tflops(const DeviceProperties *device, Dtype dtype, int eight_bits) 
     return NAN;
 }
 
-static double flops_of(const Row *row) { return counted_flops(row->run->p, row->run->options->key_lengths, row->passes); }
+static double flops_of(const Row *row, const Problem *p) {
+    return row->passes == PREPARE ? NAN : counted_flops(p, row->run->options->key_lengths, row->passes);
+}
 
-/* A figure of what is counted. */
-static double counted(const Row *row, double figure) { return row->passes == PREPARE ? NAN : figure; }
-
-double row_tflops(const Row *row) { return counted(row, flops_of(row) / (row->latency_ms * 1e9)); }
+double row_tflops(const Row *row) { return flops_of(row, row->run->p) / (row->latency_ms * 1e9); }
 double row_dense_tflops(const Row *row) {
     Problem dense = *row->run->p;
     dense.blocks = NULL;
-    return counted(row, counted_flops(&dense, row->run->options->key_lengths, row->passes) / (row->latency_ms * 1e9));
+    return flops_of(row, &dense) / (row->latency_ms * 1e9);
 }
-double row_gbps(const Row *row) { return counted(row, moved_bytes(row) / (row->latency_ms * 1e6)); }
+double row_gbps(const Row *row) { return row->passes == PREPARE ? NAN : moved_bytes(row) / (row->latency_ms * 1e6); }
 double row_of_peak(const Row *row) { return 100 * row_tflops(row) / row->peak_tflops; }
-double row_intensity(const Row *row) { return flops_of(row) > 0 ? flops_of(row) / row->gpu_bytes : NAN; }
+double row_intensity(const Row *row) {
+    double flops = flops_of(row, row->run->p);
+    return flops > 0 ? flops / row->gpu_bytes : NAN;
+}
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
 
 const char *setting_text(const Run *run, int number) {

@@ -1,13 +1,13 @@
-/* tensors.c - see tensors.h; and what a run holds on host and device from its beginning to its end (run.h). */
+/* tensors.c - what a run holds on host and device from its beginning to its end: drawn, read or written. See run.h, checks.h. */
 #define _GNU_SOURCE /* mkstemp */
-#include "tensors.h"
 
 #include "../block_mask.h"
 #include "../host/errors.h"
-#include "../host/memory.h"
 #include "../host/npy.h"
 #include "../host/random.h"
-#include "../numeric.h"
+#include "../judge/rows.h"
+#include "checks.h"
+#include "run.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -81,23 +81,24 @@ void tensors_read_headers(Options *o) {
  * key length may be anything. It becomes 0: it shall neither be refused nor widen what the judge allows. */
 static void *load_input(const Options *o, const Tensor *tensor) {
     const Problem *p = &o->problem;
+    const Problem rows = tensor->shape == LIKE_K ? keys_as_queries(p) : *p;
     const int *key_lengths = tensor->shape == LIKE_K ? o->key_lengths : NULL;
     Npy npy = npy_read("load", o->load, tensor->file, 1);
     if (npy.count != elements_of(p, tensor))
         cannot_run("--load %s: the files have changed since their headers were read", o->load);
     void *to = host_alloc(npy.count, dtype_bytes(p->dtype));
     size_t i = 0;
-    for (size_t batch = 0; batch < npy.shape[0]; batch++)
-        for (size_t head = 0; head < npy.shape[1]; head++)
-            for (size_t row = 0; row < npy.shape[2]; row++)
-                for (size_t column = 0; column < npy.shape[3]; column++, i++) {
-                    if (key_lengths && (int)row >= key_lengths[batch])
-                        continue;
-                    dtype_store(p->dtype, to, i, npy_get(&npy, i));
-                    if (!isfinite(dtype_to_double(p->dtype, to, i)))
-                        cannot_run("--load: %s[batch %zu, head %zu, row %zu, column %zu] is %g, not a finite number in %s",
-                                   tensor->file, batch, head, row, column, npy_get(&npy, i), dtype_name(p->dtype));
-                }
+    for (size_t row = 0; row < row_count(&rows); row++) {
+        RowIndex at = row_index(&rows, row);
+        for (int column = 0; column < p->head_dim; column++, i++) {
+            if (key_lengths && at.row >= key_lengths[at.batch])
+                continue;
+            dtype_store(p->dtype, to, i, npy_get(&npy, i));
+            if (!isfinite(dtype_to_double(p->dtype, to, i)))
+                cannot_run("--load: %s[batch %d, head %d, row %d, column %d] is %g, not a finite number in %s", tensor->file,
+                           at.batch, at.head, at.row, column, npy_get(&npy, i), dtype_name(p->dtype));
+        }
+    }
     free(npy.data);
     return to;
 }

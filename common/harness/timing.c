@@ -29,7 +29,7 @@ static double quantile(const double *times, int count, double share) {
  * device needs no warming up and is slow: half a second, and one sample may have to do. */
 void take_median(Row *row, double (*sample)(void *), void *context) {
     int iters = row->run->options->iters, is_cpu = row->run->device->is_cpu;
-    double times[100], *all = iters > 100 ? host_alloc((size_t)iters, sizeof *all) : times;
+    double *all = host_alloc(iters > 100 ? (size_t)iters : 100, sizeof *all);
     double warm_up = is_cpu ? 0 : 15, budget = is_cpu ? 500 : 100;
     int least = is_cpu ? 1 : 5, count = 0;
     for (double spent = 0; spent < warm_up;)
@@ -46,8 +46,7 @@ void take_median(Row *row, double (*sample)(void *), void *context) {
     row->latency_ms = quantile(all, count, 0.5);
     row->min_ms = all[0];
     row->iqr_ms = quantile(all, count, 0.75) - quantile(all, count, 0.25);
-    if (all != times)
-        free(all);
+    free(all);
 }
 
 static double time_once(void *row) { return device_time_ms(launch_row, row, ((Row *)row)->run->options->warm); }
@@ -97,9 +96,8 @@ static double time_all(void *context) {
 
 static void time_replay(Row *row) {
     const Run *run = row->run;
-    double moved = moved_bytes(row);
     int is_cpu = run->device->is_cpu, cold = !run->options->warm && !is_cpu;
-    double wanted = cold ? rotating_bytes(run->device->l2_bytes) / (moved > 1 ? moved : 1) + 1 : 1;
+    double wanted = cold ? rotating_bytes(run->device->l2_bytes) / moved_bytes(row) + 1 : 1;
     int count = wanted < MAX_COPIES ? (int)wanted : MAX_COPIES, made = 0;
     Row *copies = host_alloc((size_t)count, sizeof *copies);
     void **rows = host_alloc(WARM_LAUNCHES + (size_t)count, sizeof *rows);
