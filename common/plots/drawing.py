@@ -4,6 +4,7 @@
 # Colours are of middle tone and never alone: markers, dashes or words tell things apart. The same data gives the same
 # file, byte for byte. save() says so on stderr if a page of GitHub would show a picture with letters too small, or
 # with one text over another; the tests want it silent.
+import io
 import itertools
 import os
 import re
@@ -139,10 +140,9 @@ def save(name, folder):
     check(figure, name)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)
-    figure.savefig(path, format="svg", bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
     plt.close(figure)
-    with open(path, encoding="utf-8") as file:
-        text = compact(file.read())
     with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(compact(drawn.getvalue()))
     print(path)

@@ -491,9 +491,8 @@ def timing():
 def sectors():
     """How many sectors of 32 bytes a request of 32 lanes touches."""
     unit, left = 7.6, 185
-    cases = (("32 neighbours", [i for i in range(32)], 4),
-             ("not at a sector's beginning", [i + 3 for i in range(32)], 5),
-             ("every second float", [2 * i for i in range(32)], 8), ("down a column", [8 * i for i in range(9)], 32))
+    cases = (("32 neighbours", range(32), 4), ("not at a sector's beginning", range(3, 35), 5),
+             ("every second float", range(0, 64, 2), 8), ("down a column", range(0, 64, 8), 32))
     for row, (name, words, count) in enumerate(cases):
         top = 28 + 54 * row
         write(left - 12, top + 13, name, 8, "right")
