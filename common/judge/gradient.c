@@ -11,7 +11,6 @@
 #include "gradient.h"
 
 #include "../host/parallel.h"
-#include "check.h"
 #include "rows.h"
 
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #ifndef FA_GRADIENT_H
 #define FA_GRADIENT_H
 
-#include "comparison.h"
+#include "check.h"
 
 typedef enum { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENT_COUNT } Gradient;
 
