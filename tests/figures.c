@@ -151,7 +151,7 @@ typedef struct {
     int runs, warm;
     int contexts, copies; /* of a replay: launches recorded, and how many of them have memory of their own */
 } Session;
-static Session sessions[3 * MAX_VARIANTS + 2];
+static Session sessions[MAX_ROWS];
 static int session_count, replays_ended;
 
 /* Whether a launch of a replay has a K, a V and a workspace that the one before has not, and in them what the inputs are. */
@@ -283,7 +283,7 @@ static void forget(void) {
 
 /* ---- the rows that must be there ---- */
 
-enum { ROWS = 3 * MAX_VARIANTS + 2 };
+enum { ROWS = MAX_ROWS };
 
 typedef struct {
     char name[64];

@@ -5,17 +5,21 @@
 #include <stdio.h>
 
 Row *new_row(Run *run, const Variant *variant, Role role) {
-    int is_backward = run->stage->kind == BACKWARD && role != ROW_FORWARD, is_whole = role != ROW_VARIANT;
+    int is_backward = run->stage->kind == BACKWARD && role != ROW_FORWARD;
     Row *row = &run->rows[run->row_count++];
     *row = (Row){.run = run, .variant = variant, .role = role, .tensors = run->tensors};
     row->passes = is_backward ? BACKWARD_PASS : FORWARD_PASS;
     row->outputs = run->outputs + (is_backward ? FORWARD_OUTPUTS : 0);
     row->output_count = is_backward ? GRADIENT_COUNT : FORWARD_OUTPUTS;
+    /* all that is allocated by now but the forward pass's workspace, and the row's own outputs */
     row->tensor_bytes = device_allocated() - (run->forward ? run->rows[0].workspace_bytes : 0);
     for (int i = 0; i < row->output_count; i++)
         row->tensor_bytes += row->outputs[i].bytes;
     row->peak_tflops = peak_tflops(run->device, run->p->dtype, variant->uses & EIGHT_BITS);
-    snprintf(row->name, sizeof row->name, "%s%s%s", is_whole ? "" : run->stage->name, is_whole ? "" : "/", variant->name);
+    if (role == ROW_VARIANT)
+        snprintf(row->name, sizeof row->name, "%s/%s", run->stage->name, variant->name);
+    else /* 00_naive, or the forward pass, whose name has its stage's in it */
+        snprintf(row->name, sizeof row->name, "%s", variant->name);
     return row;
 }
 

@@ -39,10 +39,11 @@ static void run_once(Row *row) {
         return;
     show_progress("%s: checking ...", row->name);
     judge_row(row);
-    for (int i = 0; i < row->output_count && row->role == ROW_REFERENCE && run->only != run->reference; i++) {
-        row->outputs[i].reference = row->outputs[i].host; /* for the variants to come */
-        row->outputs[i].host = NULL;
-    }
+    if (row->role == ROW_REFERENCE && run->only != run->reference)
+        for (int i = 0; i < row->output_count; i++) { /* for the variants to come */
+            row->outputs[i].reference = row->outputs[i].host;
+            row->outputs[i].host = NULL;
+        }
 }
 
 /* Runs, judges and times a variant, and prints its rows. The forward pass keeps its outputs and workspace. */

@@ -8,14 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-int row_ran(const Row *row) { return !*row->note; }
-int row_ok(const Row *row) {
-    int ok = row_ran(row) && !*row->damaged;
-    for (int i = 0; i < row->comparison_count; i++)
-        ok = ok && row->comparisons[i].ok;
-    return ok;
-}
-
 const Comparison *row_unchecked(const Row *row) {
     for (int i = 0; i < row->comparison_count; i++)
         if (row->comparisons[i].empty)

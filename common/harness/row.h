@@ -4,8 +4,6 @@
 
 #include "run.h"
 
-int row_ran(const Row *row);
-int row_ok(const Row *row);                      /* it ran, and nothing is known to be wrong with it */
 const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
 const Comparison *row_worst(const Row *row);     /* the first, unless only a later one is bad; of gradients the worst */
 int row_has_errors(const Row *row);              /* of O against fp64 */

@@ -3,7 +3,6 @@
 #define FA_RUN_H
 
 #include "../device/device.h"
-#include "../judge/check.h"
 #include "../judge/gradient.h"
 #include "options.h"
 
@@ -65,6 +64,16 @@ typedef struct {
     int spread_runs;           /* how many; 0: not measured */
     char damaged[64];          /* the purpose of an allocation it wrote outside; empty: none */
 } Row;
+static inline int row_ran(const Row *row) { return !*row->note; }
+static inline int row_ok(const Row *row) { /* it ran, and nothing is known to be wrong with it */
+    int ok = row_ran(row) && !*row->damaged;
+    for (int i = 0; i < row->comparison_count; i++)
+        ok = ok && row->comparisons[i].ok;
+    return ok;
+}
+
+/* The forward pass, 00_naive, and of each variant its own row, its preparation's, and that of the two together. */
+enum { MAX_ROWS = 2 + 3 * MAX_VARIANTS };
 
 struct Run {
     const Stage *stage;
@@ -78,7 +87,7 @@ struct Run {
     Tensors tensors; /* on the device: the inputs, and in a backward stage O and LSE */
     Tensor outputs[MAX_OUTPUTS];
     int output_count;
-    Row rows[3 * MAX_VARIANTS + 2]; /* a backward stage's first is the forward pass, and keeps its workspace */
+    Row rows[MAX_ROWS]; /* a backward stage's first is the forward pass, and keeps its workspace */
     int row_count;
     double reference_ms;
     Bandwidth bandwidth; /* what the memory gives, in a decoding stage */
