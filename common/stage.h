@@ -134,8 +134,8 @@ typedef struct {
     const char *name;               /* "01_tiled", also the program's name */
     const char *idea;               /* one line */
     Kind kind;
-    Variant variants[MAX_VARIANTS]; /* in teaching order, ends at the first without a name */
-    Setting settings[MAX_SETTINGS]; /* the stage's own options, ends at the first without a name */
+    Variant variants[MAX_VARIANTS + 1]; /* in teaching order; the one behind the last has no name */
+    Setting settings[MAX_SETTINGS + 1]; /* the stage's own options, likewise */
     MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; a field of 0: as in all stages */
 

@@ -38,6 +38,14 @@ static void test_lines(void) {
     prints(word, word, "a word is not broken");
 }
 
+static void test_append(void) {
+    char text[12] = "one";
+    memset(text + 8, '!', 4);
+    append(text, 8, ", %d", 2);
+    append(text, 8, ", %d", 34567);
+    ok(memcmp(text, "one, 2,\0!!!!", 12) == 0, "a text is continued as far as there is room");
+}
+
 static void test_figures(void) {
     static const struct {
         double value;
@@ -131,6 +139,7 @@ static void test_progress(void) {
 
 int main(void) {
     test_lines();
+    test_append();
     test_figures();
     test_progress();
     return tap_done();

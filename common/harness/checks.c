@@ -5,6 +5,7 @@
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/parallel.h"
+#include "../host/text.h"
 #include "../judge/check.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 const Variant *reference_of(const Stage *stage) { return stage->reference ? stage->reference : &naive_variant; }
 
 const Variant *named_variant(const Options *o) {
-    for (const Variant *v = o->stage->variants; o->variant && v < o->stage->variants + MAX_VARIANTS && v->name; v++)
+    for (const Variant *v = o->stage->variants; o->variant && v->name; v++)
         if (strcmp(v->name, o->variant) == 0)
             return v;
     return o->variant ? reference_of(o->stage) : NULL;
@@ -25,23 +26,21 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
     static char reason[128];
     int capability = device_properties()->capability;
     char takes[64] = "";
-    size_t used = 0;
 
     if (!(v->dtypes & 1u << p->dtype)) {
-        for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        for (int dtype = 0; v->dtypes >> dtype; dtype++)
             if (v->dtypes & 1u << dtype)
-                used +=
-                    (size_t)snprintf(takes + used, sizeof takes - used, "%s%s", used ? ", " : "", dtype_name((Dtype)dtype));
+                append(takes, sizeof takes, "%s%s", *takes ? ", " : "", dtype_name((Dtype)dtype));
         snprintf(reason, sizeof reason, "takes %s, not %s", takes, dtype_name(p->dtype));
         return reason;
     }
     int listed = 0;
-    for (int i = 0; i < 8 && v->head_dims[i]; i++) {
+    for (int i = 0; v->head_dims[i]; i++) {
         listed |= v->head_dims[i] == p->head_dim;
-        used += (size_t)snprintf(takes + used, sizeof takes - used, "%s%d", used ? ", " : "", v->head_dims[i]);
+        append(takes, sizeof takes, "%s%d", *takes ? ", " : "", v->head_dims[i]);
     }
-    if (used ? !listed : p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM) {
-        snprintf(reason, sizeof reason, "takes head dim %s, not %d", used ? takes : "8, 16, ..., 256", p->head_dim);
+    if (*takes ? !listed : p->head_dim % 8 || p->head_dim > MAX_HEAD_DIM) {
+        snprintf(reason, sizeof reason, "takes head dim %s, not %d", *takes ? takes : "8, 16, ..., 256", p->head_dim);
         return reason;
     }
     if (v->uses & TENSOR_CORES && p->dtype == DTYPE_BF16 && capability < 80) {
@@ -84,7 +83,7 @@ static double prepared_bytes(const Options *o) {
     const Problem *p = &o->problem;
     double inputs = (double)query_elements(p) + 2.0 * (double)key_elements(p), largest = 0;
     int any = 0;
-    for (const Variant *v = o->stage->variants; v < o->stage->variants + MAX_VARIANTS && v->name; v++) {
+    for (const Variant *v = o->stage->variants; v->name; v++) {
         Buffer workspace[MAX_WORKSPACE_BUFFERS];
         if ((o->variant && strcmp(o->variant, v->name) != 0) || variant_refuses(v, p) || !variant_rounds(v, p))
             continue;
@@ -158,7 +157,7 @@ static void choose_device(int number) {
 
 void check_options(Options *o) {
     const Stage *stage = o->stage;
-    for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
+    for (const Variant *v = stage->variants; v->name; v++)
         if (!v->launch || !v->dtypes)
             cannot_run("the row of %s in main.c needs .launch and .dtypes", v->name);
     if (o->save)

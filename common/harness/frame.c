@@ -22,7 +22,7 @@ void print_head(const Run *run) {
             print_text("%s%d", b ? "," : " ", run->options->key_lengths[b]);
         print_text("%s", p->batch > 8 ? ",..." : "");
     }
-    for (int i = 0; i < MAX_SETTINGS && run->stage->settings[i].name; i++)
+    for (int i = 0; run->stage->settings[i].name; i++)
         print_text(", %s %s", run->stage->settings[i].name, setting_text(run, i));
     if (run->options->load)
         print_text(", from %s", run->options->load);

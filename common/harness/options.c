@@ -36,9 +36,9 @@ static int parse_whole(const char *text, size_t length, uint64_t max, uint64_t *
 static const char *taken_by(const Setting *setting) {
     static char text[160];
     const char *choices = setting->choices ? setting->choices : "";
-    int used = snprintf(text, sizeof text, "%s", choices);
+    snprintf(text, sizeof text, "%s", choices);
     if (setting->max)
-        snprintf(text + used, sizeof text - (size_t)used, "%sa whole number from 1 to %d", used ? " or " : "", setting->max);
+        append(text, sizeof text, "%sa whole number from 1 to %d", *text ? " or " : "", setting->max);
     return text;
 }
 
@@ -98,9 +98,9 @@ static void set_variant(Options *o, const Option *option, const char *text) {
     const char *name = strncmp(text, o->stage->name, prefix) == 0 && text[prefix] == '/' ? text + prefix + 1 : text;
     const char *names[MAX_VARIANTS + 1] = {NAIVE};
     char choices[256] = NAIVE;
-    for (int i = 0; i < MAX_VARIANTS && o->stage->variants[i].name; i++) {
+    for (int i = 0; o->stage->variants[i].name; i++) {
         names[i + 1] = o->stage->variants[i].name;
-        snprintf(choices + strlen(choices), sizeof choices - strlen(choices), "|%s", names[i + 1]);
+        append(choices, sizeof choices, "|%s", names[i + 1]);
     }
     Option variant = {.is = {.name = option->is.name, .choices = choices}};
     o->variant = names[value_of(&variant, name, strlen(name), text)];
@@ -187,7 +187,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
     }
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(&each->is, each->value);
-    for (int i = 0; i < MAX_SETTINGS && stage->settings[i].name; i++) {
+    for (int i = 0; stage->settings[i].name; i++) {
         printf("%s", i ? "" : "\nthis stage's own\n");
         help_option(&stage->settings[i], stage->settings[i].max == TEXT ? "SPEC" : stage->settings[i].choices ? "N" : NULL);
     }
@@ -200,7 +200,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
                "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.\n"
                "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.\n");
     printf("\nvariants\n");
-    for (const Variant *v = stage->variants; v < stage->variants + MAX_VARIANTS && v->name; v++)
+    for (const Variant *v = stage->variants; v->name; v++)
         printf("  %-14s %s\n", v->name, v->idea);
     printf("  %-14s %s\n", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
     flush_output();
@@ -221,7 +221,7 @@ static Option find_option(const Stage *stage, const char *word) {
     for (int i = 0; i < COMMON_OPTIONS; i++)
         if (is_named(word, OPTIONS[i].is.name))
             return OPTIONS[i];
-    for (size_t i = 0; i < MAX_SETTINGS; i++)
+    for (size_t i = 0; stage->settings[i].name; i++)
         if (is_named(word, stage->settings[i].name)) {
             size_t axis = offsetof(Problem, settings) / sizeof(int) + i;
             Option own = {stage->settings[i], "N", set_list, offsetof(Options, axes) + axis * sizeof(List)};

@@ -76,7 +76,7 @@ static void run_variants(Run *run) {
     }
     if (run->only == run->reference || run->options->validate)
         run_variant(run, run->reference, ROW_REFERENCE);
-    for (const Variant *v = run->stage->variants; v < run->stage->variants + MAX_VARIANTS && v->name; v++)
+    for (const Variant *v = run->stage->variants; v->name; v++)
         if (!run->only || run->only == v)
             run_variant(run, v, ROW_VARIANT);
 }

@@ -71,7 +71,7 @@ static void put_lengths(Line *line, const Run *run) {
 /* "format=e4m3;scaling=tensor": one field for what each stage has options of its own for, so that all stages have the same. */
 static void put_settings(Line *line, const Run *run) {
     char *text = host_alloc(1, 1);
-    for (int i = 0; i < MAX_SETTINGS && run->stage->settings[i].name; i++) {
+    for (int i = 0; run->stage->settings[i].name; i++) {
         const char *name = run->stage->settings[i].name, *value = setting_text(run, i);
         size_t used = strlen(text), more = strlen(name) + strlen(value) + 3;
         text = host_resize(text, used + more, 1);

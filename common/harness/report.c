@@ -51,7 +51,7 @@ static int name_width(const Run *run) {
     size_t longest = strlen(NAIVE);
     for (int i = 0; i < COLUMN_COUNT; i++)
         room -= is_shown(run, i) ? COLUMNS[i].width : 0;
-    for (int i = 0; i < MAX_VARIANTS && run->stage->variants[i].name; i++) {
+    for (int i = 0; run->stage->variants[i].name; i++) {
         const Variant *v = &run->stage->variants[i];
         size_t length =
             strlen(run->stage->name) + 1 + strlen(v->name) + (v->preparation ? strlen(v->preparation->name) + 1 : 0);

@@ -54,7 +54,7 @@ int trace_variants(Run *run) {
     }
     if (o->watch)
         trace_page_begin(o->watch, run->stage->name, run->p, o->key_lengths, o->roofline);
-    for (int i = 0; i < MAX_VARIANTS && (run->only ? i < 1 : run->stage->variants[i].name != NULL); i++) {
+    for (int i = 0; run->only ? i < 1 : run->stage->variants[i].name != NULL; i++) {
         int found = trace_variant(run, run->only ? run->only : &run->stage->variants[i]);
         traced += found >= 0;
         wrong += found > 0;

@@ -24,12 +24,23 @@ static void put_line(const char *line) {
     printf("%*s%s\n", indent, "", line);
 }
 
-void print_text(const char *format, ...) {
-    static char text[1 << 14]; /* since the last newline */
+static void add(char *text, size_t size, const char *format, va_list arguments) {
     size_t used = strlen(text);
+    vsnprintf(text + used, size - used, format, arguments);
+}
+
+void append(char *text, size_t size, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text + used, sizeof text - used, format, arguments);
+    add(text, size, format, arguments);
+    va_end(arguments);
+}
+
+void print_text(const char *format, ...) {
+    static char text[1 << 14]; /* since the last newline */
+    va_list arguments;
+    va_start(arguments, format);
+    add(text, sizeof text, format, arguments);
     va_end(arguments);
     char *line = text;
     for (char *end; (end = strchr(line, '\n')); line = end + 1) {

@@ -2,10 +2,15 @@
 #ifndef FA_TEXT_H
 #define FA_TEXT_H
 
+#include <stddef.h>
+
 enum { LINE_PLACES = 120 }; /* a line takes at most */
 
 /* printf to stdout, for what people read. A longer line is broken at spaces. A line comes out as a whole, with its newline. */
 __attribute__((format(printf, 1, 2))) void print_text(const char *format, ...);
+
+/* printf to the end of a text that has `size` bytes, as far as there is room. */
+__attribute__((format(printf, 3, 4))) void append(char *text, size_t size, const char *format, ...);
 
 typedef char Cell[64]; /* of a table */
 
