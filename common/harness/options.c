@@ -193,8 +193,9 @@ static void show_help(Options *o, const Option *option, const char *text) {
     }
     printf("\nMost variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.\n"
            "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch *\n"
-           "heads * Sq * Sk pairs, half as many when causal, with --lengths those that are left. GB/s are 10^9 bytes a\n"
-           "second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n");
+           "heads * Sq * Sk pairs, half as many when causal, with --lengths%s those that are left. GB/s are 10^9 bytes a\n"
+           "second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n",
+           stage->read_mask ? " or --blocks" : "");
     if (stage->kind == BACKWARD)
         printf("The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, K,\n"
                "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.\n"
