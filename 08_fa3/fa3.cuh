@@ -1,5 +1,5 @@
-/* fa3.cuh - what the three kernels of 08_fa3 share: the order of the query tiles, and the softmax of a tile of S in
- * registers. This is 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
+/* fa3.cuh - the step that the three kernels of 08_fa3 share: the softmax of a tile of S in registers. It is 04_fa2's
+ * arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
@@ -10,21 +10,6 @@
 /* O is rescaled only when a row's maximum exceeds m by more than this many powers of two; until then P is at most 2^8
  * (04_fa2/tuned explains it). [[maybe_unused]], here and in the kernels: for chips without wgmma they are empty. */
 [[maybe_unused]] constexpr float SLACK = 8;
-
-/* The order in which query tiles are worked on (query_tile.cuh): how many heads together, and how many tiles there are. */
-struct TileOrder {
-    int together, count;
-};
-
-/* Without a causal mask all query tiles see equally many keys: one head at a time. With a causal mask heads are worked
- * on in groups, so that there are long query tiles to start with and short ones to fill the end: one head more than
- * have their K and V in a quarter of L2. All groups are about equally large. */
-inline TileOrder tile_order(const Problem &p, int Br) {
-    const size_t head_bytes = 2 * dtype_bytes(p.dtype) * p.seqlen_k * p.head_dim;
-    const size_t fit = device_properties()->l2_bytes / 4 / head_bytes + 1;
-    const int heads = p.batch * p.heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
-    return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_q, Br)};
-}
 
 /* S becomes P = 2^(scale_log2 S - m), in place. Updates m, which is kept times scale_log2, and this lane's part of l.
  * Returns whether m of any row of the warp has changed; O must then be multiplied by `alpha`. m starts at -inf: it

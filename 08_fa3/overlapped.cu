@@ -237,7 +237,7 @@ PLANNER(fa3_overlapped_plan) {
 LAUNCHER(fa3_overlapped) {
     uint32_t *next = (uint32_t *)workspace[0].pointer; /* how many tiles were taken beyond each block's first one */
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TileOrder order = tile_order(*p, Roles<D>::Br);
+        const TileOrder order = tile_order(*p, Roles<D>::Br, 2);
         const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Roles<D>::Br);
         const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
         const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);

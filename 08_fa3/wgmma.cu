@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 }
 
 LAUNCHER(fa3_wgmma) {
-    const TileOrder order = tile_order(*p, Br);
+    const TileOrder order = tile_order(*p, Br, 2);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
         const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);

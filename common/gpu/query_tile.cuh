@@ -30,4 +30,19 @@ __device__ inline QueryTile query_tile(const Problem &p, const int *key_lengths,
             visible_keys(&p, keys, first_row) / Bc};
 }
 
+/* The order of work of a kernel: how many heads together, and how many tiles there are. */
+struct TileOrder {
+    int together, count;
+};
+
+/* Without a causal mask all query tiles see equally many keys: one head at a time. With a causal mask heads are worked
+ * on in groups, so that there are long query tiles to start with and short ones to fill the end: one head more than
+ * have their K and V in a quarter of L2. All groups are about equally large. */
+inline TileOrder tile_order(const Problem &p, int Br, int element_bytes) {
+    const size_t head_bytes = (size_t)2 * element_bytes * p.seqlen_k * p.head_dim;
+    const size_t fit = device_properties()->l2_bytes / 4 / head_bytes + 1;
+    const int heads = p.batch * p.heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
+    return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_q, Br)};
+}
+
 #endif
