@@ -1,8 +1,9 @@
 /* 06_fp8 - 8-bit floating point: a pre-pass that quantises, and attention on what it leaves. */
 #include "fp8.h"
 
-extern Launcher fp8_mma, fp8_wgmma;
-extern Predictor fp8_quantise_traffic, fp8_mma_traffic, fp8_wgmma_traffic;
+extern Launcher fp8_mma, fp8_wgmma, fp8_overlapped;
+extern Planner fp8_overlapped_plan;
+extern Predictor fp8_quantise_traffic, fp8_mma_traffic, fp8_wgmma_traffic, fp8_overlapped_traffic;
 
 static const Preparation for_mma = {.name = "quantise", .launch = fp8_quantise, .predict = fp8_quantise_traffic,
                                     .values = fp8_mma_prepared_values},
@@ -24,7 +25,10 @@ const Stage stage = {
          .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
          .uses = EIGHT_BITS, .preparation = &for_mma},
         {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
-         .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, 
+         .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
+         .uses = EIGHT_BITS | WGMMA, .preparation = &for_wgmma},
+        {.name = "overlapped", .idea = "08_fa3/overlapped with 8-bit operands: softmax beside products", .launch = fp8_overlapped,
+         .plan = fp8_overlapped_plan, .predict = fp8_overlapped_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
          .uses = EIGHT_BITS | WGMMA, .preparation = &for_wgmma},
     },
 };

@@ -62,12 +62,12 @@ int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traf
     return i;
 }
 
-/* Both variants walk like tuned, with Br = 64, in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; wgmma's TMA
- * knows only where the tensor ends, and a block that sees no key does without Q. Each of 128 threads reads a scale of Q once,
- * and those of K and V once a tile; LSE's shift is read for rows that see a key. */
-static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Bc, int is_wgmma,
+/* The variants walk like tuned, over Br queries in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; TMA, which wgmma
+ * and overlapped have, knows only where the tensor ends, and a query tile that sees no key does without Q. Each of two threads a
+ * query reads a scale of Q once, and those of K and V once a tile; LSE's shift is read for rows that see a key. */
+static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, int is_wgmma,
                              Traffic *traffic) {
-    const int Br = 64, threads = 128;
+    const int threads = 2 * Br;
     double queries = 0, keys_loaded = 0, tiles = 0, blocks = 0, rows = 0;
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
@@ -97,8 +97,16 @@ static int attention_traffic(const Problem *p, const int *key_lengths, const cha
 }
 
 int fp8_mma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    return attention_traffic(p, key_lengths, "fp8_mma_kernel", 64, 0, traffic);
+    return attention_traffic(p, key_lengths, "fp8_mma_kernel", 64, 64, 0, traffic);
 }
 int fp8_wgmma_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    return attention_traffic(p, key_lengths, "wgmma_attention", 128, 1, traffic);
+    return attention_traffic(p, key_lengths, "wgmma_attention", 64, 128, 1, traffic);
+}
+/* As 08_fa3's, it draws a number for each query tile. */
+int fp8_overlapped_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+    int Br = p->head_dim == 64 ? 192 : 128; /* overlapped.cu: Roles */
+    int i = attention_traffic(p, key_lengths, "overlapped", Br, 128, 1, traffic);
+    double draws = (double)p->batch * p->heads * ((p->seqlen_q + Br - 1) / Br);
+    traffic[i++] = (Traffic){"overlapped", "next query tile", draws * 4, (draws + 1) * 4};
+    return i;
 }

@@ -31,8 +31,7 @@
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant wgmma --head-dim 128 --format e4m3
  */
-#include "../common/gpu/warpgroup.cuh"
-#include "fp8.h"
+#include "softmax8.cuh"
 
 constexpr int THREADS = 128; /* one warpgroup */
 constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
@@ -51,10 +50,6 @@ template <typename E, int D> struct WgmmaShared {
     Panels<E, Bc, D> k;
     Panels<E, D, Bc> v;
     Mbarrier k_full, v_full; /* the tile is there; the first k_full: Q, too */
-};
-
-struct Scales {
-    const float *q, *k, *v, *lse_shift; /* fp8.h */
 };
 
 template <typename E, int D>
@@ -110,40 +105,13 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
             mask(s, p, here.keys, row, tile * Bc);
-        if (scale_log2 > far_scale(D, E::largest)) {
-            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-            scale_log2 = 1;
-        }
-
-        /* The maximum. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's.
-         * `exponent` is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may
-         * become 16 - m, and P = 2^16 would be beyond the format's largest number. */
-        float alpha[2], exponent[2];
-        UNROLL for (int r = 0; r < 2; r++) {
-            const float m_new = fmaxf(m[r], row_max(s, r) * scale_log2);
-            alpha[r] = exp2_approx(m[r] - m_new);
-            l[r] *= alpha[r];
-            alpha[r] *= o_scale / v_scale;
-            m[r] = m_new;
-            exponent[r] = __fadd_rd(E::largest_exponent, -m_new); /* rounded down */
-        }
+        /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
+        float alpha[2];
+        softmax<E, D>(s, m, l, alpha, scale_log2);
+        alpha[0] *= o_scale / v_scale, alpha[1] *= o_scale / v_scale;
         o_scale = v_scale;
-
-        /* P = 2^(scale_log2 S - m), times E's largest power of two: so probabilities down to 2^-17 (e4m3) or 2^-31
-         * (e5m2) can be told from 0, not only down to 2^-9 and 2^-16. l is summed from the same P before rounding, so
-         * that O / l needs no correction. A tile's P are summed first, because a single P added to a large l would lose
-         * its last bits. Rounded, P is the A operand: a quarter has rows lane / 4 + 8 (quarter % 2), and four of a
-         * step's 32 keys: of the first 16 keys if quarter < 2, else of the last 16. */
-        float tile_l[2] = {};
-        each(s, [&](float &x, int r) { tile_l[r] += x = exp2_approx(x * scale_log2 + exponent[r]); });
-        l[0] += tile_l[0], l[1] += tile_l[1];
         uint32_t a[Bc / 32][4];
-        UNROLL for (int step = 0; step < Bc / 32; step++)
-            UNROLL for (int quarter = 0; quarter < 4; quarter++) { /* of two pieces: V's keys have this order */
-                const float(*piece)[4] = &s[0][4 * step + 2 * (quarter / 2)];
-                const int j = 2 * (quarter % 2);
-                a[step][quarter] = pack_4<E>(piece[0][j], piece[0][j + 1], piece[1][j], piece[1][j + 1]);
-            }
+        to_operand<E>(a, s);
 
         /* P V, into registers of its own: wgmma adds 8-bit products with only some 13 bits. O is summed in fp32. */
         mbarrier_wait(&shared.v_full, parity);
@@ -161,27 +129,13 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
     }
 
-    /* Divide by l, once; write LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
-    float to_o[2]; /* what O is multiplied by: V's scale, divided by l */
-    UNROLL for (int r = 0; r < 2; r++) {
-        const float l_row = quad_sum(l[r]);
-        to_o[r] = l_row > 0 ? o_scale / l_row : 0;
-        const size_t flat_row = (size_t)here.batch_head * p.seqlen_q + row + row_of(r);
-        if (threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q)
-            t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row]
-                                        : -INFINITY;
-    }
-    if (p.dtype == DTYPE_FP16)
-        store_rows<D>(head_tensors<__half>(p, t, here.batch_head).o, row, p.seqlen_q, o, to_o);
-    else
-        store_rows<D>(head_tensors<__nv_bfloat16>(p, t, here.batch_head).o, row, p.seqlen_q, o, to_o);
+    write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale);
 #endif
 }
 
 LAUNCHER(fp8_wgmma) {
     const Buffer *w = workspace;
-    const Scales scales = {(const float *)w[Q_SCALES].pointer, (const float *)w[K_SCALES].pointer,
-                           (const float *)w[V_SCALES].pointer, (const float *)w[LSE_SHIFT].pointer};
+    const Scales scales = scales_in(w);
     const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads, blocks = heads * ceil_div(p->seqlen_q, Br);
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using Shared = WgmmaShared<E, D>;

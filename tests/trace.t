@@ -40,7 +40,8 @@ my %more_shapes = (
         "$shapes[2] --variant 00_naive", # and smaller tiles, as far as there is room for the forward pass
         "CPU_DEVICE_SHARED=81920 $shapes[1]", map { "CPU_DEVICE_SHARED=$_ $shapes[3]" } 98304, 101376],
     '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
-        '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k'],
+        '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k',
+        '--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
         (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',

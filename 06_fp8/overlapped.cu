@@ -1,0 +1,256 @@
+/* 06_fp8/overlapped - 08_fa3/overlapped with 8-bit operands: softmax runs beside products, of the same warpgroup and of the others.
+ *
+ * The idea. `wgmma` leaves all overlap to chance: three blocks that happen to be at different steps. 08_fa3/overlapped arranges
+ * it: a producer loads ahead, consumers take turns at the tensor cores, and a consumer starts S of the next tile before P V
+ * of this one. This kernel is that one; its header explains roles, ring and turns. What 8 bits change:
+ *
+ *     product   the product of a key tile with V starts from 0, because wgmma adds 8-bit products with only some 13 bits (see
+ *               notes/06_fp8_hopper.md). So O, the product and S of the next tile are all in registers at the same time
+ *     alpha     the product of a tile joins O after the softmax of the next tile has moved m: each has an alpha of its own
+ *     ring      a tile of K and V takes half of the bytes, so the ring has four places
+ *     softmax   products take half of the clocks, exponentials do not: at D = 128 both now take equally long
+ *
+ *     consumer 0   Q K1^T   P V0                            Q K2^T   P V1
+ *                           softmax of S1, O += P V0                 softmax of S2, O += P V1
+ *     consumer 1                        Q K1^T   P V0                            Q K2^T   P V1
+ *                                                softmax of S1, O += P V0                 softmax of S2, O += P V1
+ *
+ *                                            D = 64                               D = 128
+ *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
+ *     shared memory                          12 + 4 x 16 KB                       16 + 4 x 32 KB
+ *     registers a producer, consumer         32, 160: O 32, product 32, S 64      24, 240: O 64, product 64, S 64
+ *                                            and P 16                             and P 16
+ *
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 1024 clocks of the tensor cores at D = 128 and 768 at D = 64; Br Bc
+ * exponentials, 1024 and 1536 clocks of the special-function units.
+ *
+ * The workspace is what quantise.cu left there: fp8.h.
+ *
+ *     make 06_fp8 && ./06_fp8/06_fp8 --variant overlapped --head-dim 128 --format e4m3
+ */
+#include "softmax8.cuh"
+
+constexpr int Bc = BLOCK_K, STAGES = 4;
+
+/* At D = 128 registers allow two consumers of 64 queries, at D = 64 three. */
+template <int D> struct Roles {
+    static constexpr int consumers = D == 64 ? 3 : 2, threads = 128 * (1 + consumers), Br = 64 * consumers;
+    static constexpr int producer_registers = D == 64 ? 32 : 24, consumer_registers = D == 64 ? 160 : 240;
+    static_assert(128 * (producer_registers + consumers * consumer_registers) <= 65536, "a multiprocessor's registers");
+};
+
+template <typename E, int D> struct OverlappedShared {
+    Panels<E, Roles<D>::Br, D> q;
+    Panels<E, Bc, D> k[STAGES];
+    Panels<E, D, Bc> v[STAGES]; /* transposed */
+    QueryTile tile;             /* the query tile that the producer is loading */
+    Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
+};
+
+/* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
+__device__ inline int place(int n) { return n % STAGES; }
+__device__ inline int parity(int n) { return n / STAGES % 2; }
+
+/* ---- the producer: one thread ---- */
+
+/* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int turn) {
+    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+    shared.tile = tile;
+    mbarrier_arrive(&shared.tile_full);
+}
+
+template <typename E, int D>
+__device__ inline void produce(OverlappedShared<E, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
+                               uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
+    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
+    int turn = 0;
+    for (; i < order.count; turn++) {
+        const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
+        hand_over(shared, here, turn);
+        const uint32_t taken = atomicAdd(next, 1u);
+        for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
+            mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
+            mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
+            shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
+            if (tile == here.key_tiles - 1) {
+                mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
+                mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
+                shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
+            }
+            mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
+            mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
+            shared.v[place(n)].load(v_map, 0, tile * Bc, here.kv_matrix, &shared.v_full[place(n)]);
+        }
+        if (taken == (uint32_t)order.count - 1)
+            *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
+        i = gridDim.x + taken;
+    }
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* head -1: there are no more */
+}
+
+/* ---- a consumer: a warpgroup ---- */
+
+enum { TURN = 1 }; /* the named barriers: TURN + i, consumer i's turn */
+
+template <typename E, int D>
+__device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p, const Tensors &t, const Scales &scales,
+                               int consumer) {
+    constexpr int consumers = Roles<D>::consumers;
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
+    const int own_row = 64 * consumer + 16 * warp;
+
+    auto my_turn = [&] { named_barrier_sync(TURN + consumer, 256); };
+    auto end_turn = [&] { named_barrier_arrive(TURN + (consumer + 1) % consumers, 256); };
+    if (consumer == consumers - 1)
+        end_turn(); /* consumer 0 begins */
+
+    int n = 0, q_turn = 0;
+    for (int turn = 0;; turn++) {
+        mbarrier_wait(&shared.tile_full, turn % 2);
+        const QueryTile here = shared.tile;
+        mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
+        if (here.batch_head < 0)
+            break;
+        const int row = here.first_row + own_row;
+
+        const int q_block = min(here.first_row / BLOCK_Q + consumer, q_scale_count(&p) - 1); /* its rows may not exist */
+        const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + q_block];
+
+        /* O is kept divided by o_scale, V's last scale, and is that of the maximum before the last one: `alpha` of the tile
+         * whose product with V is running brings it to this tile's. */
+        float o[1][D / 8][4] = {}, o_scale = 1, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
+
+        if (here.key_tiles > 0) {
+            int tile = here.key_tiles - 1;
+            const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
+                        *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
+            const auto scale_log2_of = [&](int tile) { return positive(p.scale * LOG2_E * q_scale * k_scales[tile]); };
+
+            /* The first tile's S, softmax and P */
+            uint32_t a[Bc / 32][4];
+            float first[1][Bc / 8][4];
+            float scale_log2 = scale_log2_of(tile); /* e^(scale s) = 2^(scale_log2 s) */
+            o_scale = v_scales[tile];
+            mbarrier_wait(&shared.q_full, q_turn++ % 2);
+            mbarrier_wait(&shared.k_full[place(n)], parity(n));
+            my_turn();
+            start_abt(first, shared.q, 64 * consumer, shared.k[place(n)]);
+            end_turn();
+            wgmma_wait<0>(first);
+            if (elect_one())
+                mbarrier_arrive(&shared.k_empty[place(n)]);
+            if (tile >= here.whole_tiles)
+                mask(first, p, here.keys, row, tile * Bc);
+            softmax<E, D>(first, m, l, alpha, scale_log2);
+            to_operand<E>(a, first);
+
+            /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            float product[1][D / 8][4];
+            const auto add_product = [&] {
+                UNROLL for (int i = 0; i < D / 2; i++)
+                    flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
+            };
+            for (tile--; tile >= 0; n++, tile--) {
+                float s[1][Bc / 8][4], next_alpha[2];
+                scale_log2 = scale_log2_of(tile);
+                const float v_scale = v_scales[tile];
+                mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
+                my_turn();
+                start_abt(s, shared.q, 64 * consumer, shared.k[place(n + 1)]);
+                mbarrier_wait(&shared.v_full[place(n)], parity(n));
+                start_abt(product, a, shared.v[place(n)]);
+                end_turn();
+
+                wgmma_wait<1>(s);
+                if (elect_one())
+                    mbarrier_arrive(&shared.k_empty[place(n + 1)]);
+                if (tile >= here.whole_tiles)
+                    mask(s, p, here.keys, row, tile * Bc);
+                softmax<E, D>(s, m, l, next_alpha, scale_log2);
+
+                if (tile > 0) /* 08_fa3/overlapped says what this wait is for */
+                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed for the result */
+                wgmma_wait<0>(product, a);
+                if (elect_one())
+                    mbarrier_arrive(&shared.v_empty[place(n)]);
+                add_product();
+                UNROLL for (int r = 0; r < 2; r++)
+                    alpha[r] = next_alpha[r] * (o_scale / v_scale);
+                o_scale = v_scale;
+                to_operand<E>(a, s);
+            }
+            if (elect_one())
+                mbarrier_arrive(&shared.q_empty);
+
+            /* The last tile's P V */
+            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            start_abt(product, a, shared.v[place(n)]);
+            wgmma_wait<0>(product);
+            if (elect_one())
+                mbarrier_arrive(&shared.v_empty[place(n)]);
+            add_product();
+            n++;
+        }
+        write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale);
+    }
+    if (consumer == 0)
+        my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */
+}
+
+template <typename E, int D>
+__global__ void __launch_bounds__(Roles<D>::threads, 1)
+    overlapped(Problem p, Tensors t, Scales scales, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
+               const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+#ifdef HOPPER
+    using Shared = OverlappedShared<E, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
+    if (warp == 0 && elect_one()) {
+        constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
+        mbarrier_init(&shared.tile_full, 1);
+        mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
+        mbarrier_init(&shared.q_full, 1);
+        mbarrier_init(&shared.q_empty, consumer_warps);
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&shared.k_full[i], 1);
+            mbarrier_init(&shared.v_full[i], 1);
+            mbarrier_init(&shared.k_empty[i], consumer_warps);
+            mbarrier_init(&shared.v_empty[i], consumer_warps);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads(); /* the only time that all meet */
+
+    if (warp < 4) {
+        setmaxnreg_decrease<Roles<D>::producer_registers>();
+        if (warp == 0 && elect_one())
+            produce<E, D>(shared, p, t, order, next, q_map, k_map, v_map);
+    } else {
+        setmaxnreg_increase<Roles<D>::consumer_registers>();
+        consume<E, D>(shared, p, t, scales, warp / 4 - 1);
+    }
+#endif
+}
+
+PLANNER(fp8_overlapped_plan) {
+    fp8_plan(p, workspace);
+    workspace[NEXT_TILE] = {"next query tile", sizeof(uint32_t), nullptr, 1};
+    return NEXT_TILE + 1;
+}
+
+LAUNCHER(fp8_overlapped) {
+    const Buffer *w = workspace;
+    const Scales scales = scales_in(w);
+    uint32_t *next = (uint32_t *)w[NEXT_TILE].pointer; /* how many tiles were taken beyond each block's first one */
+    const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
+    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        using Shared = OverlappedShared<E, D>;
+        const TileOrder order = tile_order(*p, Roles<D>::Br, 1);
+        const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
+        const TensorMap k_map = tensor_map<E, Panels<E, Bc, D>::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
+        const TensorMap v_map = tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
+        LAUNCH((overlapped<E, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared), *p, *t,
+               scales, order, next, q_map, k_map, v_map);
+    }));
+}

@@ -1,0 +1,76 @@
+/* softmax8.cuh - what the two kernels on wgmma (wgmma.cu, overlapped.cu) do alike to a tile of S in registers: its softmax, P as
+ * an operand of 8 bits, and the end of a row. The words for tiles are those of common/gpu/warp.cuh and warpgroup.cuh.
+ */
+#ifndef FA_SOFTMAX8_CUH
+#define FA_SOFTMAX8_CUH
+
+#include "../common/gpu/warpgroup.cuh"
+#include "fp8.h"
+
+/* What the pre-pass found (fp8.h). */
+struct Scales {
+    const float *q, *k, *v, *lse_shift;
+};
+inline Scales scales_in(const Buffer *workspace) {
+    const auto floats = [&](int buffer) { return (const float *)workspace[buffer].pointer; };
+    return {floats(Q_SCALES), floats(K_SCALES), floats(V_SCALES), floats(LSE_SHIFT)};
+}
+
+/* S becomes P = 2^(scale_log2 S - m), times E's largest power of two: so probabilities down to 2^-17 (e4m3) or 2^-31 (e5m2) can
+ * be told from 0, not only down to 2^-9 and 2^-16. Updates m, which is the maximum times scale_log2, and this lane's part of l:
+ * it is summed from the same P before rounding, so that O / l needs no correction, and a tile's P are summed first, because a
+ * single P added to a large l would lose its last bits. O must be multiplied by `alpha`. m starts at LOWEST, and follows each
+ * new maximum: P above E's largest number would not be finite. */
+template <typename E, int D, int N>
+__device__ inline void softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
+    if (scale_log2 > far_scale(D, E::largest)) {
+        each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
+        scale_log2 = 1;
+    }
+    /* The exponent is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may become 16 - m,
+     * and P = 2^16 would be beyond the format's largest number. */
+    float exponent[2], tile_l[2] = {};
+    UNROLL for (int r = 0; r < 2; r++) {
+        const float m_new = fmaxf(m[r], row_max(s, r) * scale_log2);
+        alpha[r] = exp2_approx(m[r] - m_new);
+        l[r] *= alpha[r];
+        m[r] = m_new;
+        exponent[r] = __fadd_rd(E::largest_exponent, -m_new);
+    }
+    each(s, [&](float &x, int r) { tile_l[r] += x = exp2_approx(x * scale_log2 + exponent[r]); });
+    l[0] += tile_l[0], l[1] += tile_l[1];
+}
+
+/* P, rounded, as the A operand of P V. A step is 32 keys, four pieces of the accumulator. A quarter has rows lane / 4 + 8
+ * (quarter % 2), and four of the step's keys: of the first 16 if quarter < 2, else of the last 16. V's keys have this order
+ * (fp8.h: key_at_place). */
+template <typename E, int N> __device__ inline void to_operand(uint32_t (&a)[N / 4][4], const float (&p)[1][N][4]) {
+    UNROLL for (int step = 0; step < N / 4; step++)
+        UNROLL for (int quarter = 0; quarter < 4; quarter++) {
+            const float(*piece)[4] = &p[0][4 * step + 2 * (quarter / 2)];
+            const int j = 2 * (quarter % 2);
+            a[step][quarter] = pack_4<E>(piece[0][j], piece[0][j + 1], piece[1][j], piece[1][j + 1]);
+        }
+}
+
+/* The end: O / l times V's scale `o_scale`, and LSE, of queries `row` .. of a head. A row that saw no key has l = 0: O = 0,
+ * LSE = -inf. */
+template <typename E, int N>
+__device__ inline void write_output(const Problem &p, const Tensors &t, const Scales &scales, int batch_head, int row,
+                                    const float (&o)[1][N][4], const float (&m)[2], const float (&l)[2], float o_scale) {
+    float to_o[2];
+    UNROLL for (int r = 0; r < 2; r++) {
+        const float l_row = quad_sum(l[r]);
+        to_o[r] = l_row > 0 ? o_scale / l_row : 0;
+        const size_t flat_row = (size_t)batch_head * p.seqlen_q + row + row_of(r);
+        if (threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q)
+            t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row]
+                                        : -INFINITY;
+    }
+    if (p.dtype == DTYPE_FP16)
+        store_rows<8 * N>(head_tensors<__half>(p, t, batch_head).o, row, p.seqlen_q, o, to_o);
+    else
+        store_rows<8 * N>(head_tensors<__nv_bfloat16>(p, t, batch_head).o, row, p.seqlen_q, o, to_o);
+}
+
+#endif
