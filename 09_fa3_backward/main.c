@@ -1,11 +1,12 @@
 /* 09_fa3_backward - the gradients at Hopper's speed: FlashAttention-3's backward pass. */
 #include "../common/stage.h"
 
-extern Launcher fa3_overlapped, naive_backward, fa3_backward_wgmma, fa3_backward_specialised, fa3_backward_overlapped;
+extern Launcher fa3_overlapped, naive_backward, fa3_backward_wgmma, fa3_backward_specialised, fa3_backward_overlapped,
+    fa3_backward_ordered;
 extern Planner fa3_overlapped_plan, naive_backward_plan, fa3_backward_wgmma_plan, fa3_backward_specialised_plan,
-    fa3_backward_overlapped_plan;
+    fa3_backward_overlapped_plan, fa3_backward_ordered_plan;
 extern Predictor fa3_overlapped_traffic, naive_backward_traffic, fa3_backward_wgmma_traffic, fa3_backward_specialised_traffic,
-    fa3_backward_overlapped_traffic;
+    fa3_backward_overlapped_traffic, fa3_backward_ordered_traffic;
 
 static const Variant forward = {
     .name = "08_fa3/overlapped",
@@ -44,6 +45,9 @@ const Stage stage = {
         {.name = "overlapped", .idea = "blocks that stay, dQ added from registers, dK runs into the next step; tuned",
          .launch = fa3_backward_overlapped, .plan = fa3_backward_overlapped_plan, .predict = fa3_backward_overlapped_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
+        {.name = "ordered", .idea = "overlapped, dQ added in a fixed order: equal bits in every run",
+         .launch = fa3_backward_ordered, .plan = fa3_backward_ordered_plan, .predict = fa3_backward_ordered_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA},
     },
 };
 

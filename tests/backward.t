@@ -29,6 +29,7 @@ like($run->{out}, qr/two_pass: dQ .*;\s+4\s+runs\s+are\s+bit-equal$/m, 'two_pass
 {
     local $ENV{CPU_DEVICE_THREADS} = 8;
     like(run($stage, qw(--variant atomic --heads 1 --iters 1))->{out}, qr/atomic: dQ .*;\s+4\s+runs\s+differ\s+by\s+up\s+to\s/m, 'atomic does not');
+    like(run('09_fa3_backward', qw(--variant ordered --heads 1 --iters 1))->{out}, qr/ordered: dQ .*;\s+4\s+runs\s+are\s+bit-equal$/m, 'ordered does');
 }
 
 # ---- a dtype that the forward pass does not take: the other one does

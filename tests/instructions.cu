@@ -258,6 +258,22 @@ static void test_atomic_add() {
     ok(wrong == 0, "atomic_add_4: no addition is lost");
 }
 
+/* ---- wait_ordered, atomic_add_ordered: each block reads what the one before has written ---- */
+
+__global__ void run_in_turn(int *drawn, int *turn, int *written) {
+    const int number = atomicAdd(drawn, 1);
+    wait_ordered(turn, number);
+    written[number + 1] = written[number] + 1;
+    atomic_add_ordered(turn, 1);
+}
+
+static void test_in_turn() {
+    enum { blocks = 200 };
+    DeviceArray<int> numbers(std::vector<int>(2, 0)), written(std::vector<int>(blocks + 1, 0));
+    LAUNCH(run_in_turn, blocks, 1, 0, numbers.pointer, numbers.pointer + 1, written.pointer);
+    ok(written.read()[blocks] == blocks, "wait_ordered: %d blocks, one after the other", blocks);
+}
+
 __global__ void run_quads(float *max, float *sum) {
     max[threadIdx.x] = quad_max((float)(7 * threadIdx.x % 32));
     sum[threadIdx.x] = quad_sum((float)threadIdx.x);
@@ -445,6 +461,7 @@ int main() {
     test_conversions<__nv_bfloat16>();
     test_exp2();
     test_atomic_add();
+    test_in_turn();
     test_quads();
     test_tile<32>();
     test_tile<64>();

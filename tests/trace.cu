@@ -517,8 +517,7 @@ template <Wait wait> __global__ void chain(int *to, int *done) {
             while (atomicCAS(done, before, before) != before) {
             }
         if (wait == BY_LOADING)
-            while (__atomic_load_n(done, __ATOMIC_ACQUIRE) < before) {
-            }
+            wait_ordered(done, before);
         if (wait == BY_VOLATILE)
             while (*(volatile int *)done < before) {
             }

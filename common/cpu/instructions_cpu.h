@@ -10,6 +10,7 @@
 #include "cuda_on_cpu.h"
 #include "trace_hooks.h"
 
+#include <sched.h>
 #include <type_traits>
 
 /* The atom: row and first column of the pair of elements that a lane owns in an 8x8 matrix. */
@@ -210,12 +211,16 @@ inline void atomic_add_4(float *to, float4 value, CALLER) {
     atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
 }
 
-/* ---- atom.acq_rel ---- */
+/* ---- atom.acq_rel, ld.acquire ---- */
 inline int atomic_add_ordered(int *to, int value) {
     __threadfence();
     int old = atomicAdd(to, value);
     __threadfence();
     return old;
+}
+inline void wait_ordered(const int *at, int value) {
+    while (__atomic_load_n(at, __ATOMIC_SEQ_CST) != value)
+        sched_yield(); /* a block on another core */
 }
 
 /* ---- ex2.approx.ftz: results below the smallest normal float become 0 ---- */

@@ -283,6 +283,13 @@ __device__ inline int atomic_add_ordered(int *to, int value) {
                  : "=r"(old) : "l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
     return old;
 }
+/* ld.acquire, until it finds `value`: from then on this thread sees what those wrote that had added to this place. */
+__device__ inline void wait_ordered(const int *at, int value) {
+    int found;
+    do
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(at)) : "memory");
+    while (found != value);
+}
 
 /* ---- ex2.approx: 2^x, relative error below 2^-22, 2^-inf = 0 -----------------------------------------------------------
  * The special-function unit computes 2^x, not e^x; so softmax folds log2(e) into its scale: e^x = 2^(x log2 e). */

@@ -30,9 +30,9 @@ static int trace_variant(Run *run, const Variant *v) {
     if (variant_prepares(v, run->p))
         row->passes |= PREPARE;
     trace_begin(o->roofline);
+    int count = row_traffic(row, predicted); /* while the chip is simulated, for formulas that ask how large it is */
     launch_row(row);
     const Trace *trace = trace_end();
-    int count = row_traffic(row, predicted);
     double flops = counted_flops(run->p, o->key_lengths, row->passes);
     int wrong = trace_print(trace, row->name, run->p, flops, predicted, count, o->format == FORMAT_JSON);
     flush_output();

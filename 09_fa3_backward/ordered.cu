@@ -1,0 +1,106 @@
+/* 09_fa3_backward/ordered - `overlapped` with the additions to dQ in a fixed order: equal bits in every run.
+ *
+ * The idea. Sums of floats depend on the order of their terms. In `overlapped` blocks add to dQ when they come to it, in
+ * another order in every run, and the last bits of dQ differ. Here key tiles add to a query tile in a fixed order, the last
+ * key tile first. Whoever comes too early waits.
+ *
+ *     turns      each warp of the consumers adds a part of its own. So each query tile has, for each of these warps, a number
+ *                in device memory: how many key tiles have added this part. A warp waits until all that come before its key
+ *                tile have, adds, and counts on. The last one counts back to 0, for the next launch
+ *     no hang    a block must not wait for one that cannot begin before it has ended. Here every key tile's number, a block's
+ *                first one too, comes from the counter, and a block works on its numbers one after the other. Whatever is
+ *                waited for has a lower number, so it is already at work. The lowest one at work waits for nothing. (Within a
+ *                block no warp adds for the next key tile before all have added for this one: dQ needs the dS of all)
+ *     the last   with a causal mask key tile j is seen from query tile j on. So its first query tile sees no key tile behind
+ *     key tile   it, and it adds there at once; at each further query tile the key tile behind was a step ago. In the other
+ *     first      order the key tile before would be there a step *later*, and each block would begin with waiting
+ *
+ *                     query tiles ->             Key tile 2 adds to query tile 2 in its first step, key tile 1 in its second,
+ *                     0     1     2              key tile 0 in its third: nobody waits. In the other order key tile 1 could
+ *     key tile  0     1     2     3  <- step     add there in its fourth step at the earliest, and key tile 2 in its fifth.
+ *               1           1     2
+ *               2                 1
+ *
+ * What it costs beside the waiting: an addition is followed by a fence, which waits until memory has it. Device memory: 32
+ * bytes for 64 rows of dQ.
+ *
+ * Who owns what, and the steps: as in `overlapped` (overlapped.cuh).
+ *
+ *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant ordered --head-dim 128 --causal
+ */
+#include "overlapped.cuh"
+
+/* The producer: one thread. Every key tile's number comes from the counter, and the last key tile has number 0. */
+template <typename T, int D>
+__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
+                               int *next, const RowStatistics &statistics, const TensorMaps &maps) {
+    int turn = 0, kv_turn = 0, n = 0, i;
+    for (; (i = atomicAdd(next, 1)) < order.count; turn++) {
+        const KeyTile here = key_tile(p, t.key_lengths, order.together, order.count - 1 - i, Br<D>, Bc);
+        hand_over(shared, here, turn);
+        load_key_tile<D>(shared, p, here, statistics, maps, n, kv_turn);
+    }
+    if (i == order.count + (int)gridDim.x - 1)
+        *next = 0; /* each block draws once in vain, so this was the launch's last draw; the next begins at 0 */
+    hand_over(shared, no_more_tiles(), turn);
+}
+
+/* Adds the warp's part of dQ when all key tiles behind `here` have added theirs. */
+template <int D>
+__device__ inline void add_in_turn(const float (&dq)[1][8][4], float *dq_accumulator, int *turns, const Problem &p,
+                                   const KeyTile &here, const Walk &walk, int warp) {
+    const int adding = ceil_div(visible_keys(&p, here.keys, walk.row + Br<D> - 1), Bc); /* key tiles that add to these rows */
+    const int before = adding - 1 - here.first_key / Bc;
+    int *turn = turns + walk.padded_row(p) / 64 * (4 * CONSUMERS) + warp;
+    wait_ordered(turn, before);
+    add_from_registers<D>(dq, dq_accumulator, p, walk, warp / 4);
+    __syncwarp(); /* all lanes have added (not needed for the trace: additions do not race) */
+    if (elect_one())
+        atomic_add_ordered(turn, here.first_key > 0 ? 1 : -before);
+}
+
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    ordered_backward(Problem p, Tensors t, KeyTileOrder order, int *next, int *turns, RowStatistics statistics,
+                     float *dq_accumulator, const __grid_constant__ TensorMaps maps) {
+#ifdef HOPPER
+    using Shared = OverlappedShared<T, D>;
+    SHARED_MEMORY(Shared, shared);
+    const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
+    if (warp == 0 && elect_one())
+        init_barriers(shared);
+    __syncthreads(); /* the only time that all meet */
+
+    if (warp < 4) {
+        setmaxnreg_decrease<PRODUCER_REGISTERS>();
+        if (warp == 0 && elect_one())
+            produce<T, D>(shared, p, t, order, next, statistics, maps);
+    } else {
+        setmaxnreg_increase<CONSUMER_REGISTERS>();
+        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const KeyTile &here, const Walk &walk) {
+            add_in_turn<D>(dq, dq_accumulator, turns, p, here, walk, warp - 4);
+        });
+    }
+#endif
+}
+
+PLANNER(fa3_backward_ordered_plan) {
+    int count = plan_backward(p, workspace);
+    workspace[count++] = {"next key tile", sizeof(int), nullptr, 1};
+    workspace[count++] = {"turns", all_padded_rows(p) / 64 * (4 * CONSUMERS) * sizeof(int), nullptr, 1};
+    return count;
+}
+
+LAUNCHER(fa3_backward_ordered) {
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
+        const KeyTileOrder order = key_tile_order(*p, Bc);
+        int *next = (int *)workspace[3].pointer; /* how many times blocks drew a tile */
+        int *turns = (int *)workspace[4].pointer;
+        const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
+            LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next, turns,
+                   statistics, dq_accumulator, maps);
+        });
+    }));
+}
