@@ -27,8 +27,8 @@ def ok(good, name):
     print(("ok" if good else "not ok"), count, "-", name)
 
 
-def attention(q, k, v, causal, lengths):
-    """O and LSE in fp64, from the definition. q: [batch, heads, Sq, D]; k, v: [batch, kv_heads, Sk, D]."""
+def attention(q, k, v, causal, lengths, d_o=None):
+    """O, LSE and, with a dO, dQ, dK and dV in fp64, from the definition. q: [batch, heads, Sq, D]; k, v: [batch, kv_heads, Sk, D]."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -44,7 +44,13 @@ def attention(q, k, v, causal, lengths):
     l = p.sum(axis=3, keepdims=True)
     with np.errstate(divide="ignore"):
         lse = np.where(l > 0, m + np.log(l), -np.inf)[..., 0]
-    return (p / np.where(l > 0, l, 1)) @ v, lse
+    p = p / np.where(l > 0, l, 1)
+    if d_o is None:
+        return p @ v, lse
+    dp = d_o.astype(np.float64) @ v.swapaxes(2, 3)
+    ds = p * (dp - (p * dp).sum(axis=3, keepdims=True)) / np.sqrt(q.shape[3])
+    summed = lambda x: x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2)  # over the heads of a group
+    return p @ v, lse, ds @ k, summed(ds.swapaxes(2, 3) @ q), summed(p.swapaxes(2, 3) @ d_o)
 
 
 def run(stage, variant, shape_q, shape_k, file_type, dtype, causal, lengths):
@@ -119,12 +125,18 @@ def bf16(x):
 
 
 def same_as_definition(name, tensors, plain, causal, back, *options, **which):
-    """`tensors` go in; what comes out is, once it is `back` in NumPy, attention of the plain ones."""
-    o = setup["attention"](*tensors, *(["--causal"] if causal else []), *options, **which)
-    want = attention(*plain, causal, [plain[1].shape[2]] * len(plain[1]))[0]
-    right = str(o.dtype) == str(tensors[0].dtype) and type(o) is type(tensors[0])
-    epsilon = 2**-8 if plain is brain else 2**-11  # of the products and of O
-    ok(right and np.all(abs(back(o) - want) <= 4 * epsilon * (1 + abs(want))), f"attention(q, k, v) of setup.md: {name}")
+    """`tensors` go in; what comes out is, once it is `back` in NumPy, attention of the plain ones. A fourth one is dO."""
+    q, k, v, d_o = [*tensors, None][:4]
+    got = setup["attention"](q, k, v, *(["--causal"] if causal else []), *options, d_o=d_o, **which)
+    want = attention(*plain[:3], causal, [plain[1].shape[2]] * len(plain[1]), *plain[3:])
+    right = len(got) == len(want) and "float32" in str(got[1].dtype)
+    epsilon = 2**-8 if plain[0] is brain[0] else 2**-11  # of the products and of O
+    for i, (x, y) in enumerate(zip(got, want)):
+        is_lse, size = i == 1, abs(y) if i < 2 else abs(y).max()  # an element of a gradient is a sum that may cancel
+        right = right and (is_lse or str(x.dtype) == str(q.dtype) and type(x) is type(q))
+        error = abs((x if is_lse and isinstance(x, np.ndarray) else back(x)) - y)
+        right = right and bool(np.all(error <= 4 * epsilon * (1 + size)))
+    ok(right, f"attention(q, k, v) of setup.md: {name}")
 
 
 rng = np.random.default_rng(3)
@@ -139,6 +151,10 @@ same_as_definition("arrays in Fortran order", [np.asfortranarray(x) for x in hal
 same_as_definition("arrays that were transposed", [x.swapaxes(1, 2).copy().swapaxes(1, 2) for x in half], half, True, lambda o: o)
 widened = lambda o: (o.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 same_as_definition("bf16, to NumPy two bytes", void, brain, True, widened)
+gradient = rng.standard_normal((2, 4, 9, 64)).astype(np.float32)
+same_as_definition("gradients", [*half, gradient.astype(np.float16)], [*half, gradient.astype(np.float16)], True, lambda o: o)
+same_as_definition("gradients in bf16", [*void, (bf16(gradient) >> 16).astype(np.uint16).view("V2")],
+                   [*brain, bf16(gradient).view(np.float32)], False, widened)
 try:
     import ml_dtypes
 
