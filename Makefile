@@ -14,7 +14,7 @@ JOBS     ?= $(shell getconf _NPROCESSORS_ONLN)
 MAKEFLAGS += --no-print-directory $(if $(filter 00 01,$(MAKELEVEL)$(words $(MAKECMDGOALS))),--jobs=$(JOBS))
 .DEFAULT_GOAL := help
 .PHONY: all help clean tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-kernels \
-        mutations-host trace trace-defects compare sweep ceilings plots pictures exercise bug
+        mutations-host trace trace-defects compare sweep ceilings hopper trace-hopper plots pictures exercise bug
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|links. What a stage computes is said in its main.c.
@@ -124,8 +124,9 @@ $(OUT)/%.a:
 
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 rows      = sh common/classroom/rows.sh $(OUT)/$1/$1# as JSON, and how the program ended
+PRIMER   := $(patsubst %.cu,$(OUT)/%,$(wildcard notes/hopper/*.cu))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
-$(PROGRAMS) $(TESTS) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
+$(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
 
 # What a page shows: the stage, and before it the one it builds on if both are forward and no --variant is named.
@@ -194,7 +195,7 @@ test: ## the tests: on the CPU device, then on the GPU where there is one
 test-all: ## and all the rest: the whole shape grid (sizes, masks, dtypes), every command in the notes
 	@$(MAKE) test GRID_EVERY=1 TEST_ALL=1
 
-test-device: $(UNITS) $(GRIDS) $(STAGES)
+test-device: $(UNITS) $(GRIDS) $(STAGES) $(PRIMER)
 	$(PROVE) $(GRIDS) $(filter-out %/simt_errors,$(UNITS)) $(SCRIPTS)
 
 test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the shape grid
@@ -216,7 +217,7 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES)
 # Decoding has few queries, and so a shape of its own. Both shapes have four of the largest key tiles, and several blocks.
 traced = $(if $(filter $1,$(DECODING)),$(or $2,--heads 8 --kv-heads 2 --seqlen-k 1024),$(or $(TRACE_OPTIONS),--heads 2 --seqlen 256 --seqlen-k 1024))
 ifndef TRACE
-trace test-trace trace-defects $(STAGES:%=trace-%) $(STAGES:%=watch-%):
+trace test-trace trace-defects trace-hopper $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
@@ -231,8 +232,10 @@ $(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by l
 	@sh common/classroom/watch.sh $(if $(filter /%,$(OUT)),$(OUT),build)/watch/$*.html \
 	  '$(call traced,$*,$(TRACE_OPTIONS))' $^
 
-test-trace: $(OUT)/tests/trace $(PROGRAMS) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
-	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t
+trace-hopper: hopper
+
+test-trace: $(OUT)/tests/trace $(PROGRAMS) $(PRIMER) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
+	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t tests/primer.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see that it names the line
 	$(PROVE) tests/trace_defects.t
@@ -253,6 +256,15 @@ sweep: $(PROGRAMS) ## lengths, head dims, masks: notes/results/<device>/sweep.cs
 $(OUT)/notes/ceilings: $(call objects,notes/ceilings.cu) $(LIBRARIES)
 ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are, each alone, as notes/results/<device>/ceilings.tsv has it
 	@$(or $<,echo "make ceilings needs a GPU: DEVICE=cuda" >&2; exit 2)
+
+$(PRIMER): %: %.cu.o $(LIBRARIES)
+ifneq ($(if $(on_gpu),$(filter 90,$(GPU_CC)),cpu),)
+hopper: $(PRIMER) ## Hopper's instructions one at a time: notes/hopper.md; make trace-hopper: under the trace
+	@$(PRIMER:%=% &&) true
+else
+hopper: # no such GPU
+	@$(MAKE) DEVICE=cpu $@
+endif
 
 plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
 	@python3 -B common/plots/plots.py $(PLOT_OPTIONS)

@@ -83,7 +83,7 @@ for my $page (sort keys %most) {
 
 # ---- code ----
 my (@sources, %source_line);
-find({no_chdir => 1, wanted => sub { push @sources, $_ if /\.(c|h|cu|cuh)$/ }}, 'common', stages());
+find({no_chdir => 1, wanted => sub { push @sources, $_ if /\.(c|h|cu|cuh)$/ }}, 'common', 'notes/hopper', stages());
 $source_line{trimmed($_)} = 1 for map { split /\n/, read_text($_) } @sources;
 for my $page (@pages) {
     my @gone = grep { $_ ne '' && !$source_line{$_} } map { trimmed($_) } map { split /\n/ } blocks($text{$page}, 'cuda');

@@ -271,7 +271,54 @@ def backward_ownership():
           "the same bits in every run. The price: S and dP are computed again")
 
 
-# ---- 06 to 08 ----
+# ---- the instructions of Hopper, and 06 to 08 ----
+
+def phases():
+    """Who waits for which phase when numbers go through two places, as in notes/hopper/phases.cu."""
+    left, unit, high, count = 190, 100, 34, 6
+    rows = (("n", 20), ("place n mod 2", 60), ("phase ⌊n / 2⌋", 100), ("the producer waits at\nempty[place] for parity", 155),
+            ("the consumer waits at\nfull[place] for parity", 260))
+    for name, top in rows:
+        write(left - 12, top + high / 2, name, 8, "right")
+    for n in range(count):
+        at, place, phase = left + n * unit, n % 2, n // 2
+        write(at + unit / 2, 20 + high / 2, n, 9, fontweight="bold")
+        for top, colour, text in ((60, PANEL, place), (100, PANEL, phase), (155, WARPS[(phase + 1) % 2], (phase + 1) % 2),
+                                  (260, WARPS[phase % 2], phase % 2)):
+            cell(at + 6, top, unit - 12, high, colour, text, 9)
+        write(at + unit / 2, 206, "at once" if phase == 0 else f"phase {phase - 1} over:\n{n - 2} is taken", 7.5)
+        write(at + unit / 2, 311, f"phase {phase} over:\n{n} is there", 7.5)
+        if n + 2 < count:
+            arrow((at + unit / 2 + 25, 257), (at + 2 * unit + 30, 224), ALARM)
+    write(left + 210, 350, "red: the consumer, done with n, arrives at empty[place]; that ends the phase for which the producer of n + 2 waits", 8)
+
+
+def descriptor():
+    """B, 16 x 128, in a tile with 64 k, as notes/hopper/product.cu hands it to wgmma in either order: what the descriptor names."""
+    unit, high, top = 24, 12, 60
+    for left, title, panels, used in ((120, "K_MAJOR: B as [n][k], a row is a column of B", 1, lambda group, chunk: chunk // 2 == 1),
+                                      (490, "MN_MAJOR: B as [k][n]", 2, lambda group, chunk: group % 8 // 2 == 1)):
+        heading(left - 110, 12, title)
+        for group in range(16):
+            for chunk in range(8):
+                cell(left + chunk * unit, top + group * high + 8 * (panels == 2 and group > 7), unit, high,
+                     WARPS[0] if used(group, chunk) else PANEL, edge=FAINT)
+        write(left + 4 * unit, 44, "128 bytes: 64 k" if panels == 1 else "128 bytes: 64 n", 8)
+    write(112, top + 96, "128 rows,\nn = 0 … 127", 8, "right")
+    for panel in range(2):
+        write(482, top + 48 + 104 * panel, f"64 rows, k = 0 … 63\nn = {64 * panel} … {64 * panel + 63}", 8, "right")
+    arrow((120 + 2 * unit, 282), (120 + 2 * unit, 254), ALARM)
+    write(120 + 2 * unit, 292, "address: + 32 bytes, k = 16", 8, color=ALARM)
+    arrow((720, top + 2 * high), (686, top + 2 * high), ALARM)
+    write(725, top + 2 * high - 8, "address:\n+ 2048 bytes, k = 16", 8, "left", color=ALARM)
+    arrow((320, top + high / 2), (320, top + 1.5 * high))
+    write(326, top + high, "stride:\n1024 bytes", 8, "left")
+    arrow((690, top + 2.6 * high), (690, top + 3.6 * high))
+    write(725, top + 50, "stride:\n1024 bytes", 8, "left")
+    arrow((690, top + 56), (690, top + 160))
+    write(725, top + 110, "leading:\n8192 bytes", 8, "left")
+    write(410, 318, "a small box: a chunk of 8 rows, 16 bytes of each. blue: what the wgmma reads. Chunks are drawn as if there were no swizzle", 8)
+
 
 def key_order():
     """In which order 06_fp8 stores the keys of V, so that P stays in its lane."""
@@ -543,7 +590,8 @@ def rooms():
 
 for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 320), (online_softmax, 720, 315),
                             (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
-                            (backward_ownership, 810, 385), (key_order, 780, 270), (shares, 800, 395),
+                            (backward_ownership, 810, 385), (phases, 800, 365), (descriptor, 840, 335),
+                            (key_order, 780, 270), (shares, 800, 395),
                             (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505),
                             (memory_hierarchy, 790, 400), (fragments, 700, 370), (swizzle, 770, 385),
                             (formats, 800, 245), (timing, 790, 235), (sectors, 800, 265), (fibers, 780, 230),
