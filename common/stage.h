@@ -113,7 +113,7 @@ typedef struct {
     Planner *plan;      /* NULL: no workspace */
     Predictor *predict; /* NULL: nobody has worked it out */
     unsigned dtypes;    /* FP16 | BF16 | FP32 */
-    int head_dims[8];   /* those it takes, 0-terminated; all 0: any multiple of 8 up to 256 */
+    int head_dims[9];   /* those it takes, ends at the first 0; all 0: any multiple of 8 up to 256 */
     unsigned uses;      /* TENSOR_CORES | EIGHT_BITS | WGMMA */
     int max_seqlen_q;   /* 0: any */
     int unordered;      /* 1: sums by atomic additions, in another order in every run. Others give the same bits */
