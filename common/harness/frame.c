@@ -126,11 +126,8 @@ static void print_failures(const Run *run) {
                 fprintf(details, "%s: ", row->name);
                 comparison_print(details, &row->comparisons[c]);
             }
-        if (row_ok(row) && row_unchecked(row)) {
-            char note[sizeof row->note];
-            row_note(row, note, sizeof note);
-            fprintf(details, "%s: %s\n", row->name, note);
-        }
+        if (*row_note(row))
+            fprintf(details, "%s: %s\n", row->name, row_note(row));
     }
 }
 

@@ -1,9 +1,5 @@
 /* options.h - the command line every stage shares.
  *
- *     Options options = options_parse(&stage, argc, argv);
- *     for (int i = 0; i < options.problem_count; i++)
- *         options_select(&options, i, is_cpu);                    now options.problem is the i-th
- *
  * A mistake ends the program with one line on stderr, which names the option and what it takes, and exit code 2.
  */
 #ifndef FA_OPTIONS_H

@@ -88,9 +88,8 @@ static void put_fields(Line *line, const Row *row) {
     const Options *o = run->options;
     int ran = row_ran(row), known = ran && row->comparison_count > 0;
     double noise = row_noise(row);
-    char seed[24], note[sizeof row->note];
+    char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
-    row_note(row, note, sizeof note);
     put_text(line, "stage", run->stage->name);
     put_text(line, "variant", row->name);
     put_text(line, "direction", passes_name(row->passes));
@@ -133,7 +132,7 @@ static void put_fields(Line *line, const Row *row) {
     put_number(line, "clock_mhz", run->device->clock_mhz, run->device->clock_mhz > 0);
     put_text(line, "cuda", run->device->cuda_version);
     put_text(line, "commit", FA_COMMIT);
-    put_text(line, "note", note);
+    put_text(line, "note", row_note(row));
 }
 
 void record_row(const Row *row) {

@@ -15,13 +15,14 @@ const Comparison *row_unchecked(const Row *row) {
     return NULL;
 }
 
-void row_note(const Row *row, char *text, size_t size) {
-    const Comparison *c = row_ran(row) && row_ok(row) ? row_unchecked(row) : NULL;
-    if (c)
-        snprintf(text, size, "not checked: rounding alone may change %s by %.2g, and it is at most %.2g", c->tensor,
-                 c->loosest, c->largest);
-    else
-        snprintf(text, size, "%s", row->note);
+const char *row_note(const Row *row) {
+    static char text[sizeof row->note];
+    const Comparison *c = row_ok(row) ? row_unchecked(row) : NULL;
+    if (!c)
+        return row->note;
+    snprintf(text, sizeof text, "not checked: rounding alone may change %s by %.2g, and it is at most %.2g", c->tensor,
+             c->loosest, c->largest);
+    return text;
 }
 
 const Comparison *row_worst(const Row *row) {

@@ -7,8 +7,9 @@
 const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
 const Comparison *row_worst(const Row *row);     /* the first, unless only a later one is bad; of gradients the worst */
 int row_has_errors(const Row *row);              /* of O against fp64 */
-/* Why the variant did not run, or was not checked. Empty: it ran, and was checked or nobody asked for a check. */
-void row_note(const Row *row, char *text, size_t size);
+/* Why the variant did not run, or was not checked; good until the next call. Empty: it ran, and was checked or nobody asked for
+ * a check. */
+const char *row_note(const Row *row);
 const char *passes_name(Passes passes); /* "forward" */
 
 /* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key: batch * heads * seqlen_q * seqlen_k pairs and

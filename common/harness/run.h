@@ -138,9 +138,7 @@ void report_start(const Run *run);
 void report_row(const Row *row); /* as soon as it is done */
 
 /* ---- frame.c: below the rows the workspace by purpose, what failed or was not checked, and the verdict ---- */
-/* Returns the exit code. 0: all agree. 1: one does not. 2: nothing of what was asked for could run, or not all of it could be
- * checked. */
-int report_end(const Run *run);
+int report_end(const Run *run); /* returns the exit code (stage.h) */
 
 /* ---- tracing.c: --trace, in place of all of these. Returns the exit code: 1 if there is a race, 2 if none can run ---- */
 int trace_variants(Run *run);

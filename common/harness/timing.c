@@ -96,7 +96,7 @@ static double time_all(void *context) {
 
 static void time_replay(Row *row) {
     const Run *run = row->run;
-    int is_cpu = run->device->is_cpu, cold = !run->options->warm && !is_cpu;
+    int cold = !run->options->warm;
     double wanted = cold ? rotating_bytes(run->device->l2_bytes) / moved_bytes(row) + 1 : 1;
     int count = wanted < MAX_COPIES ? (int)wanted : MAX_COPIES, made = 0;
     Row *copies = host_alloc((size_t)count, sizeof *copies);
@@ -105,7 +105,7 @@ static void time_replay(Row *row) {
         rows[made] = &copies[made];
     Replay replay = {rows, made};
     if (made == 0) { /* warm, or no memory for a copy: the inputs themselves, over and over */
-        replay.count = is_cpu ? 1 : WARM_LAUNCHES;
+        replay.count = WARM_LAUNCHES;
         for (int i = 0; i < replay.count; i++)
             rows[i] = row;
     }
@@ -119,7 +119,7 @@ static void time_replay(Row *row) {
 
 void time_row(Row *row) {
     Run *run = row->run;
-    if (run->stage->kind == DECODING && row->role != ROW_PART)
+    if (run->stage->kind == DECODING && row->role != ROW_PART && !run->device->is_cpu)
         time_replay(row);
     else
         take_median(row, time_once, row);

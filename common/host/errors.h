@@ -1,8 +1,6 @@
-/* errors.h - what a program says on stderr: what it is at, and why it cannot do what it was asked for; then its exit code is 2.
+/* errors.h - what a program says on stderr: what it is at, and why it cannot do what it was asked for; then its exit code is 2:
  *
- *     program_is("01_tiled");
- *     if (rows % columns)
- *         cannot_run("--rows %d: choose a multiple of %d", rows, columns);        01_tiled: --rows 7: choose a multiple of 4
+ *     01_tiled: --rows 7: choose a multiple of 4
  */
 #ifndef FA_ERRORS_H
 #define FA_ERRORS_H

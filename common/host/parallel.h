@@ -1,12 +1,4 @@
-/* parallel.h - splits a loop over the host's cores.
- *
- *     static void square(size_t begin, size_t end, void *context) {
- *         double *values = context;
- *         for (size_t i = begin; i < end; i++)
- *             values[i] *= values[i];
- *     }
- *     parallel_for(count, square, values);
- */
+/* parallel.h - splits a loop over the host's cores. */
 #ifndef FA_PARALLEL_H
 #define FA_PARALLEL_H
 

@@ -1,7 +1,4 @@
-/* random.h - seeded N(0,1) inputs, the same numbers on every machine and for any number of threads.
- *
- *     random_normal(DTYPE_FP16, q, query_elements(&p), seed, 0, 0, 1);
- */
+/* random.h - seeded N(0,1) inputs, the same numbers on every machine and for any number of threads. */
 #ifndef FA_RANDOM_H
 #define FA_RANDOM_H
 

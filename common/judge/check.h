@@ -1,10 +1,4 @@
-/* check.h - comparing what a stage computed with a reference, so that NaN, Inf and unwritten elements can never pass.
- *
- *     Samples exact = samples_compute(&p, key_lengths, &inputs, MAX_SAMPLES);
- *     Comparison c = compare_output(&exact, o, naive_o, naive_lse);
- *     if (!c.ok)
- *         comparison_print(stderr, &c);
- */
+/* check.h - comparing what a stage computed with a reference, so that NaN, Inf and unwritten elements can never pass. */
 #ifndef FA_CHECK_H
 #define FA_CHECK_H
 

@@ -1,9 +1,5 @@
 /* gradient.h - comparing dQ, dK and dV: what may differ, samples in fp64, whole tensors against each other.
  *
- *     Gradients exact = gradients_compute(&p, key_lengths, &inputs, o, lse, MAX_SAMPLES);
- *     Comparison naive = compare_gradient(&exact, GRADIENT_Q, naive_dq, NULL);
- *     Comparison other = compare_gradient(&exact, GRADIENT_Q, dq, naive_dq);
- *
  * All tensors are on the host, in p->dtype. In a Comparison of dK or dV, `head` is a K/V head and `row` a key.
  */
 #ifndef FA_GRADIENT_H
