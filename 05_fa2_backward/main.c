@@ -1,10 +1,11 @@
 /* 05_fa2_backward - the gradients, with P computed again from the logsumexp that the forward pass kept. */
 #include "../common/stage.h"
 
-extern Launcher fa2_tuned, fa2_fma_forward, naive_backward, backward_fma, backward_two_pass, backward_atomic;
-extern Planner naive_backward_plan, backward_fma_plan, backward_two_pass_plan, backward_atomic_plan;
-extern Predictor fa2_tuned_traffic, fa2_fma_traffic, naive_backward_traffic, backward_fma_traffic, backward_two_pass_traffic,
+extern Launcher fa2_tuned, fa2_fma_forward, backward_fma, backward_two_pass, backward_atomic;
+extern Planner backward_fma_plan, backward_two_pass_plan, backward_atomic_plan;
+extern Predictor fa2_tuned_traffic, fa2_fma_traffic, backward_fma_traffic, backward_two_pass_traffic,
     backward_atomic_traffic;
+extern const Variant naive_gradients;
 
 static const Variant forward = {
     .name = "04_fa2/tuned",
@@ -25,22 +26,13 @@ static const Variant plain_forward = {
     .head_dims = {64, 128},
 };
 
-static const Variant reference = {
-    .name = "00_naive",
-    .idea = "the definition: one thread an output, P and dS in device memory",
-    .launch = naive_backward,
-    .plan = naive_backward_plan,
-    .predict = naive_backward_traffic,
-    .dtypes = FP16 | BF16 | FP32,
-};
-
 const Stage stage = {
     .name = "05_fa2_backward",
     .idea = "gradients: P computed again from the logsumexp, tile by tile",
     .kind = BACKWARD,
     .forward = &forward,
     .forward_otherwise = &plain_forward,
-    .reference = &reference,
+    .reference = &naive_gradients,
     .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* four key tiles: dQ depends on their order */
     .variants =
         {

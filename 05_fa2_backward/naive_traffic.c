@@ -1,8 +1,11 @@
-/* naive_traffic.c - the bytes that naive_backward moves: 05_fa2_backward and 09_fa3_backward have it as their reference. */
+/* naive_traffic.c - the reference of 05_fa2_backward and 09_fa3_backward, and the bytes that it moves. */
 #include "../common/traffic.h"
 
+extern Launcher naive_backward;
+extern Planner naive_backward_plan;
+
 /* Nothing is kept: every product reads both its factors anew. */
-int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
+static int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     double e = (double)dtype_bytes(p->dtype), product = (double)score_elements(p) * p->head_dim * e;
     double visible = visible_pairs(p, key_lengths), walked = visible * p->head_dim * e;
     double P_bytes = (double)score_elements(p) * e, dP_bytes = (double)score_elements(p) * 4;
@@ -32,3 +35,12 @@ int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *tr
     };
     return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
+
+const Variant naive_gradients = {
+    .name = "00_naive",
+    .idea = "the definition: one thread an output, P and dS in device memory",
+    .launch = naive_backward,
+    .plan = naive_backward_plan,
+    .predict = naive_backward_traffic,
+    .dtypes = FP16 | BF16 | FP32,
+};

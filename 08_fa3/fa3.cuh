@@ -1,11 +1,20 @@
-/* fa3.cuh - the step that the three kernels of 08_fa3 share: the softmax of a tile of S in registers. It is 04_fa2's
- * arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
+/* fa3.cuh - what the three kernels of 08_fa3 share: what TMA loads, and the softmax of a tile of S in registers. That is
+ * 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
 
 #include "../common/gpu/warpgroup.cuh"
 #include "../common/stage.h"
+
+/* What TMA loads: Br rows of Q, Bc rows of K or V. */
+struct TensorMaps {
+    TensorMap q, k, v;
+};
+template <typename T, int D> TensorMaps tensor_maps(const Problem &p, const Tensors &t, int Br, int Bc) {
+    const auto keys = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc); };
+    return {tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br), keys(t.k), keys(t.v)};
+}
 
 /* O is rescaled only when a row's maximum exceeds m by more than this many powers of two; until then P is at most 2^8
  * (04_fa2/tuned explains it). [[maybe_unused]], here and in the kernels: for chips without wgmma they are empty. */

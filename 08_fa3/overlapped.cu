@@ -67,7 +67,7 @@ template <typename Shared> __device__ inline void hand_over(Shared &shared, cons
 
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
-                               uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
+                               uint32_t *next, const TensorMaps &maps) {
     int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
     int turn = 0;
     for (; i < order.count; turn++) {
@@ -77,15 +77,15 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
-            shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
+            shared.k[place(n)].load(maps.k, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
             if (tile == here.key_tiles - 1) {
                 mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
                 mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-                shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
+                shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
             }
             mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
-            shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
+            shared.v[place(n)].load(maps.v, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
         if (taken == (uint32_t)order.count - 1)
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
@@ -196,8 +196,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
 template <typename T, int D>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
-    overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
-               const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+    overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -221,7 +220,7 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
     if (warp < 4) {
         setmaxnreg_decrease<Roles<D>::producer_registers>();
         if (warp == 0 && elect_one())
-            produce<T, D>(shared, p, t, order, next, q_map, k_map, v_map);
+            produce<T, D>(shared, p, t, order, next, maps);
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();
         consume<T, D>(shared, p, t, warp / 4 - 1);
@@ -238,10 +237,8 @@ LAUNCHER(fa3_overlapped) {
     uint32_t *next = (uint32_t *)workspace[0].pointer; /* how many tiles were taken beyond each block's first one */
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 2);
-        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Roles<D>::Br);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Roles<D>::Br, Bc);
         LAUNCH((overlapped<T, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads,
-               sizeof(OverlappedShared<T, D>), *p, *t, order, next, q_map, k_map, v_map);
+               sizeof(OverlappedShared<T, D>), *p, *t, order, next, maps);
     }));
 }

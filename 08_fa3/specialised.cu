@@ -50,8 +50,7 @@ __device__ inline int parity(int n) { return n / STAGES % 2; }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map,
-                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = SpecialisedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -75,16 +74,16 @@ __global__ void __launch_bounds__(THREADS, 1)
         setmaxnreg_decrease<PRODUCER_REGISTERS>();
         if (warp == 0 && elect_one() && here.key_tiles > 0) {
             mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
+            shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
             for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
                 /* Tile n may come when the phase of `empty` before phase n / STAGES is over. A place's first tile has
                  * no phase before it; a wait for the other parity then returns at once, as if there had been one. */
                 mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
                 mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
-                shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
+                shared.k[place(n)].load(maps.k, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
                 mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
                 mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
-                shared.v[place(n)].load(v_map, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
+                shared.v[place(n)].load(maps.v, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
             }
         }
     } else { /* ---- the consumers ---- */
@@ -136,9 +135,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 LAUNCHER(fa3_specialised) {
     const TileOrder order = tile_order(*p, Br, 2);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order, q_map, k_map, v_map);
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
+        LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order, maps);
     }));
 }

@@ -45,8 +45,7 @@ template <typename T, int D> struct WgmmaShared {
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 3)
-    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMap q_map,
-                    const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -62,10 +61,10 @@ __global__ void __launch_bounds__(THREADS, 3)
         if (here.key_tiles > 0) {
             const int first_key = (here.key_tiles - 1) * Bc;
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
-            shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.k_full);
-            shared.k.load(k_map, first_key, 0, here.kv_matrix, &shared.k_full);
+            shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.k_full);
+            shared.k.load(maps.k, first_key, 0, here.kv_matrix, &shared.k_full);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, first_key, 0, here.kv_matrix, &shared.v_full);
+            shared.v.load(maps.v, first_key, 0, here.kv_matrix, &shared.v_full);
         }
     }
     __syncthreads(); /* no thread waits before the mbarriers are initialised */
@@ -85,7 +84,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         __syncthreads(); /* all four warps are done with K */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
+            shared.k.load(maps.k, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
         }
 
         /* Mask, softmax, P as an operand */
@@ -109,7 +108,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.v_full);
+            shared.v.load(maps.v, (tile - 1) * Bc, 0, here.kv_matrix, &shared.v_full);
         }
     }
     write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
@@ -119,9 +118,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 LAUNCHER(fa3_wgmma) {
     const TileOrder order = tile_order(*p, Br, 2);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, q_map, k_map, v_map);
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
+        LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, maps);
     }));
 }

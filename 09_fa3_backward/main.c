@@ -1,12 +1,13 @@
 /* 09_fa3_backward - the gradients at Hopper's speed: FlashAttention-3's backward pass. */
 #include "../common/stage.h"
 
-extern Launcher fa3_overlapped, naive_backward, fa3_backward_wgmma, fa3_backward_specialised, fa3_backward_overlapped,
+extern Launcher fa3_overlapped, fa3_backward_wgmma, fa3_backward_specialised, fa3_backward_overlapped,
     fa3_backward_ordered;
-extern Planner fa3_overlapped_plan, naive_backward_plan, fa3_backward_wgmma_plan, fa3_backward_specialised_plan,
+extern Planner fa3_overlapped_plan, fa3_backward_wgmma_plan, fa3_backward_specialised_plan,
     fa3_backward_overlapped_plan, fa3_backward_ordered_plan;
-extern Predictor fa3_overlapped_traffic, naive_backward_traffic, fa3_backward_wgmma_traffic, fa3_backward_specialised_traffic,
+extern Predictor fa3_overlapped_traffic, fa3_backward_wgmma_traffic, fa3_backward_specialised_traffic,
     fa3_backward_overlapped_traffic, fa3_backward_ordered_traffic;
+extern const Variant naive_gradients;
 
 static const Variant forward = {
     .name = "08_fa3/overlapped",
@@ -19,21 +20,12 @@ static const Variant forward = {
     .uses = TENSOR_CORES | WGMMA,
 };
 
-static const Variant reference = {
-    .name = "00_naive",
-    .idea = "the definition: one thread an output, P and dS in device memory",
-    .launch = naive_backward,
-    .plan = naive_backward_plan,
-    .predict = naive_backward_traffic,
-    .dtypes = FP16 | BF16 | FP32,
-};
-
 const Stage stage = {
     .name = "09_fa3_backward",
     .idea = "asynchrony in the backward: five products by wgmma, blocks with roles, and blocks that stay",
     .kind = BACKWARD,
     .forward = &forward,
-    .reference = &reference,
+    .reference = &naive_gradients,
     .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* several key tiles */
     .variants = {
         {.name = "wgmma", .idea = "05's atomic with TMA and wgmma, nothing overlapped", .launch = fa3_backward_wgmma,
