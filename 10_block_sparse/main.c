@@ -2,8 +2,11 @@
 #include "../common/stage.h"
 
 extern MaskReader blocks_read;
-extern Launcher sparse_masked;
-extern Predictor sparse_masked_traffic;
+extern Launcher sparse_masked, sparse_lists, sparse_skipping, sparse_overlapped;
+extern Planner sparse_skipping_plan, sparse_overlapped_plan;
+extern Predictor sparse_masked_traffic, sparse_lists_traffic, sparse_skipping_traffic, sparse_overlapped_traffic;
+
+static const Preparation lists = {.name = "lists", .launch = sparse_lists, .predict = sparse_lists_traffic};
 
 const Stage stage = {
     .name = "10_block_sparse",
@@ -16,6 +19,12 @@ const Stage stage = {
         {.name = "masked", .idea = "04's tuned visits every tile and masks what is not kept", .launch = sparse_masked,
          .predict = sparse_masked_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
+        {.name = "skipping", .idea = "04's tuned visits the tiles on a list: those of which something is kept",
+         .launch = sparse_skipping, .plan = sparse_skipping_plan, .predict = sparse_skipping_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES, .preparation = &lists},
+        {.name = "overlapped", .idea = "08's overlapped on the same lists, the longest first",
+         .launch = sparse_overlapped, .plan = sparse_overlapped_plan, .predict = sparse_overlapped_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .preparation = &lists},
     },
 };
 

@@ -130,6 +130,13 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         n = decoding_pieces(variant, p, w);
     } else if (strcmp(variant, "08_fa3/overlapped") == 0) { /* a counter that blocks draw their tiles from */
         w[n++] = (Piece){"next query tile", 4, 1};
+    } else if (strncmp(variant, "10_block_sparse/", 16) == 0 && !strstr(variant, "masked")) {
+        double query_blocks = p->batch * ceil(p->seqlen_q / 128.0), key_blocks = ceil(p->seqlen_k / 128.0);
+        w[n++] = (Piece){"key blocks", query_blocks * key_blocks * 4, 0};
+        w[n++] = (Piece){"list lengths", query_blocks * 2 * 4, 0};
+        w[n++] = (Piece){"longest first", query_blocks * 3 * 4, 0};
+        if (strstr(variant, "overlapped"))
+            w[n++] = (Piece){"next query tile", 4, 1};
     }
     return n;
 }

@@ -235,6 +235,7 @@ inline int atomicMin(int *to, int value) {
 template <typename... Parameter> int resident_blocks(void (*)(Parameter...), int, size_t) { return 5; }
 
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 /* ---- the two macros of kernel.cuh that are syntax in CUDA ---- */
 #define SHARED_MEMORY(Type, name) Type &name = *static_cast<Type *>(simt_shared(sizeof(Type), __FILE__, __LINE__))
