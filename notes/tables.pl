@@ -104,22 +104,20 @@ sub value {
 
 sub ladder {
     my ($file, $to, $stage) = @_;
-    my @lines = (['variant', 'latency', 'TFLOP/s', 'against the one before', 'workspace'], ['---', ('---:') x 4]);
+    my @lines = (['variant', 'latency', 'TFLOP/s', 'workspace'], ['---', ('---:') x 3]);
     my ($rows) = rows($file);
-    my (%before, $problem); # the row before, of the same direction
+    my (%directions, $problem);
     for my $row (@$rows) {
         last if defined $stage && $row->{stage} gt $stage;
         my ($b, $h, $hk, $q, $k, $d, $type) = @$row{qw(batch heads kv_heads seqlen_q seqlen_k head_dim dtype)};
         my $this = "batch $b, heads $h/$hk, seqlen $q×$k, head_dim $d, $type, " . ($row->{causal} ? 'causal' : 'full');
         $problem //= $this;
         die "rows of two problems: $problem; $this\n" if $problem ne $this;
-        my $before = $before{$row->{direction}};
+        $directions{$row->{direction}} = 1;
         push @lines, [$row->{variant}, with_unit('latency_ms', $row->{latency_ms}), $row->{tflops} ? three_digits($row->{tflops}) : '',
-                      $before ? speed($before->{latency_ms} / $row->{latency_ms}) : '',
                       with_unit('bytes', $row->{workspace_bytes})];
-        $before{$row->{direction}} = $row;
     }
-    my $what = keys %before == 1 ? ucfirst((keys %before)[0]) . ", $problem" : ucfirst $problem;
+    my $what = keys %directions == 1 ? ucfirst((keys %directions)[0]) . ", $problem" : ucfirst $problem;
     return markdown(@lines) . "\n\n$what. $rows->[0]{device}, " . date() . ', ' . link_to($file) . '.';
 }
 
@@ -274,12 +272,6 @@ sub with_unit {
         return $x == 0 ? '0' : $x < 2**10 ? "$x bytes" : $x < 2**30 ? three_digits($x / 2**20) . ' MiB' : three_digits($x / 2**30) . ' GiB';
     }
     return $column eq 'tflops' ? three_digits($x) . ' TFLOP/s' : $column =~ /gbps$/ ? three_digits($x) . ' GB/s' : $x;
-}
-
-sub speed {
-    my ($times) = @_;
-    return 'the same' if abs($times - 1) < 0.005;
-    return $times >= 1 ? three_digits($times) . ' × faster' : three_digits(1 / $times) . ' × slower';
 }
 
 sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!\n"; local $/; return <$in> }
