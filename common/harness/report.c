@@ -60,17 +60,17 @@ static int name_width(const Run *run) {
     return (int)longest < room ? (int)longest : room;
 }
 
-/* Names to the left, numbers to the right. What a long name takes too much comes from the gaps behind it. */
+/* Names to the left, numbers to the right. What is too long for its column comes out of the gaps behind it. */
 static void print_line(const Run *run, const Cell cells[COLUMN_COUNT]) {
-    int room = name_width(run) - (int)strlen(cells[VARIANT]), too_much = room < 0 ? -room : 0;
-    print_text("%s%*s", cells[VARIANT], room < 0 ? 0 : room, "");
+    int at = (int)strlen(cells[VARIANT]), end = name_width(run); /* of the line so far; of the columns so far */
+    print_text("%s", cells[VARIANT]);
     for (int i = VARIANT + 1; i < COLUMN_COUNT; i++) {
-        int padding = COLUMNS[i].width - (int)strlen(cells[i]);
         if (!is_shown(run, i))
             continue;
-        int taken = padding - 1 < too_much ? padding - 1 : too_much; /* less than none where this cell is too long itself */
-        too_much -= taken;
-        print_text("%*s%s", padding - taken, "", cells[i]);
+        end += COLUMNS[i].width;
+        int length = (int)strlen(cells[i]), padding = end - at > length ? end - at - length : 1;
+        print_text("%*s%s", padding, "", cells[i]);
+        at += padding + length;
     }
     print_text("\n");
 }
