@@ -11,10 +11,9 @@ Row *new_row(Run *run, const Variant *variant, Role role) {
     row->passes = is_backward ? BACKWARD_PASS : FORWARD_PASS;
     row->outputs = run->outputs + (is_backward ? FORWARD_OUTPUTS : 0);
     row->output_count = is_backward ? GRADIENT_COUNT : FORWARD_OUTPUTS;
-    /* all that is allocated by now but the forward pass's workspace, and the row's own outputs */
-    row->tensor_bytes = device_allocated() - (run->forward ? run->rows[0].workspace_bytes : 0);
-    for (int i = 0; i < row->output_count; i++)
-        row->tensor_bytes += row->outputs[i].bytes;
+    row->tensor_bytes = run->input_bytes;
+    for (const Tensor *output = run->outputs; output < row->outputs + row->output_count; output++)
+        row->tensor_bytes += output->bytes; /* a backward pass needs O and LSE, too */
     row->peak_tflops = peak_tflops(run->device, run->p->dtype, variant->uses & EIGHT_BITS);
     if (role == ROW_VARIANT)
         snprintf(row->name, sizeof row->name, "%s/%s", run->stage->name, variant->name);

@@ -22,11 +22,10 @@
 /* Launches the variant once and looks at all it left behind. */
 static void run_once(Row *row) {
     Run *run = row->run;
-    Row first = *row;
-    if (variant_prepares(row->variant, run->p))
-        first.passes |= PREPARE; /* in a copy: the row itself is judged and timed without */
     show_progress("%s: running ...", row->name);
-    launch_row(&first);
+    if (variant_prepares(row->variant, run->p)) /* once: the row is timed without */
+        row->variant->preparation->launch(run->p, &row->tensors, row->workspace);
+    launch_row(row);
     if (!run->options->validate && !run->options->save)
         return;
 

@@ -84,6 +84,7 @@ struct Run {
     const Variant *reference; /* 00_naive, of the stage's kind */
     const Variant *forward;   /* a backward stage's, for this problem; else NULL */
     HostTensors inputs;
+    size_t input_bytes; /* on the device */
     Tensors tensors; /* on the device: the inputs, and in a backward stage O and LSE */
     Tensor outputs[MAX_OUTPUTS];
     int output_count;

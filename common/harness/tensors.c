@@ -183,6 +183,7 @@ void load_inputs(Run *run) {
         if (mask->kept)
             mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
     }
+    run->input_bytes = device_allocated();
     run->output_count = count > D_O ? MAX_OUTPUTS : FORWARD_OUTPUTS;
     for (int i = 0; i < run->output_count; i++) {
         run->outputs[i] = OUTPUTS[i];
