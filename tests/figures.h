@@ -126,6 +126,8 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"V scales", key_blocks * 4, 0};
         w[n++] = (Piece){"LSE shift", rows * 4, 0};
         w[n++] = (Piece){"K mean", k_heads * D * 4, 0};
+        if (strcmp(variant, "06_fp8/overlapped") == 0)
+            w[n++] = (Piece){"next query tile", 4, 1};
     } else if (strncmp(variant, "07_flash_decoding/", 18) == 0) {
         n = decoding_pieces(variant, p, w);
     } else if (strcmp(variant, "08_fa3/overlapped") == 0) { /* a counter that blocks draw their tiles from */
