@@ -33,7 +33,7 @@
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
  */
-#include "fa3.cuh"
+#include "../common/gpu/fa3.cuh"
 
 constexpr int Bc = 128, STAGES = 2;
 

@@ -31,7 +31,7 @@
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant specialised --head-dim 128
  */
-#include "fa3.cuh"
+#include "../common/gpu/fa3.cuh"
 
 constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Br = 64 * CONSUMERS, Bc = 128, STAGES = 2;
 /* (24 + 2 x 240) x 128 = 64512 of the multiprocessor's 65536 */

@@ -28,11 +28,11 @@
  * every 64 queries.
  *
  * The words for tiles: start_abt, start_ab, to_operand and zero_rows are in common/gpu/warpgroup.cuh, mask, each and
- * write_output in warp.cuh beside it. softmax, a whole step, is in fa3.cuh.
+ * write_output in warp.cuh beside it. softmax, a whole step, is in fa3.cuh beside them.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant wgmma --head-dim 128
  */
-#include "fa3.cuh"
+#include "../common/gpu/fa3.cuh"
 
 constexpr int THREADS = 128, Br = 64;
 [[maybe_unused]] constexpr int Bc = 64;

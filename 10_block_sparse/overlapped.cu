@@ -23,7 +23,7 @@
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:1024
  */
-#include "../08_fa3/fa3.cuh"
+#include "../common/gpu/fa3.cuh"
 #include "lists.cuh"
 #include "mask.cuh"
 
@@ -56,8 +56,7 @@ template <typename Shared> __device__ inline void hand_over(Shared &shared, cons
 
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Lists &lists,
-                               const TileOrder &order, uint32_t *next, const TensorMap &q_map, const TensorMap &k_map,
-                               const TensorMap &v_map) {
+                               const TileOrder &order, uint32_t *next, const TensorMaps &maps) {
     int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
     int turn = 0;
     for (; i < order.count; turn++) {
@@ -68,15 +67,15 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             const int key = listed_key(p, lists, here, tile, Bc);
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
-            shared.k[place(n)].load(k_map, key, 0, here.kv_matrix, &shared.k_full[place(n)]);
+            shared.k[place(n)].load(maps.k, key, 0, here.kv_matrix, &shared.k_full[place(n)]);
             if (tile == here.key_tiles - 1) {
                 mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
                 mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-                shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
+                shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
             }
             mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
-            shared.v[place(n)].load(v_map, key, 0, here.kv_matrix, &shared.v_full[place(n)]);
+            shared.v[place(n)].load(maps.v, key, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
         if (taken == (uint32_t)order.count - 1)
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
@@ -189,8 +188,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    overlapped(Problem p, Tensors t, Lists lists, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
-               const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+    overlapped(Problem p, Tensors t, Lists lists, TileOrder order, uint32_t *next,
+               const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
@@ -214,7 +213,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp < 4) {
         setmaxnreg_decrease<PRODUCER_REGISTERS>();
         if (warp == 0 && elect_one())
-            produce<T, D>(shared, p, t, lists, order, next, q_map, k_map, v_map);
+            produce<T, D>(shared, p, t, lists, order, next, maps);
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         consume<T, D>(shared, p, t, lists, warp / 4 - 1);
@@ -226,10 +225,8 @@ LAUNCHER(sparse_overlapped) {
     uint32_t *next = (uint32_t *)workspace[NEXT_TILE].pointer; /* how many tiles were taken beyond each block's first one */
     const TileOrder order = {heads_together(*p, 2), p->batch * p->heads * ceil_div(p->seqlen_q, Br)};
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMap q_map = tensor_map<T, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br);
-        const TensorMap k_map = tensor_map<T, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
-        const TensorMap v_map = tensor_map<T, 128>(t->v, D, p->seqlen_k, p->batch * p->kv_heads, Bc);
+        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
         LAUNCH((overlapped<T, D>), min(order.count, device_properties()->sm_count), THREADS, sizeof(OverlappedShared<T, D>), *p,
-               *t, lists_in(workspace), order, next, q_map, k_map, v_map);
+               *t, lists_in(workspace), order, next, maps);
     }));
 }

@@ -1,11 +1,11 @@
-/* fa3.cuh - what the three kernels of 08_fa3 share: what TMA loads, and the softmax of a tile of S in registers. That is
+/* fa3.cuh - what the kernels of 08_fa3 share, and 10_block_sparse has, too: what TMA loads, and the softmax of a tile of S in registers. That is
  * 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
 
-#include "../common/gpu/warpgroup.cuh"
-#include "../common/stage.h"
+#include "../stage.h"
+#include "warpgroup.cuh"
 
 /* What TMA loads: Br rows of Q, Bc rows of K or V. */
 struct TensorMaps {
