@@ -52,11 +52,4 @@ static const struct {
 } MULTIPROCESSORS[] = {{75, 1024, 128}, {80, 2048, 128},  {86, 1024, 256},  {89, 1024, 256},
                        {90, 4096, 256}, {100, 8192, 256}, {103, 8192, 256}, {120, 1024, 256}};
 
-/* A kernel that does `intensity` FLOPs for each byte that it moves cannot be faster, in TFLOP/s: under `peak` memory is the
- * roof. */
-static inline double roof(const Chip *chip, double peak, double intensity) {
-    double memory = intensity * chip->gbps / 1000;
-    return memory < peak ? memory : peak;
-}
-
 #endif

@@ -109,11 +109,12 @@ static int multiplies_8_bits(const Trace *trace) {
     return 0;
 }
 
+/* A kernel that does `intensity` FLOPs for each byte that it moves cannot be faster, in TFLOP/s: under `peak` memory is the roof. */
 static void print_roof(const TraceReport *r, const char *what, double bytes) {
     double intensity = r->flops / bytes, peak = trace_chip->tflops[multiplies_8_bits(r->trace)];
-    double balance = peak * 1000 / trace_chip->gbps;
+    double memory = intensity * trace_chip->gbps / 1000;
     printf("  %-23s %12.0f bytes %8.2f FLOPs a byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
-           trace_chip->name, intensity < balance ? "memory" : "compute", roof(trace_chip, peak, intensity), peak);
+           trace_chip->name, memory < peak ? "memory" : "compute", fmin(memory, peak), peak);
 }
 
 static void print_table(const TraceReport *r) {
