@@ -59,7 +59,7 @@ def run(stage, variant, shape_q, shape_k, file_type, dtype, causal, lengths):
         q, k, v = (rng.standard_normal(s).astype(file_type) for s in (shape_q, shape_k, shape_k))
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             np.save(os.path.join(folder, name + ".npy"), tensor)
-        command = [f"{stage}/{stage}", "--variant", variant, "--load", folder, "--save", folder, "--dtype", dtype]
+        command = [f"{stage}/{stage}", "--variant", variant, "--load", folder, "--save", folder, "--iters", "1", "--dtype", dtype]
         command += (["--causal"] if causal else []) + (["--lengths", ",".join(map(str, lengths))] if lengths else [])
         result = subprocess.run(command, capture_output=True, text=True)
         name = f"{stage}/{variant} {file_type} as {dtype}, {shape_q} x {shape_k}{', causal' if causal else ''}{f', lengths {lengths}' if lengths else ''}"

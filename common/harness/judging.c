@@ -1,5 +1,6 @@
 /* judging.c - what a variant wrote, which is on the host by now, against what is right. See run.h. */
 #include "../host/memory.h"
+#include "../judge/rows.h"
 #include "checks.h"
 #include "run.h"
 
@@ -42,19 +43,20 @@ static void measure_spread(Row *row) {
     const Run *run = row->run;
     row->spread = 0;
     row->spread_runs = 4;
-    for (int i = 0; i < row->output_count; i++) {
-        const Tensor *output = &row->outputs[i];
-        void *again = host_alloc(output->bytes, 1);
-        for (int repeat = 1; repeat < row->spread_runs; repeat++) {
-            launch_row(row);
+    size_t q = row->outputs[GRADIENT_Q].bytes, k = row->outputs[GRADIENT_K].bytes;
+    void *again = host_alloc(q > k ? q : k, 1); /* one gradient at a time */
+    for (int repeat = 1; repeat < row->spread_runs; repeat++) {
+        launch_row(row);
+        for (int i = 0; i < row->output_count; i++) {
+            const Tensor *output = &row->outputs[i];
             device_read(again, *pointer_to(&row->tensors, output), output->bytes);
             Comparison c = compare_runs(run->p, (Gradient)i, again, output->host);
-            row->spread = c.max_error > row->spread || isnan(c.max_error) ? c.max_error : row->spread;
+            row->spread = worse(c.max_error, row->spread);
             if (!row->variant->unordered)
                 comparison_merge(&row->comparisons[i], &c);
         }
-        free(again);
     }
+    free(again);
 }
 
 void judge_row(Row *row) {
