@@ -2,15 +2,7 @@
  *
  * A stage is a table of variants; a variant is one launcher in one .cu file. The stage's main.c declares the table and
  * hands it to harness_main, which does everything the stages share: options, inputs, allocation, validation against
- * 00_naive, timing, the table.
- *
- *     const Stage stage = {
- *         .name = "01_tiled", .idea = "tiles through shared memory", .kind = FORWARD,
- *         .variants = {
- *             {.name = "fma", .idea = "...", .launch = tiled_fma, .plan = tiled_plan, .dtypes = FP16 | BF16, .head_dims = {64, 128}},
- *         },
- *     };
- *     int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }
+ * 00_naive, timing, the table. notes/adding_a_stage.md writes one.
  */
 #ifndef FA_STAGE_H
 #define FA_STAGE_H

@@ -180,9 +180,9 @@ Gradients gradients_compute(const Problem *p, const int *key_lengths, const Host
         Problem rows = rows_of(p, which);
         GradientSamples *s = &exact.of[which];
         s->count = row_count(&rows) < limit ? row_count(&rows) : limit;
-        s->values = host_alloc(s->count * d, sizeof(double));
-        s->squares = host_alloc(s->count * d, sizeof(double));
-        s->noise = host_alloc(s->count * d, sizeof(double));
+        s->values = host_alloc(3 * s->count * d, sizeof(double));
+        s->squares = s->values + s->count * d;
+        s->noise = s->squares + s->count * d;
     }
     parallel_for(exact.of[GRADIENT_Q].count + exact.of[GRADIENT_K].count, compute_samples,
                  &(GradientWork){&exact, key_lengths, inputs, o, lse});
@@ -197,11 +197,8 @@ Gradients gradients_compute(const Problem *p, const int *key_lengths, const Host
 }
 
 void free_gradients(Gradients *exact) {
-    for (GradientSamples *s = exact->of; s < exact->of + GRADIENT_COUNT; s++) {
-        free(s->values);
-        free(s->squares);
-        free(s->noise);
-    }
+    for (GradientSamples *s = exact->of; s < exact->of + GRADIENT_COUNT; s++)
+        free(s->values); /* and what lies behind them */
 }
 
 /* ---- comparing ---- */
