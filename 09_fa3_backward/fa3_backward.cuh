@@ -117,10 +117,10 @@ __device__ inline void score_gradients(float (&dp)[1][N][4], const uint32_t (&p_
 
 /* ---- dQ ---- */
 
-/* The accumulator of dQ is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the 16 of each
- * warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64 rows][warp][8 columns][lane][4]. So what
- * a warp adds is one piece of memory, and a lane adds 16 bytes at once; convert_dq puts rows together. dq_place is where this
- * thread's four floats of the n-th 8 columns are, in the 64 rows from padded_row on. */
+/* The accumulator of dQ is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the 16 of
+ * each warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64 rows][warp][8 columns][lane][4].
+ * So what a warp adds is one piece of memory, and a lane adds 16 bytes at once; convert_dq puts rows together. dq_place is
+ * where this thread's four floats of the n-th 8 columns are, in the 64 rows from padded_row on. */
 __device__ inline size_t dq_place(size_t padded_row, int head_dim, int n) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     return padded_row * head_dim + ((warp * (head_dim / 8) + n) * 32 + lane) * 4;
