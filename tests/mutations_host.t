@@ -7,9 +7,10 @@
 #
 # The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, a condition is fixed, a statement goes, an
 # index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs
-# them. The tests run in order of cheapness and end at the first failure. A mutant that does not compile does not count, nor one
-# from which the compiler makes the same code; one that hangs is caught. Where a mistake changes nothing none is planted: how
-# large an array is, and which of two equal numbers is the smaller one.
+# them. The tests run in order of cheapness and end at the first failure, or when they have taken $patience seconds: the dear ones
+# are left out, which can only let a mistake pass. A mutant that does not compile does not count, nor one from which the compiler
+# makes the same code; one that hangs is caught. Where a mistake changes nothing none is planted: how large an array is, which of
+# two equal numbers is the smaller one, and what gives the host's memory back.
 use strict;
 use warnings;
 use Digest::MD5 qw(md5_hex);
@@ -24,7 +25,7 @@ my $seed = $ENV{SEED} // 1;
 my $only = $ENV{MUTANT};
 my $wanted = 0.95;
 my $limits = 'mkdir -p build/tmp; export TMPDIR=$PWD/build/tmp; ulimit -v 8000000;'; # a mutant could take all memory there is
-my $patience = 10;    # seconds of a core: tests that take longer are left out, which can only let a mistake pass
+my $patience = 40; # seconds of a core
 
 my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/{harness,judge,host}/*.c';
 @sites = grep { !defined $only || index("$_->{file}:$_->{line} ", $only =~ /:/ ? "$only " : $only) == 0 } @sites;
@@ -32,22 +33,21 @@ my @sites = sort { $a->{key} cmp $b->{key} } map { sites_of($_) } glob 'common/{
 my $slots = defined $only ? @sites : $ENV{MUTANTS} // 200;
 my ($compile, $archive, $links, @tests) = what_make_knows();
 
-# Where nothing is changed nothing may be caught, else all that follows would be worth nothing. One test at a time: prove counts
-# what ended meanwhile as the test's own seconds.
-my %seconds;
-from_copies($build, sub { join '', `$limits prove --timer --exec '' @tests :: --quick 2>&1` }, sub {
-    like($_[0], qr/^Result: PASS$/m, 'unchanged, all tests pass') or BAIL_OUT($_[0]);
-    %seconds = $_[0] =~ /^\[\S+\] (\S+) \.+ ok .*?([\d.]+) CPU\)$/mg;
-    @tests = grep { ($seconds{$_} // $patience) < $patience } @tests;
-}, 'control');
+# Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
+my %seconds = map { $_ => 600 } @tests;
+from_copies($build, sub { ($_[0], timed(\&is_caught, $_[0])) }, sub {
+    my ($test, $seconds, $is_caught) = @_;
+    $is_caught and BAIL_OUT("$test fails where nothing is changed");
+    $seconds{$test} = $seconds;
+}, @tests);
 
 # A slot takes the first of its sites that compiles to something else. So the choice depends on nothing but the seed.
 my (%count, %catcher, %caught_by);
 from_copies($build, \&try_slot, sub {
-    my ($site, $verdict, $test) = @_ or return;
+    my ($site, $seconds, $verdict, $test) = @_ or return;
     $count{$verdict}++;
     $catcher{$test}++ if $verdict eq 'caught';
-    my $what = "$site->{file}:$site->{line}: $verdict" . ($test ? " by $test" : '');
+    my $what = sprintf '%s:%d: %s%s, %.1f s', @$site{'file', 'line'}, $verdict, $test ? " by $test" : '', $seconds;
     my $diff = "- $site->{from}\n+ $site->{to}";
     $verdict eq 'survives' ? diag("$what\n$diff") : note("$what\n$diff");
 }, 0 .. $slots - 1);
@@ -100,7 +100,7 @@ sub sites_of {
                      [a-zA-Z*(][^;{}]*;)(?=\s*\n)/gx) {
         my ($from, $to, $statement) = ($-[1], $+[1], $1);
         pos($code) = $to - 1;
-        $add->($from, $to, ';') if $statement !~ /\Afree\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
+        $add->($from, $to, ';') if $statement !~ /\Afree(?:_samples|_gradients)?\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
     }
     while ($code =~ /(?<=[\w\])])\[([^\[\]]+)\]/g) {
         my ($begin, $end) = ($-[0], $+[1]);
@@ -128,8 +128,8 @@ sub squeezed { return $_[0] =~ s/\s+/ /gr =~ s/\A | \z//gr }
 
 # ---- what catches them ----
 
-# How make compiles each of the files, puts it into its library and links the programs that hold it, and the tests it would run;
-# not those of make itself.
+# How make compiles each of the files, puts it into its library and links the programs, and the tests it would run; not those of
+# make itself, nor the grids, which are the kernels'.
 sub what_make_knows {
     my (%compile, %archive, %links, @tests);
     for my $file (map { $_->{file} } @sites) {
@@ -138,7 +138,7 @@ sub what_make_knows {
             $compile{$file} = $_ if / -c \Q$file\E -o /;
             $archive{$file} = $_ if /\bar rcs .*\/\Q$file\E\.o\b/;
             $links{$file}{$1} = $_ if / -o (\S+) -lm/;
-            @tests = grep { /^tests\/(?!make|adding_a_stage)|^\Q$build\E/ } split ' ', $1 if /\bprove (.*)/;
+            @tests = grep { /^tests\/(?!make|adding_a_stage)|^\Q$build\E(?!.*\/grid_)/ } split ' ', $1 if /\bprove (.*)/;
         }
     }
     return (\%compile, \%archive, \%links, @tests);
@@ -147,10 +147,19 @@ sub what_make_knows {
 sub try_slot {
     my ($slot) = @_;
     for (my $i = $slot; $i < @sites; $i += $slots) {
-        my @result = try($sites[$i]);
-        return ($sites[$i], @result) if @result;
+        my ($seconds, @result) = timed(\&try, $sites[$i]);
+        return ($sites[$i], $seconds, @result) if @result;
     }
     return;
+}
+
+# The seconds of a core that a function took, and what it returns.
+sub timed {
+    my ($function, @arguments) = @_;
+    my @begin = times;
+    my @result = $function->(@arguments);
+    my @end = times;
+    return ($end[2] + $end[3] - $begin[2] - $begin[3], @result);
 }
 
 # Returns the verdict, and what caught it; nothing if it does not count.
@@ -170,16 +179,20 @@ sub try {
         system($archive->{$file}) == 0 or die "$library: $!";
         # A test that has caught a mistake in this file is likely to catch more.
         my %worth = map { $_ => (1 + ($caught_by{$file}{$_} // 0)) / (0.05 + ($seconds{$_})) } @tests;
+        my $left = $patience;
         @result = ('survives', '');
         for my $test (sort { $worth{$b} <=> $worth{$a} } @tests) {
             my $words = $test =~ /\.t$/ ? read_file($test) : $test;
+            next if !grep { needs($words, $_) } keys %{$links->{$file}};
             my @programs = grep { !-e "$_.kept" && needs($words, $_) } sort keys %{$links->{$file}};
             for my $program (@programs) {
                 rename $program, "$program.kept" or die "$program: $!";
                 push @changed, $program;
                 system("$links->{$file}{$program} 2>/dev/null");
+                delete $links->{$file}{$program} if system("cmp -s $program $program.kept") == 0; # it does not hold the file
             }
             next if !grep { needs($words, $_) } keys %{$links->{$file}};
+            last if ($left -= $seconds{$test}) < 0;
             next if !is_caught($test);
             $caught_by{$file}{$test}++;
             @result = ('caught', $test);
@@ -190,11 +203,13 @@ sub try {
     return @result;
 }
 
-# Whether a test, itself a program or a script with these words, runs this program. Some scripts run all stages.
+# Whether a test, itself a program or a script with these words, runs this program, which is a test or a stage's. Some scripts run
+# all stages.
 sub needs {
     my ($words, $program) = @_;
-    my ($name) = $program =~ /([^\/]+)$/;
-    return $words =~ /\n/ ? index($words, $name) >= 0 || $program !~ /\/tests\// && $words =~ /\bstages\(\)/ : $words eq $program;
+    return $words eq $program if $words !~ /\n/;
+    my ($name) = $program =~ /(\/tests\/\w+|\w+)$/;
+    return index($words, $name) >= 0 || $name !~ /\// && $words =~ /\bstages\(\)/;
 }
 
 sub is_caught {
