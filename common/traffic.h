@@ -41,7 +41,7 @@ static inline double kept_pairs(const Problem *p, int keys) {
     return pairs;
 }
 
-/* Pairs of a query and a key that it sees. Causal: the last query sees all keys of its batch entry, each before it one fewer. */
+/* Pairs of a query and a key that it sees. Causal: the last query sees all keys that exist, each before it one fewer. */
 static inline double visible_pairs(const Problem *p, const int *key_lengths) {
     double pairs = 0;
     for (int b = 0; b < p->batch; b++) {

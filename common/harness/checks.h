@@ -13,8 +13,8 @@ void select_problem(Options *options, int index); /* what the index-th takes, wh
 /* The headers of q.npy, k.npy and v.npy (and do.npy) in the folder options->load: fills in `loaded` and `largest_file`. */
 void tensors_read_headers(Options *options);
 
-/* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. Nor may
- * it be the folder `load`, unless that is NULL. */
+/* Ends the program unless a file can be created in `folder`, which --`option` names: better before the work than after it. Nor
+ * may it be the folder `load`, unless that is NULL. */
 void save_check(const char *option, const char *folder, const char *load);
 
 /* ---- variants ---- */

@@ -103,8 +103,8 @@ struct Run {
 /* The inputs, drawn or read, on host and device; and what variants are to write. */
 void load_inputs(Run *run);
 void free_run(Run *run);
-/* Q, K, V or dO, by its number from 0 on: N(0,1), the same numbers for the same seed on every device; with outliers a thousandth
- * of Q, K and V have N(0,100) added. */
+/* Q, K, V or dO, by its number from 0 on: N(0,1), the same numbers for the same seed on every device; with outliers a
+ * thousandth of Q, K and V have N(0,100) added. */
 void *random_input(const Problem *p, int number, uint64_t seed, int outliers);
 /* Writes tensors into their files in the folder that --`option` names, all or none. */
 void save_tensors(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count);

@@ -1,4 +1,4 @@
-/* tensors.c - what a run holds on host and device from its beginning to its end: drawn, read or written. See run.h, checks.h. */
+/* tensors.c - what a run holds on host and device from its beginning to its end: drawn, read or written. See run.h. */
 #define _GNU_SOURCE /* mkstemp */
 
 #include "../block_mask.h"

@@ -17,8 +17,8 @@ enum { PREPARED_O, PREPARED_LSE, PREPARED_Q, PREPARED_K, PREPARED_V, PREPARED_CO
 /* Attention of inputs in some rows: samples_compute, or what does the same. No samples: it does not fit into memory. */
 typedef Samples Attention(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
 
-/* What the variant prepared into `workspace`, and the O and LSE that it left on the host. Fills in all of `comparisons`, those of O
- * and LSE in the rows that `attention` gives. Returns 0 if it gives none; they are not filled in then. */
+/* What the variant prepared into `workspace`, and the O and LSE that it left on the host. Fills in all of `comparisons`,
+ * those of O and LSE in the rows that `attention` gives. Returns 0 if it gives none; they are not filled in then. */
 int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
                      const Buffer *workspace, const void *o, const float *lse, Attention *attention, size_t limit,
                      Comparison comparisons[PREPARED_COMPARISONS]);

@@ -109,7 +109,7 @@ static int multiplies_8_bits(const Trace *trace) {
     return 0;
 }
 
-/* A kernel that does `intensity` FLOPs for each byte that it moves cannot be faster, in TFLOP/s: under `peak` memory is the roof. */
+/* A kernel that does `intensity` FLOPs for each byte that it moves cannot be faster: under `peak` memory is the roof. */
 static void print_roof(const TraceReport *r, const char *what, double bytes) {
     double intensity = r->flops / bytes, peak = trace_chip->tflops[multiplies_8_bits(r->trace)];
     double memory = intensity * trace_chip->gbps / 1000;
