@@ -1,4 +1,5 @@
 /* traffic.c - the bytes that 10_block_sparse moves. */
+#include "../common/device/device.h"
 #include "../common/traffic.h"
 #include "lists.h"
 
@@ -11,7 +12,7 @@ static const BlockMask *mask_of(const Problem *p) {
 extern Predictor sparse_masked_traffic;
 int sparse_masked_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const BlockMask *mask = mask_of(p);
-    const int Bc = p->head_dim <= 64 ? 128 : 64;
+    const int Bc = (p->head_dim <= 64 ? 128 : 64) / (device_properties()->capability < 80 ? 2 : 1);
     double values = 0; /* rows of V */
     for (int b = 0; b < p->batch; b++)
         for (int row = 0; row < p->seqlen_q; row += MASK_BLOCK)

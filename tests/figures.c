@@ -916,6 +916,7 @@ static void test_sm_75(void) {
         {"04_fa2", "tuned", "tuned", "K", 129, 193, 64, 1,
          (3. * 64 + 193) * 64 * 2}, /* rows 0 to 127 see 192 keys, 128 all */
         {"04_fa2", "tuned", "tuned", "K", 129, 161, 128, 1, (5. * 32 + 161) * 128 * 2},
+        {"10_block_sparse", "masked", "masked", "K", 129, 193, 64, 1, (3. * 64 + 193) * 64 * 2},
         {"05_fa2_backward", NULL, "tuned", "V", 129, 193, 64, 1, (3. * 64 + 193) * 64 * 2},
         {"05_fa2_backward", "two_pass", "key_gradients", "Q", 256, 256, 128, 0, 8. * 256 * 128 * 2}, /* 32 x 32 */
         {"05_fa2_backward", "two_pass", "key_gradients", "dO", 256, 256, 64, 0, 4. * 256 * 64 * 2},  /* 64 x 64 */
