@@ -435,6 +435,39 @@ def backward_step():
           "At D = 64, and in specialised, the threads wait for dK before the next step. Lengths are not to scale", 8)
 
 
+# ---- 10 ----
+
+def block_masks():
+    """Five masks of 48 x 48 pairs, causal, in blocks of 8 x 8: what skipping visits, and the lists of one query block."""
+    n, block, unit, side = 48, 8, 21, 6
+    document = [0 if j < 13 else 1 if j < 36 else 2 for j in range(n)]
+    drawn = {(3, 0), (3, 2), (5, 1), (5, 3), (5, 4), (2, 2), (1, 0), (4, 1), (4, 4), (0, 0)}
+    masks = (("window:20", lambda i, j: j > i - 20), ("sink:4:12", lambda i, j: j > i - 12 or j < 4),
+             ("documents:13+23+12", lambda i, j: document[i] == document[j]),
+             ("strided:3", lambda i, j: j // block % 3 == 0 or j // block == i // block),
+             ("file:blocks.npy", lambda i, j: (i // block, j // block) in drawn))
+    for number, (name, keeps) in enumerate(masks):
+        left, top, lists = 20 + 162 * number, 52, {"partial": [], "full": []}
+        heading(left, 14, name)
+        for a in range(side):
+            for b in range(side):
+                kept = sum(keeps(i, j) for i in range(block * a, block * a + block)
+                           for j in range(block * b, min(block * b + block, i + 1)))
+                kind = "full" if kept == block * block else "partial" if kept else ""
+                cell(left + b * unit, top + a * unit, unit, unit, WARPS[0] if kind == "full" else WARPS[1] if kind else "#ffffff",
+                     edge=FAINT)
+                if a == side - 1 and kind:
+                    lists[kind].insert(0, str(b))
+        for b in range(side):
+            write(left + (b + 0.5) * unit, top - 9, b, 7.5)
+        write(left, 200, "\n".join(f"{kind} {' '.join(blocks) or '-'}" for kind, blocks in lists.items()), 8, "left")
+    for at, colour, text in ((20, WARPS[1], "partial: the mask is evaluated"), (260, WARPS[0], "full: it is not"),
+                             (420, "#ffffff", "nothing kept: not visited")):
+        cell(at, 226, 14, 14, colour, edge=FAINT)
+        write(at + 20, 233, text, 8, "left")
+    write(20, 258, "rows: query blocks; columns: key blocks; below each mask the lists of its last query block", 7.5, "left")
+
+
 # ---- what cuts across ----
 
 def memory_hierarchy():
@@ -592,7 +625,7 @@ for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 3
                             (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
                             (backward_ownership, 810, 385), (phases, 800, 365), (descriptor, 840, 335),
                             (key_order, 780, 270), (shares, 800, 395),
-                            (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505),
+                            (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505), (block_masks, 830, 275),
                             (memory_hierarchy, 790, 400), (fragments, 700, 370), (swizzle, 770, 385),
                             (formats, 800, 245), (timing, 790, 235), (sectors, 800, 265), (fibers, 780, 230),
                             (rooms, 790, 175)):
