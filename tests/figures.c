@@ -17,6 +17,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 extern const Stage stage;
@@ -84,6 +85,9 @@ static void keep(int who, int is_backward, const Problem *p, const Tensors *t) {
     }
 }
 
+static long printed; /* bytes, when a row was launched last */
+static int late;     /* a row was launched before the one above it was printed */
+
 static void launched(int who, const Problem *p, const Tensors *t, const Buffer *workspace) {
     now += COST[who];
     if (is_timing)
@@ -92,6 +96,12 @@ static void launched(int who, const Problem *p, const Tensors *t, const Buffer *
     if (who == PRE_PASS) {
         original[who]->preparation->launch(p, t, workspace);
         return;
+    }
+    if (launches[who] == 1) {
+        struct stat file;
+        fstat(STDOUT_FILENO, &file);
+        late += file.st_size <= printed;
+        printed = file.st_size;
     }
     int is_backward = stage.forward && who != FIRST_PASS;
     if (!is_backward || !kept[who][0])
@@ -260,11 +270,13 @@ static void run_program(Printed *out, const char *format) {
     a.count = words_of(options, a.words, 40);
     session_count = replays_ended = questions = 0;
     memset(launches, 0, sizeof launches);
+    printed = *format ? -1 : 0, late = 0; /* before a table stands what is in it */
     free(out->text);
     out->text = captured(STDOUT_FILENO, call_program, &a);
     out->code = a.code;
     ok(device_allocated() == 0, "'%s%s' gives its memory back", out->options, format);
     int most = strstr(out->options, "--no-validate") ? 0 : stage.forward ? 2 : 1;
+    ok(!late, "prints a row before the next is launched");
     ok(questions <= most || unavailable, "and asks the oracle at most %d times", most);
     out->line_count = 0;
     for (char *more; (more = strstr(out->text, "\n           "));) /* a long line went on below */
