@@ -34,7 +34,8 @@ static void print(void *context) {
     Job *job = context;
     Run *run = &job->run;
     run->row_count = job->count;
-    run->rows[job->count] = job->rows[job->count > 1]; /* which is none of them */
+    if (job->count > 1)
+        run->rows[job->count] = job->rows[1]; /* which is none of them */
     run->rows[job->count].run = run;
     report_start(run);
     for (int i = 0; i < job->count; i++) {
