@@ -23,7 +23,7 @@
  * exponentials on the special-function units (512 clocks), some 490 instructions a warp (as many clocks of its scheduler;
  * counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask and far scales).
  * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why few heads are worked on at a time
- * (HEADS_TOGETHER). What was tried is in notes/06_fp8_hopper.md.
+ * (HEADS_TOGETHER). What was tried is in notes/second_reading.md.
  *
  * The workspace is what quantise.cu left there: fp8.h. 08_fa3/wgmma does the same in 16 bits: the difference between
  * the two is what the 8 bits bring, and the difference between 08_fa3/wgmma and 04_fa2/tuned is what the instruction

@@ -28,7 +28,7 @@
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
  * exponentials, 1024 and 1536 clocks of the special-function units. So at D = 128 products can cover the softmax, and
- * at D = 64 they cannot quite. What each change brought, and what was tried, is in notes/08_fa3.md.
+ * at D = 64 they cannot quite. What each change brought is in notes/08_fa3.md, what was tried in notes/second_reading.md.
  * The words for tiles are those of `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
