@@ -4,8 +4,8 @@
  * its header explains them. What changes is who is told what:
  *
  *     producer    draws a query tile, longest lists first (lists.cuh), and asks for the key blocks on its list, one after the other
- *     consumers   are handed the description of the query tile, as before. It says how many blocks there are, and that the first
- *                 so many are partial. So they count along, and need a block's number only where they evaluate the mask
+ *     consumers   are handed the description of the query tile, as before. It says how many key tiles there are, and how many of
+ *                 them are full. So they count along, and look up a key block's number only where they evaluate the mask
  *
  * Lists of very different lengths are balanced by the counter that blocks draw from, and by the order.
  *
@@ -27,9 +27,7 @@
 #include "lists.cuh"
 #include "mask.cuh"
 
-constexpr int Bc = 128, STAGES = 2;
-
-constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Br = 64 * CONSUMERS;
+constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Br = 64 * CONSUMERS, Bc = 128, STAGES = 2;
 static_assert(Br == MASK_BLOCK && Bc == MASK_BLOCK, "each tile is a block of the mask");
 /* (24 + 2 x 240) x 128 = 64512 of the multiprocessor's 65536 */
 [[maybe_unused]] constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;

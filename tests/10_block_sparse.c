@@ -1,8 +1,10 @@
 /* 10_block_sparse.c - block masks: what --blocks SPEC says, counted by hand; the masks of kernels and formulas against the oracle's,
- * which reads SPEC by itself; and what is kept of a tile, against its pairs.
+ * which reads SPEC by itself; what is kept of a tile, against its pairs; and the lists of tiles that the device makes.
  */
 #define _POSIX_C_SOURCE 200809L /* mkstemp */
+#include "../10_block_sparse/lists.h"
 #include "../common/block_mask.h"
+#include "../common/device/device.h"
 #include "../common/host/memory.h"
 #include "../common/judge/oracle.h"
 #include "../common/traffic.h"
@@ -12,6 +14,8 @@
 #include <unistd.h>
 
 extern MaskReader blocks_read;
+extern Planner sparse_skipping_plan;
+extern Launcher sparse_lists;
 
 /* Kept pairs of Sq x Sk, by hand. With key lengths L. */
 static void test_counts(void) {
@@ -133,6 +137,58 @@ static void test_tiles(const char *kind) {
         diag("%d wrong; %d, %d, %d", wrong_tiles, seen[0], seen[1], seen[2]);
 }
 
+static void *on_device(const void *host, size_t bytes) {
+    void *copy = device_alloc(bytes, "a test's");
+    if (host)
+        device_write(copy, host, bytes);
+    return copy;
+}
+
+/* More key blocks than a warp has lanes, in two batch entries: each list has the full blocks and then the partial ones, and the
+ * longest lists come first. */
+static void test_lists(const char *text) {
+    Problem p = {.batch = 2, .heads = 1, .kv_heads = 1, .seqlen_q = 1000, .seqlen_k = 5000, .causal = 1};
+    const int lengths[2] = {4321, 5000}, tiles = 8, key_blocks = 40;
+    p.blocks = blocks_read("blocks", text, &p);
+    Buffer workspace[MAX_WORKSPACE_BUFFERS];
+    void *host[MAX_WORKSPACE_BUFFERS];
+    int buffers = sparse_skipping_plan(&p, workspace), wrong = 0, late = 0, entries = 0;
+    for (int i = 0; i < buffers; i++)
+        workspace[i].pointer = on_device(NULL, workspace[i].bytes);
+    Tensors t = {.key_lengths = on_device(lengths, sizeof lengths), .mask = p.blocks->mask};
+    if (t.mask.kept)
+        t.mask.kept = on_device(t.mask.kept, mask_blocks(&p));
+    sparse_lists(&p, &t, workspace);
+    for (int i = 0; i < buffers; i++)
+        device_read(host[i] = host_alloc(workspace[i].bytes, 1), workspace[i].pointer, workspace[i].bytes);
+    for (int list = 0; list < 2 * tiles; list++) {
+        const int row = list % tiles * MASK_BLOCK, *got = (int *)host[KEY_BLOCKS] + list * key_blocks;
+        const ListLengths *length = (ListLengths *)host[LIST_LENGTHS] + list;
+        const OrderedTile *order = (OrderedTile *)host[LONGEST_FIRST] + list;
+        const ListLengths *next = (ListLengths *)host[LIST_LENGTHS] + list / tiles * tiles + order->tile;
+        int count[2] = {0};
+        for (int kind = 0; kind < 2; kind++)
+            for (int key = 0; key < lengths[list / tiles]; key += MASK_BLOCK)
+                if (tile_kept(&p.blocks->mask, &p, lengths[list / tiles], row, row + MASK_BLOCK, key, key + MASK_BLOCK) ==
+                    (kind ? TILE_PARTIAL : TILE_FULL))
+                    wrong += got[count[0] + count[1]] != key / MASK_BLOCK, count[kind]++;
+        wrong += length->full != count[0] || length->partial != count[1];
+        entries += count[0] + count[1];
+        wrong += memcmp(&order->blocks, next, sizeof *next) != 0;
+        if (list % tiles) { /* after another, which is longer, or as long and further down */
+            int more = order[-1].blocks.full + order[-1].blocks.partial - order->blocks.full - order->blocks.partial;
+            late += more < 0 || (more == 0 && order[-1].tile <= order->tile);
+        }
+    }
+    if (!ok(!wrong && !late && entries > 2 * tiles, "%s: lists, full blocks first, and the longest list first", text))
+        diag("%d wrong, %d late, of %d", wrong, late, entries);
+    for (int i = 0; i < buffers; i++)
+        device_free(workspace[i].pointer), free(host[i]);
+    device_free((void *)t.key_lengths);
+    device_free(p.blocks->mask.kept ? (void *)t.mask.kept : NULL);
+    free((void *)p.blocks);
+}
+
 int main(void) {
     test_counts();
     test_random();
@@ -140,5 +196,8 @@ int main(void) {
     static const char *const kinds[] = {"window:%d", "sink:%d:%d", "strided:%d", "documents", "random:40:%d"};
     for (int i = 0; i < 5; i++)
         test_tiles(kinds[i]);
+    test_lists("random:40:1"); /* of different lengths */
+    test_lists("window:600");
+    test_lists("strided:3");
     return tap_done();
 }
