@@ -17,7 +17,7 @@
  *
  *     make 00_naive && ./00_naive/00_naive --seqlen 512
  */
-#include "../common/block_mask.h"
+#include "../common/block_mask.h" /* in_mask: always true, but in 10_block_sparse */
 #include "../common/gpu/kernel.cuh"
 #include "../common/stage.h"
 
@@ -41,9 +41,7 @@ template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *
     for (int d = 0; d < p.head_dim; d++)
         dot += to_float(q[d]) * to_float(k[d]);
 
-    bool visible = column < visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
-    if (p.blocks) /* a block mask: in 10_block_sparse alone */
-        visible = pair_is_kept(&t.mask, &p, key_length(&p, t.key_lengths, i.batch), i.row, column);
+    bool visible = column < visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row) && in_mask(&p, &t, i, column);
     S[element] = visible ? p.scale * dot : -INFINITY;
 }
 
@@ -81,10 +79,10 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
 
     /* The loop ends where the row's visible keys end. Behind them P is 0, but V may hold NaN there, and 0 * NaN is NaN. */
     const T *v = (const T *)t.v + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
-    int keys = key_length(&p, t.key_lengths, i.batch), visible = visible_keys(&p, keys, i.row);
+    int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
     float sum = 0;
     for (int column = 0; column < visible; column++)
-        if (!p.blocks || pair_is_kept(&t.mask, &p, keys, i.row, column))
+        if (in_mask(&p, &t, i, column))
             sum += to_float(P[flat_row * p.seqlen_k + column]) * to_float(v[(size_t)column * p.head_dim]);
     ((T *)t.o)[element] = from_float<T>(sum / P_SCALE);
 }

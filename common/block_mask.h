@@ -58,6 +58,10 @@ HOST_DEVICE static inline int row_keeps(const BlockMask *mask, const Problem *p,
 HOST_DEVICE static inline int pair_is_kept(const BlockMask *mask, const Problem *p, int key_length, int row, int column) {
     return row_keeps(mask, p, row_keys(mask, p, key_length, row), row, column);
 }
+/* The same as 00_naive asks it; without --blocks every pair is in the mask. */
+HOST_DEVICE static inline int in_mask(const Problem *p, const Tensors *t, RowIndex at, int column) {
+    return !p->blocks || pair_is_kept(&t->mask, p, key_length(p, t->key_lengths, at.batch), at.row, column);
+}
 
 /* What is kept of a tile of S: no pair; some; every one, so that no mask need be evaluated. */
 typedef enum { TILE_NONE, TILE_PARTIAL, TILE_FULL } TileKept;
