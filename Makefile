@@ -211,7 +211,7 @@ sanitize: $(if $(on_gpu),$(GRIDS)) ## the shape grid under AddressSanitizer and 
 
 mutations: ## plant mistakes in kernels and host code, and see the tests catch them (default SEED=1 MUTANTS=200)
 	@$(MAKE) mutations-kernels DEVICE=cpu && $(MAKE) mutations-host DEVICE=cpu
-mutations-kernels mutations-host: mutations-%: tests $(STAGES)
+mutations-kernels mutations-host: mutations-%: tests $(STAGES) $(PRIMER)
 	$(PROVE) tests/mutations_$*.t
 
 # ---- what the memory sees -----------------------------------------------------------------------------------------------
