@@ -196,6 +196,7 @@ for my $good (['--help'], ['-h'], ['--batch', 2, '--help'], ['--seqlen=8', '--he
 }
 my $help = run('01_tiled', '--help')->{out};
 is(run('01_tiled', '-h')->{out}, $help, '-h is --help');
+like($help, qr/^  --batch N         problems of the same shape, computed together\n  --heads N         query heads of each$/m, '--help: whole lines');
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
     '\nthe problem\n', '\nthe run\n', '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
