@@ -39,7 +39,7 @@ sub test_of { return $_[0] =~ /^tests\// ? "$build/$_[0]" : "$build/tests/grid_$
 # A thread order other than the usual one exposes barriers that are missing.
 sub is_caught {
     my ($command) = @_;
-    return any { system("CPU_DEVICE_ORDER=$_ timeout 120 $command >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
+    return any { system("CPU_DEVICE_ORDER=$_ timeout 60 $command >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
 }
 
 sub try {
