@@ -275,7 +275,7 @@ static void test_merge(void) {
     for (int i = 0; i < 4; i++) {
         parts[i] = comparison_start("x");
         compare_element(&parts[i], (RowIndex){0, 0, i}, 0, rows[i], i, 0.2 + i);
-        parts[i].empty = i == 1;
+        parts[i].empty = i == 2; /* not the worst */
     }
     for (int i = 0; i < 4; i++) {
         comparison_merge(&all, &parts[i]);

@@ -180,15 +180,15 @@ static void test_need(void) {
     Options o = options_parse(&plain, 2, words);
     options_select(&o, 0, 1);
     double before = memory_need(&o).host;
-    static const float zeros[64];
+    static const float zeros[128];
     const NpyFile files[] = {{"q.npy", DTYPE_FP16, 4, {1, 1, 8, 8}, zeros},
-                             {"k.npy", DTYPE_FP32, 4, {1, 1, 8, 8}, zeros},
-                             {"v.npy", DTYPE_FP16, 4, {1, 1, 8, 8}, zeros}};
+                             {"k.npy", DTYPE_FP32, 4, {1, 1, 16, 8}, zeros},
+                             {"v.npy", DTYPE_FP16, 4, {1, 1, 16, 8}, zeros}};
     npy_write("save", root, files, 3);
     o.load = root;
     for (int i = 0; i < 32; i++)
         tensors_read_headers(&o);
-    ok(memory_need(&o).host == before + 4 * 64, "the largest file of --load, while it is read");
+    ok(memory_need(&o).host == before + 4 * 128, "the largest file of --load, while it is read");
     remove_all();
     options_free(&o);
     unsetenv("HOST_THREADS");

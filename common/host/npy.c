@@ -182,11 +182,8 @@ void npy_write(const char *option, const char *folder, const NpyFile *files, int
     static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
     enum { SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS };
     struct sigaction waits = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before[SIGNAL_COUNT];
-    for (int i = 0; i < SIGNAL_COUNT; i++) {
-        sigaction(SIGNALS[i], NULL, &before[i]);
-        if (before[i].sa_handler != SIG_IGN)
-            sigaction(SIGNALS[i], &waits, NULL);
-    }
+    for (int i = 0; i < SIGNAL_COUNT; i++)
+        sigaction(SIGNALS[i], &waits, &before[i]);
 
     int written = 0, placed = 0, good = 1;
     for (; written < count && good; written++)
