@@ -163,6 +163,24 @@ for my $i (0 .. 3) {
 my @lines_of_csv = split /\n/, run('01_tiled', @small, '--csv', @axes)->{out};
 is(scalar(grep { /^stage,/ } @lines_of_csv) . ' ' . @lines_of_csv, '1 13', 'CSV: the titles once, and all rows');
 
+# ---- on the CPU device what an H200 took, as the result files have it
+SKIP: {
+    skip 'a GPU takes its own time', 3 + stages() if $on_gpu;
+    my $results = 'notes/results/nvidia-h200';
+    my %machine = read_text("$results/machine.tsv") =~ /^(\w+)\t(.*)$/mg;
+    my @records = map { decode_json($_) } map { split /\n/, read_text("$results/$_.jsonl") } qw(ladder backward fp8 decode);
+    for my $stage (stages()) {
+        my @own = grep { $_->{stage} eq $stage && $_->{variant} =~ /^$stage/ && $_->{direction} =~ /^(for|back)ward$/ } @records;
+        my $took = join(', ', map { ($_->{variant} =~ s{.*/}{}r) . sprintf ' %.3g', $_->{latency_ms} } @own) =~ s/ [\d.]+\K/ ms/r;
+        my $shape = $stage =~ /^07/ ? 'batch 1, 32/8 heads, 1x65536' : 'batch 4, 16 heads, 4096';
+        my ($line) = (run($stage, @small, '--seqlen', 8, '--no-validate')->{out} =~ s/\n {11}/ /gr) =~ /^(recorded .*)/m;
+        is($line, @own ? "recorded on an $machine{GPU}, $machine{date}, $shape: $took" : undef, "$stage: the line recorded");
+    }
+    my $tuned = run('04_fa2', @small, '--variant', 'tuned')->{out};
+    like($tuned, qr/^recorded on an [^:]*: tuned 1\.47 ms$/m, 'of the variant that runs');
+    unlike(run('04_fa2', @small, '--seqlen', 8, $_)->{out}, qr/recorded/, "$_ has none") for '--csv', '--json';
+}
+
 # ---- out of memory: S alone, 4 bytes a score, takes all there is: of a GPU more than any has, here what a made-up container has;
 # one key each keeps it short
 my $memory = $on_gpu ? 400 * 2**30 : 2**26;
@@ -183,3 +201,5 @@ SKIP: {
 }
 
 done_testing();
+
+sub read_text { open my $in, '<', $_[0] or die "$_[0]: $!"; local $/; return scalar <$in> }

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# stages.t - what all stages print alike: lines of 120 places, the same fields, bytes by formula, what a GPU took.
+# stages.t - what all stages print alike: lines of 120 places, the same fields, bytes by formula.
 use strict;
 use warnings;
 use File::Temp qw(tempdir);
@@ -55,23 +55,4 @@ SKIP: {
         qr/^08_fa3\/overlapped +\S+ [mu]?s +129 KiB +63\.7 +128 KiB \+ 0\.0039 KiB /m, 'the table, too');
 }
 
-# ---- on the CPU device what an H200 took, as the result files have it
-SKIP: {
-    skip 'a GPU takes its own time', 3 + stages() if $on_gpu;
-    my $results = 'notes/results/nvidia-h200';
-    my %machine = read_text("$results/machine.tsv") =~ /^(\w+)\t(.*)$/mg;
-    my @records = map { decode_json($_) } map { split /\n/, read_text("$results/$_.jsonl") } qw(ladder backward fp8 decode);
-    for my $stage (stages()) {
-        my @own = grep { $_->{stage} eq $stage && $_->{variant} =~ /^$stage/ && $_->{direction} =~ /^(for|back)ward$/ } @records;
-        my $took = join(', ', map { ($_->{variant} =~ s{.*/}{}r) . sprintf ' %.3g', $_->{latency_ms} } @own) =~ s/ [\d.]+\K/ ms/r;
-        my $shape = $stage =~ /^07/ ? 'batch 1, 32/8 heads, 1x65536' : 'batch 4, 16 heads, 4096';
-        my ($line) = (run($stage, @small, '--seqlen', 8, '--no-validate')->{out} =~ s/\n {11}/ /gr) =~ /^(recorded .*)/m;
-        is($line, @own ? "recorded on an $machine{GPU}, $machine{date}, $shape: $took" : undef, "$stage: the line recorded");
-    }
-    my $tuned = run('04_fa2', @small, '--variant', 'tuned')->{out};
-    like($tuned, qr/^recorded on an [^:]*: tuned 1\.47 ms$/m, 'of the variant that runs');
-    unlike(run('04_fa2', @small, '--seqlen', 8, $_)->{out}, qr/recorded/, "$_ has none") for '--csv', '--json';
-}
 done_testing;
-
-sub read_text { open my $in, '<', $_[0] or die "$_[0]: $!"; local $/; return scalar <$in> }

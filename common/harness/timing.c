@@ -97,7 +97,7 @@ static double time_all(void *context) {
 static void time_replay(Row *row) {
     const Run *run = row->run;
     int cold = !run->options->warm;
-    double wanted = cold ? rotating_bytes(run->device->l2_bytes) / moved_bytes(row) + 1 : 1;
+    double wanted = rotating_bytes(run->device->l2_bytes) / moved_bytes(row) + 1;
     int count = wanted < MAX_COPIES ? (int)wanted : MAX_COPIES, made = 0;
     Row *copies = host_alloc((size_t)count, sizeof *copies);
     void **rows = host_alloc(WARM_LAUNCHES + (size_t)count, sizeof *rows);
