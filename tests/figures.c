@@ -685,7 +685,7 @@ static void test_other_options(void) {
         int is_shown = 0, has_one = (rows[i].passes == FORWARD_PASS || rows[i].passes == BACKWARD_PASS) && rows[i].who != FIRST_PASS;
         for (int k = 0; k < json.line_count; k++)
             is_shown |= strncmp(json.lines[k], rows[i].name, strlen(rows[i].name)) == 0 && strstr(json.lines[k], ratio);
-        failures += !*rows[i].note && has_one && !is_shown;
+        failures += !*rows[i].note && has_one != is_shown;
     }
     ok(!failures, "other options: the table has each variant's speed over 00_naive's");
 

@@ -60,7 +60,7 @@ enum {
 
 /* What all copies together move, at least: four times L2. For the 60 MiB of an H200 256 MB are that and 1.7 % more;
  * smaller chips get as much, so that figures compare. */
-static double rotating_bytes(size_t l2_bytes) { return 4.0 * l2_bytes > 256e6 ? 4.0 * l2_bytes : 256e6; }
+static double rotating_bytes(size_t l2_bytes) { return fmax(4.0 * l2_bytes, 256e6); }
 
 /* The row's launch with a K, a V and a workspace of its own. Returns 0 if they do not fit; free_copy frees what did. */
 static int make_copy(const Row *row, Row *copy) {
