@@ -176,7 +176,7 @@ static void test_need(void) {
             diag("host %.0f, not %.0f; device %.0f, not %.0f", need.host, cases[i].host, need.device, cases[i].device);
         options_free(&o);
     }
-    char *words[] = {"program", "--no-validate"};
+    char *words[] = {"program", "--no-validate", NULL};
     Options o = options_parse(&plain, 2, words);
     options_select(&o, 0, 1);
     double before = memory_need(&o).host;

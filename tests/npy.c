@@ -317,7 +317,7 @@ static void test_all_or_none(void) {
 }
 
 int main(void) {
-    signal(SIGHUP, SIG_DFL); /* under nohup it would be ignored, and not tested */
+    signal(SIGHUP, SIG_DFL), signal(SIGINT, SIG_DFL); /* under nohup and in the background they would be ignored, not tested */
     if (!mkdtemp(folder)) {
         diag("cannot make a folder in /tmp");
         return 2;
