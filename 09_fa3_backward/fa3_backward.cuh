@@ -65,11 +65,11 @@ inline KeyTileOrder key_tile_order(const Problem &p, int Bc) {
     return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_k, Bc)};
 }
 
-/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. */
+/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. (static: the forward pass, 08's, has a function of this name.) */
 struct TensorMaps {
     TensorMap q, d_o, k, v;
 };
-template <typename T, int D> TensorMaps tensor_maps(const Problem &p, const Tensors &t, int Br, int Bc) {
+template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, const Tensors &t, int Br, int Bc) {
     const auto queries = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_q, p.batch * p.heads, Br); };
     const auto keys = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc); };
     return {queries(t.q), queries(t.d_o), keys(t.k), keys(t.v)};
