@@ -81,6 +81,8 @@ sub try_barrier {
                                 '--heads 16 --seqlen 1 --seqlen-k 40', '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3'],
         '09_fa3_backward' => ['--heads 2 --kv-heads 1 --seqlen 300 --seqlen-k 400 --lengths 350',
                               '--heads 1 --seqlen 300 --causal --head-dim 128', '--heads 45 --seqlen 100 --seqlen-k 200 --roofline t4'],
+        '10_block_sparse' => ['--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700', '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
+                              '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
         decoding => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal']);
     my $shapes = $shapes{$stage} // $shapes{kind_of($stage)} // ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128'];
     my ($rows, $log) = trace_with($file, join('', @lines), $stage, @$shapes);
