@@ -4,6 +4,7 @@
     python3 notes/results/peers.py forward                       04_fa2/tuned, fp16
     python3 notes/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
     python3 notes/results/peers.py backward | decode | fp8
+    python3 notes/results/peers.py sparse                        10_block_sparse/skipping and overlapped
 
 Needs a GPU, the stage built for it (make all), and PyTorch; fp8 needs JAX instead. Nothing else in the project needs either.
 What it prints is what notes/results/<device>/forward_fp16.txt and its like hold: latency and speed of the program, then speed of
@@ -12,6 +13,11 @@ each peer and how many times longer the peer takes (above 1: the program is fast
 The peers: `flash` is FlashAttention-2 and `cudnn` cuDNN's attention, both as PyTorch's scaled_dot_product_attention calls them.
 `cudnn-fp8` is cuDNN's 8-bit attention through JAX; neither side's time has the conversion to 8 bits in it. `fa3` is
 FlashAttention-3: --fa3 takes the file flash_attn_3/_C.so of the Python package xformers 0.0.34.
+
+`flex` is PyTorch's FlexAttention, compiled. It and 10_block_sparse are given the same random blocks, as lists and as --blocks file:;
+neither side's time has the making of lists in it, which has lines of its own. Where all blocks are kept, `dense` is the kernel
+that knows no lists: 04_fa2/tuned, 08_fa3/overlapped. At D = 64 the latter has three consumers, and 10_block_sparse two: --two takes
+a program of 08_fa3 whose Roles has two there. Of FlexAttention's tilings the fastest at the first length is taken, for each D.
 
 Each peer is timed before and after the program and the two are averaged, so that a clock that falls with the board's power falls
 for both. All inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
@@ -22,16 +28,21 @@ import itertools
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 TOKENS, HIDDEN = 16384, 2048  # of all batch entries; of all heads
 PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_backward", "decode": "07_flash_decoding/07_flash_decoding",
-            "fp8": "06_fp8/06_fp8"}
+            "fp8": "06_fp8/06_fp8", "sparse": "10_block_sparse/10_block_sparse"}
 DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
             (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
+BLOCK, SHARES = 128, [1, 1 / 2, 1 / 8, 1 / 32]  # of a mask of blocks: the queries and keys of each, and how many are kept
+TILINGS = [{}, {"USE_TMA": True}, {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2},
+           {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}]  # FlexAttention's choice, and others
 
 
 def arguments():
@@ -41,9 +52,11 @@ def arguments():
     parser.add_argument("--variant", help="if not the last one that the program's --help lists")
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="fp16")
     parser.add_argument("--fa3", metavar="FILE", help="time FlashAttention-3 as well: its _C.so")
-    parser.add_argument("--lengths", metavar="N,N,...", help="forward, backward: 512,2048,4096,16384 if not given",
-                        type=lambda text: [int(n) for n in text.split(",")], default=[512, 2048, 4096, 16384])
+    parser.add_argument("--two", metavar="FILE", help="sparse: 08_fa3 with two consumers at D = 64")
+    parser.add_argument("--lengths", metavar="N,N,...", type=lambda text: [int(n) for n in text.split(",")],
+                        help="forward, backward: 512,2048,4096,16384 if not given; sparse: 4096,16384,65536")
     given = parser.parse_args()
+    given.lengths = given.lengths or ([4096, 16384, 65536] if given.what == "sparse" else [512, 2048, 4096, 16384])
     given.program = os.path.join(".", given.program or PROGRAMS[given.what])
     if not os.path.exists(given.program):
         parser.error(f"{given.program} is not there: make all DEVICE=cuda")
@@ -58,8 +71,8 @@ def last_variant(program):
     return [line.split()[0] for line in lines if line.startswith("  ") and line.split()[0] != "00_naive"][-1]
 
 
-def program_ms(given, **shape):
-    """The program's own median, in ms. With causal=True the option is a flag."""
+def program_rows(given, **shape):
+    """The program's rows of its variant. With causal=True the option is a flag."""
     command = [given.program, "--variant", given.variant, "--json", "--no-validate"]
     for name, value in shape.items():
         if value is not False:
@@ -67,10 +80,15 @@ def program_ms(given, **shape):
     run = subprocess.run(command, capture_output=True, text=True)
     rows = [json.loads(line) for line in run.stdout.splitlines()]
     direction = "backward" if given.what == "backward" else "forward"
-    mine = [row for row in rows if row["variant"].split("/")[1] == given.variant and row["direction"] == direction]
-    if run.returncode or not mine or mine[0]["latency_ms"] is None:
+    mine = {row["variant"].split("/")[1]: row["latency_ms"] for row in rows if row["direction"] in (direction, "prepare")}
+    if run.returncode or mine.get(given.variant) is None:
         sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stdout}{run.stderr}")
-    return mine[0]["latency_ms"]
+    return mine
+
+
+def program_ms(given, **shape):
+    """The program's own median, in ms."""
+    return program_rows(given, **shape)[given.variant]
 
 
 def timed_runs(work, runs, cold):
@@ -100,17 +118,17 @@ def gpu_ms(work, cold=None):
 ratios = {}
 
 
-def print_row(given, name, work, unit, peers, program):
-    """work: FLOPs or bytes; peers: name -> function that returns ms; program: the same of the program."""
+def print_row(given, name, work, unit, peers, program, of=""):
+    """work: FLOPs or bytes; peers: name -> function that returns ms; program: the same of the program; of: which mean it joins."""
     before = {peer: measure() for peer, measure in peers.items()}
     mine = program()
     scale = 1e9 if unit == "TF" else 1e6
     line = f"{name:<36} {given.variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit}"
     times = {peer: (before[peer] + measure()) / 2 for peer, measure in peers.items()}
-    if len(times) > 1:
+    if len(times) > 1 and given.what != "sparse":
         times["better"] = min(times.values())  # the better peer, in each row
     for peer, ms in times.items():
-        ratios.setdefault(peer, []).append(ms / mine)
+        ratios.setdefault(of + peer, []).append(ms / mine)
         line += f"  | {peer:<6} {work / ms / scale:7.1f}  x{ms / mine:.3f}"
     print(line, flush=True)
 
@@ -193,6 +211,72 @@ def decode(given):
                                      dtype=given.dtype))
 
 
+def kept_blocks(n, share):
+    """As many of the mask's n / BLOCK squared blocks as `share` says, drawn from all, as a table of bools."""
+    side = n // BLOCK
+    kept = torch.zeros(side * side, dtype=torch.bool)
+    kept[torch.randperm(side * side, generator=torch.Generator().manual_seed(1))[: round(share * side * side)]] = True
+    return kept.view(side, side)
+
+
+def block_lists(kept):
+    """Of each row of blocks how many are kept, and their numbers first among all: lists of full blocks. No block is partial."""
+    counts = kept.sum(-1, dtype=torch.int32)[None, None]
+    numbers = torch.argsort(kept.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)[None, None]
+    n = kept.shape[0] * BLOCK
+    return BlockMask.from_kv_blocks(torch.zeros_like(counts), numbers, counts, numbers, BLOCK_SIZE=BLOCK, seq_lengths=(n, n))
+
+
+def sparse(given):
+    cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
+    folder = tempfile.mkdtemp()
+    table = os.path.join(folder, "blocks.npy")
+    compiled = torch.compile(flex_attention, dynamic=False)
+    for d in (64, 128):
+        heads, tiling = HIDDEN // d, None
+        for n in given.lengths:
+            q, k, v = (normal(given, 1, heads, n, d) for _ in range(3))
+            for share in SHARES:
+                kept = kept_blocks(n, share)
+                numpy.save(table, kept.numpy())
+                on_gpu = kept.cuda()
+                lists = block_lists(on_gpu)
+
+                def flex_ms(options):
+                    return gpu_ms(lambda: compiled(q, k, v, block_mask=lists, kernel_options=options), cold)
+
+                if tiling is None:  # the first call of each compiles it
+                    taken = []
+                    for options in TILINGS:
+                        try:
+                            taken.append((flex_ms(options), options))
+                        except Exception as error:
+                            print(f"# D{d}: flex cannot take {options}: {str(error).splitlines()[0][:90]}")
+                    tiling = min(taken, key=lambda pair: pair[0])[1]
+                    print(f"# D{d} flex S{n}: " + ", ".join(f"{options or 'its own'} {ms:.4f} ms" for ms, options in taken), flush=True)
+
+                shape = dict(batch=1, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype)
+                name, made = f"D{d} 1/{round(1 / share)} S{n} B1 {given.dtype}", {}
+
+                def variant_ms():
+                    made.update(program_rows(given, blocks=f"file:{table}", **shape))
+                    return made[given.variant]
+
+                for variant, program, base in (("skipping", "./04_fa2/04_fa2", "tuned"),
+                                               ("overlapped", given.two if given.two and d == 64 else "./08_fa3/08_fa3", "overlapped")):
+                    given.variant = variant
+                    peers, all_kept = {"flex": lambda: flex_ms(tiling)}, share == 1
+                    if all_kept:
+                        dense = argparse.Namespace(what=given.what, program=program, variant=base)
+                        peers["dense"] = lambda: program_ms(dense, **shape)
+                    print_row(given, name, 4 * d * heads * int(kept.sum()) * BLOCK**2, "TF", peers, variant_ms,
+                              f"{variant}{'-all' if all_kept else ''}/")
+                print(f"# {name} lists: program {made['lists']:.4f} ms | flex {gpu_ms(lambda: block_lists(on_gpu), cold):.4f} ms",
+                      flush=True)
+            del q, k, v
+    shutil.rmtree(folder)
+
+
 def fp8(given):
     """cuDNN's 8-bit attention has no public function; JAX has an internal one. The inputs are cast to e4m3, all scales are 1."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the program needs memory, too
@@ -241,6 +325,10 @@ else:
         folder = os.path.dirname(os.path.abspath(given.fa3))
         ctypes.CDLL(os.path.join(folder, "libcudart.so.12"), mode=ctypes.RTLD_GLOBAL)
         torch.ops.load_library(os.path.join(folder, os.path.basename(given.fa3)))
-    decode(given) if given.what == "decode" else training(given)
+    if given.what == "sparse":
+        import numpy
+        from torch.nn.attention.flex_attention import BlockMask, flex_attention
+        torch._dynamo.config.recompile_limit = 64  # one program a length, head dim and tiling
+    {"decode": decode, "sparse": sparse}.get(given.what, training)(given)
 for peer, all_rows in ratios.items():
     print(f"geometric mean against {peer:<10} x{statistics.geometric_mean(all_rows):.3f}   worst x{min(all_rows):.3f}")
