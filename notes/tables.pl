@@ -223,24 +223,33 @@ sub plain {
 # and, last:  geometric mean against flash x1.18 worst x1.05
 sub peers {
     my ($file) = @_;
-    my (@lines, @means);
+    my (@lines, @means, @names, %variants, $speed_of);
     for (split /\n/, read_text("$results/$file")) {
         if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)\s*\|(.*)/) {
             my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $6);
-            $unit = 'TFLOP/s' if $unit eq 'TF';
-            my (@names, @cells);
+            $speed_of = $unit eq 'TF' ? 'TFLOP/s' : $unit;
+            my (@here, @cells);
             for (@peers) {
                 /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)/ or die "cannot read '$_'\n";
-                push @names, "$1, $unit", 'ratio';
+                push @here, $1;
                 push @cells, three_digits($2), sprintf '%.2f', $3;
             }
-            @lines = (['shape', "$variant, latency", "$variant, $unit", @names], ['---', ('---:') x (2 + @names)]) if !@lines;
-            push @lines, [$shape, with_unit('latency_ms', $ms), three_digits($speed), @cells];
+            @names = @here if @here > @names;
+            $variants{$variant} = 1;
+            push @lines, [$shape, $variant, with_unit('latency_ms', $ms), three_digits($speed), @cells];
         } elsif (/^geometric mean against (\S+)\s+x([\d.]+)\s+worst x([\d.]+)/) {
             push @means, sprintf 'Against %s: geometric mean %.2f, worst %.2f.', $1, $2, $3;
         }
     }
     die "no lines in it\n" if !@lines;
+    my @columns = map { ("$_, $speed_of", 'ratio') } @names;
+    if (keys %variants > 1) { # each line says which; where a peer was not timed, its cells are empty
+        unshift @lines, ['shape', 'variant', 'latency', $speed_of, @columns], ['---', '---', ('---:') x (2 + @columns)];
+        push @$_, ('') x (4 + @columns - @$_) for @lines;
+    } else {
+        splice @$_, 1, 1 for @lines;
+        unshift @lines, ['shape', map({; "$_, latency", "$_, $speed_of" } keys %variants), @columns], ['---', ('---:') x (2 + @columns)];
+    }
     return markdown(@lines) . "\n\n" . join(' ', @means) . ' '
         . row('machine.tsv', 'GPU')->{is} . ', ' . date() . ', ' . link_to($file) . '.';
 }

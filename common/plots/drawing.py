@@ -47,8 +47,8 @@ COLOURS = {
 MARKS = {
     "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "loop_swap": "v--",
     "split_q": "P--", "tall": "X:", "tuned": "p-", "atomic": ">-", "quantise+mma": "h--", "quantise+wgmma": "*-",
-    "split_k": "p:", "wgmma": "s:", "specialised": "D--", "overlapped": "o-",
-    "cuDNN": " -", "FlashAttention-2": " --", "FlashAttention-3": " :",
+    "split_k": "p:", "wgmma": "s:", "specialised": "D--", "overlapped": "o-", "ordered": "<--", "masked": "x:", "skipping": "v-",
+    "cuDNN": " -", "FlashAttention-2": " --", "FlashAttention-3": " :", "FlexAttention": " --",
 }
 
 

@@ -237,6 +237,39 @@ def backward():
     finish([{}], "fa3_backward.tsv, fp16")
 
 
+def sparse():
+    """Time over the share of the blocks that a mask keeps, three lengths in a panel; the kernels without lists beside them."""
+    lines = {}
+    for line in open(path_of("sparse_fp16.txt")):
+        row = re.match(r"D(\d+) 1/(\d+) S(\d+) \S+ \S+\s+(\w+)\s+([\d.]+) ms .*?flex\s+[\d.]+\s+x([\d.]+)(?:.*dense\s+[\d.]+\s+x([\d.]+))?",
+                       line)
+        if row:
+            d, n, percent, ms = int(row[1]), int(row[3]), 100 / int(row[2]), float(row[5])
+            times = {f"10_block_sparse/{row[4]}": ms}
+            if row[4] == "skipping":
+                times["FlexAttention"] = ms * float(row[6])
+            if row[7]:
+                times["04_fa2/tuned" if row[4] == "skipping" else "08_fa3/overlapped"] = ms * float(row[7])
+            for name, time in times.items():
+                lines.setdefault(d, {}).setdefault((name, n), []).append((percent, time))
+    figure, axes = plt.subplots(1, len(lines), figsize=(4.1 * len(lines), 4.4), sharey=True, squeeze=False)
+    for (d, some), axis in zip(sorted(lines.items()), axes.flat):
+        for (name, n), points in sorted(some.items()):
+            points.sort()
+            style = look(name) | ({"linestyle": "", "markerfacecolor": "none", "markersize": 8} if len(points) == 1 else {})
+            axis.plot(*zip(*points), label=name + (", no lists" if len(points) == 1 else ""), **style)
+            if name == "FlexAttention":
+                axis.annotate(f"N = {n}", points[0], (0, 14), textcoords="offset points", fontsize=8)
+        logarithmic(axis, "xy")
+        axis.set_xticks([percent for percent, _ in points], [f"{percent:g} %" for percent, _ in points])
+        axis.minorticks_off()
+        axis.set_title(f"D = {d}", loc="left")
+        axis.set(xlabel="blocks kept (logarithmic)", ylabel="latency, ms (logarithmic)")
+        axis.label_outer()
+    figure.tight_layout()
+    finish([{}], "sparse_fp16.txt: random blocks, batch 1, heads = 2048 / D, fp16")
+
+
 def tokens_of(rows):
     tokens = max((int(row["batch"]) * int(row["seqlen_q"]) for row in rows if int(row["batch"]) > 1), default=0)
     widths = {int(row["heads"]) * int(row["head_dim"]) for row in rows}
@@ -368,6 +401,7 @@ PLOTS = (
     ("latency.svg", ["sweep.csv"], lambda: forward("latency_ms", "latency, ms (logarithmic)")),
     ("tflops.svg", ["sweep.csv"], lambda: forward("tflops", "TFLOP/s")),
     ("backward.svg", ["fa3_backward.tsv"], backward),
+    ("sparse.svg", ["sparse_fp16.txt"], sparse),
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
     ("splits.svg", ["splits.tsv"], splits),

@@ -3,8 +3,8 @@
 #     sh notes/results/measure.sh my-gpu               writes notes/results/my-gpu/*; some eight minutes on an H200
 #     PARTS="ladder decode" sh notes/results/measure.sh my-gpu
 #
-# PARTS      which of: ceilings ladder backward fp8 decode splits peers       (peers needs PyTorch, and JAX for 8 bits)
-# FA3        a file: time FlashAttention-3 beside 08_fa3 and 09_fa3_backward, too; see peers.py
+# PARTS      which of: ceilings ladder backward fp8 decode splits sparse peers   (the last two need PyTorch, JAX for 8 bits)
+# FA3, TWO   files: time FlashAttention-3 beside 08_fa3 and 09_fa3_backward, too, and 08_fa3 with two consumers; see peers.py
 # ROUNDS     how often each stage is run for ladder, backward, fp8 and decode, one after the other; 3
 #
 # The kernels of a round come one after the other, then the next round: what the clock and the power do meanwhile meets all alike.
@@ -17,7 +17,7 @@ case $1 in */* | .*) stop "$1: choose a name such as my-gpu, it becomes notes/re
 make -s all DEVICE=cuda || exit 2
 into=notes/results/$1
 mkdir -p "$into" || exit 2
-: "${PARTS:=ceilings ladder backward fp8 decode splits peers}" "${ROUNDS:=3}"
+: "${PARTS:=ceilings ladder backward fp8 decode splits sparse peers}" "${ROUNDS:=3}"
 
 rounds() { # options, and --: the stages' programs; their rows, one a variant
     options=
@@ -43,6 +43,9 @@ for part in $PARTS; do
         rounds -- 07_flash_decoding >"$into/decode.jsonl"
         rounds --kv-cache e4m3 -- 07_flash_decoding >"$into/decode_e4m3.jsonl" ;;
     splits) sh notes/splits.sh 07_flash_decoding/07_flash_decoding >"$into/splits.tsv" ;;
+    sparse)
+        rounds --batch 1 --heads 16 --seqlen 16384 --head-dim 128 --blocks random:12.5:1 --no-validate -- 10_block_sparse >"$into/sparse.jsonl"
+        peers sparse ${TWO:+--two "$TWO"} >"$into/sparse_fp16.txt" ;;
     peers)
         for dtype in fp16 bf16; do
             peers forward --dtype $dtype >"$into/forward_$dtype.txt"
@@ -54,6 +57,6 @@ for part in $PARTS; do
         peers forward --lengths 512,1024,2048,4096,8192,16384,32768 >"$into/forward_lengths_fp16.txt"
         peers decode >"$into/decode.txt"
         peers fp8 >"$into/fp8_forward.txt" ;;
-    *) stop "PARTS=$part: choose from ceilings ladder backward fp8 decode splits peers" ;;
+    *) stop "PARTS=$part: choose from ceilings ladder backward fp8 decode splits sparse peers" ;;
     esac || stop "$part failed"
 done
