@@ -154,7 +154,8 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4], next_alpha[2];
                 scale_log2 = scale_log2_of(tile);
-                const float v_scale = v_scales[tile];
+                const float v_ratio = o_scale / v_scales[tile];
+                o_scale = v_scales[tile];
                 mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
                 my_turn();
                 start_abt(s, shared.q, 64 * consumer, shared.k[place(n + 1)]);
@@ -176,8 +177,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                     mbarrier_arrive(&shared.v_empty[place(n)]);
                 add_product();
                 UNROLL for (int r = 0; r < 2; r++)
-                    alpha[r] = next_alpha[r] * (o_scale / v_scale);
-                o_scale = v_scale;
+                    alpha[r] = next_alpha[r] * v_ratio;
                 to_operand<E>(a, s);
             }
             if (elect_one())

@@ -88,7 +88,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
-        const float v_scale = v_scales[tile];
+        const float v_ratio = o_scale / v_scales[tile]; /* a division branches: between softmax and P it would cost 2 % */
+        o_scale = v_scales[tile];
         float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) = 2^(scale_log2 s) */
 
         /* S = Q K^T */
@@ -108,8 +109,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
         float alpha[2];
         softmax<E, D>(s, m, l, alpha, scale_log2);
-        alpha[0] *= o_scale / v_scale, alpha[1] *= o_scale / v_scale;
-        o_scale = v_scale;
+        alpha[0] *= v_ratio, alpha[1] *= v_ratio;
         uint32_t a[Bc / 32][4];
         to_operand<E>(a, s);
 
