@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
-        const float v_ratio = o_scale / v_scales[tile]; /* a division branches: between softmax and P it would cost 2 % */
-        o_scale = v_scales[tile];
+        const float v_scale = v_scales[tile];
         float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) = 2^(scale_log2 s) */
 
         /* S = Q K^T */
@@ -104,6 +103,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
         }
 
+        const float v_ratio = o_scale / v_scale; /* a division branches: between softmax and P it would cost 2 % */
+        o_scale = v_scale;
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
             mask(s, p, here.keys, row, tile * Bc);
         /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
