@@ -51,7 +51,8 @@ for part in $PARTS; do
             peers forward --dtype $dtype >"$into/forward_$dtype.txt"
             peers forward --dtype $dtype --program 08_fa3/08_fa3 $fa3 >"$into/fa3_forward_$dtype.txt"
             peers backward --dtype $dtype >"$into/backward_$dtype.txt"
-            peers backward --dtype $dtype --program 09_fa3_backward/09_fa3_backward $fa3 >"$into/fa3_backward_$dtype.txt"
+            peers backward --dtype $dtype --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 \
+                >"$into/fa3_backward_$dtype.txt"
         done
         peers backward --variant two_pass >"$into/backward_two_pass_fp16.txt"
         peers forward --lengths 512,1024,2048,4096,8192,16384,32768 >"$into/forward_lengths_fp16.txt"
