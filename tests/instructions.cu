@@ -267,11 +267,25 @@ __global__ void run_in_turn(int *drawn, int *turn, int *written) {
     atomic_add_ordered(turn, 1);
 }
 
+/* The same within a block. */
+__global__ void run_beside(int *turn, int *written) {
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x % 32 == 0) {
+        wait_ordered(turn, 2 - warp); /* the last warp first */
+        written[warp] = *turn;
+        atomic_add_ordered(turn, 1);
+    }
+}
+
 static void test_in_turn() {
     enum { blocks = 200 };
     DeviceArray<int> numbers(std::vector<int>(2, 0)), written(std::vector<int>(blocks + 1, 0));
     LAUNCH(run_in_turn, blocks, 1, 0, numbers.pointer, numbers.pointer + 1, written.pointer);
     ok(written.read()[blocks] == blocks, "wait_ordered: %d blocks, one after the other", blocks);
+
+    DeviceArray<int> turn(std::vector<int>(1, 0)), order(std::vector<int>(3, 0));
+    LAUNCH(run_beside, 1, 96, 0, turn.pointer, order.pointer);
+    ok(order.read() == std::vector<int>({2, 1, 0}), "wait_ordered: the warps of a block, the last one first");
 }
 
 __global__ void run_quads(float *max, float *sum) {

@@ -10,7 +10,6 @@
 #include "cuda_on_cpu.h"
 #include "trace_hooks.h"
 
-#include <sched.h>
 #include <type_traits>
 
 /* The atom: row and first column of the pair of elements that a lane owns in an 8x8 matrix. */
@@ -220,7 +219,7 @@ inline int atomic_add_ordered(int *to, int value) {
 }
 inline void wait_ordered(const int *at, int value) {
     while (__atomic_load_n(at, __ATOMIC_SEQ_CST) != value)
-        sched_yield(); /* a block on another core */
+        simt_look_later();
 }
 
 /* ---- ex2.approx.ftz: results below the smallest normal float become 0 ---- */

@@ -296,6 +296,14 @@ void simt_wake(const void *on) {
         }
 }
 
+void simt_look_later(void) {
+    Worker *w = simt_self;
+    w->looking = 1;
+    w->current->sleeps_on = &w->looking;
+    clear_ready(w, w->current);
+    switch_to(next_fiber(w));
+}
+
 void simt_when_stuck(int (*work)(void)) { simt_self->when_stuck = work; }
 
 unsigned simt_block_count(void) { return simt_self->block_count; }

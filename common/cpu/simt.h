@@ -15,7 +15,8 @@
  * What lies between two waits runs for one thread at a time. So a kernel that is right on a GPU gives the same result
  * here, a kernel that needs a barrier it does not have gives results that depend on the order of the threads, and a wait
  * that can never end is seen at once: nobody is left to run. That is reported with kernel, block, and a line for all threads
- * that wait for the same thing, file and line of the source, and what is missing; the program ends with exit code 1. (A thread that spins on memory until another thread writes it would spin forever.)
+ * that wait for the same thing, file and line of the source, and what is missing; the program ends with exit code 1. (A
+ * thread that looks at memory until another one writes there, as wait_ordered does, is seen only by who waits for the end.)
  *
  * Kernels do not call this header. cuda_on_cpu.h and instructions_cpu.h build the CUDA words on it.
  *
@@ -110,6 +111,10 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
 typedef void SimtDescribe(const void *on, int detail, char *text, size_t size);
 void simt_sleep(const char *what, const void *on, int detail, SimtDescribe *describe, const char *file, int line);
 void simt_wake(const void *on);
+
+/* For a thread that looks at memory until another one, of whatever block, has written there: all others of its block that can
+ * run go first, then it looks again. */
+void simt_look_later(void);
 
 /* Hardware that works beside the threads: when nobody can run, work() may change that, and returns 0 if it has nothing to do.
  * Holds for the block at hand. */

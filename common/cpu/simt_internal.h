@@ -93,6 +93,7 @@ typedef struct {
     Warp warps[MAX_WARPS];
     Warpgroup warpgroups[MAX_WARPS / 4];
     int (*when_stuck)(void);
+    int looking; /* 1: threads wait in simt_look_later */
     unsigned block_count; /* blocks begun so far */
     unsigned warps_ready; /* those with a lane that could run */
     Place barrier;        /* where the first thread to arrive waits */

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ static void begin_block(Worker *w, size_t block) {
     memset(w->shared, 0xff, simt_job->shared_bytes);
     w->returned = w->gone = 0;
     w->when_stuck = NULL;
+    w->looking = 0;
     w->barrier_arrived = w->barrier_predicates = 0;
     w->random = (uint32_t)block * 2654435761u | 1; /* its own order for every block, the same in every run */
 
@@ -60,13 +62,23 @@ static void begin_block(Worker *w, size_t block) {
     TELL_TRACE(block_begins, block);
 }
 
+/* Nobody of the block can run: those look again that look at memory. 0: there are none. */
+static int look_again(Worker *w) {
+    if (!w->looking)
+        return 0;
+    w->looking = 0;
+    simt_wake(&w->looking);
+    sched_yield(); /* what they wait for may be a block on another core */
+    return 1;
+}
+
 /* Runs its block to the end, or until others shall go first; that returns 0. */
 static int run_block(Worker *w) {
     do {
         simt_run_ready(w);
         if (w->warps_ready)
             return 0;
-    } while (w->returned < w->threads && w->when_stuck && w->when_stuck());
+    } while (w->returned < w->threads && ((w->when_stuck && w->when_stuck()) || look_again(w)));
     if (w->returned < w->threads)
         simt_report_stuck(w);
     return 1;
