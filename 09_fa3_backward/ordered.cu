@@ -4,13 +4,16 @@
  * another order in every run, and the last bits of dQ differ. Here key tiles add to a query tile in a fixed order, the last
  * key tile first. Whoever comes too early waits.
  *
- *     turns      each warp of the consumers adds a part of its own. So each query tile has, for each of these warps, a number
- *                in device memory: how many key tiles have added this part. A warp waits until all that come before its key
- *                tile have, adds, and counts on. The last one counts back to 0, for the next launch
+ *     turns      each query tile has, for each consumer, a number in device memory: how many key tiles have added that half of
+ *                dQ. Whoever waits for a turn waits for a number. The last key tile counts back to 0, for the next launch
+ *     keepers    to ask for a number takes hundreds of clocks. To count on takes more: a fence must wait until memory has the
+ *                additions. A consumer that did so would stand still. So two idle warps beside the producer have a keeper each,
+ *                one thread for one consumer. It waits for the turn, lets the consumer add, by an mbarrier, learns by another
+ *                that its four warps have, and counts on, while the consumer computes the next step
  *     no hang    a block must not wait for one that cannot begin before it has ended. Here every key tile's number, a block's
  *                first one too, comes from the counter, and a block works on its numbers one after the other. Whatever is
- *                waited for has a lower number, so it is already at work. The lowest one at work waits for nothing. (Within a
- *                block no warp adds for the next key tile before all have added for this one: dQ needs the dS of all)
+ *                waited for has a lower number, so it is already at work. The lowest one at work waits for nothing. (Nor
+ *                does a keeper ask for a turn before it has passed on the one before)
  *     the last   with a causal mask key tile j is seen from query tile j on. So its first query tile sees no key tile behind
  *     key tile   it, and it adds there at once; at each further query tile the key tile behind was a step ago. In the other
  *     first      order the key tile before would be there a step *later*, and each block would begin with waiting
@@ -21,14 +24,17 @@
  *               1           1     2
  *               2                 1
  *
- * What it costs beside the waiting: an addition is followed by a fence, which waits until memory has it. Device memory: 32
- * bytes for 64 rows of dQ.
+ * What it costs beside the waiting: 8 bytes of device memory for each query tile.
  *
  * Who owns what, and the steps: as in `overlapped` (overlapped.cuh).
  *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant ordered --head-dim 128 --causal
  */
 #include "overlapped.cuh"
+
+template <typename T, int D> struct OrderedShared : OverlappedShared<T, D> {
+    Mbarrier may_add[CONSUMERS], has_added[CONSUMERS];
+};
 
 /* The producer: one thread. Every key tile's number comes from the counter, and the last key tile has number 0. */
 template <typename T, int D>
@@ -45,18 +51,28 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
     hand_over(shared, no_more_tiles(), turn);
 }
 
-/* Adds the warp's part of dQ when all key tiles behind `here` have added theirs. */
-template <int D>
-__device__ inline void add_in_turn(const float (&dq)[1][8][4], float *dq_accumulator, int *turns, const Problem &p,
-                                   const KeyTile &here, const Walk &walk, int warp) {
-    const int adding = ceil_div(visible_keys(&p, here.keys, walk.row + Br<D> - 1), Bc); /* key tiles that add to these rows */
-    const int before = adding - 1 - here.first_key / Bc;
-    int *turn = turns + walk.padded_row(p) / 64 * (4 * CONSUMERS) + warp;
-    wait_ordered(turn, before);
-    add_from_registers<D>(dq, dq_accumulator, p, walk, warp / 4);
-    __syncwarp(); /* all lanes have added (not needed for the trace: additions do not race) */
-    if (elect_one())
-        atomic_add_ordered(turn, here.first_key > 0 ? 1 : -before);
+/* A keeper: one thread for each consumer. At each step it waits until all key tiles behind this one have added, lets its
+ * consumer add, and when the four warps have, counts on. */
+template <typename T, int D>
+__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, int *turns, int consumer) {
+    int n = 0;
+    for (int turn = 0;; turn++) {
+        mbarrier_wait(&shared.tile_full, turn % 2);
+        const KeyTile here = shared.tile;
+        mbarrier_arrive(&shared.tile_empty);
+        if (here.kv_matrix < 0)
+            break;
+        Walk walk(p, here);
+        for (int step = 0; step < here.steps; step++, n++, walk.next(p, here, Br<D>)) {
+            const int adding = ceil_div(visible_keys(&p, here.keys, walk.row + Br<D> - 1), Bc); /* key tiles, to these rows */
+            const int before = adding - 1 - here.first_key / Bc;
+            int *added = turns + walk.padded_row(p) / Br<D> * CONSUMERS + consumer;
+            wait_ordered(added, before);
+            mbarrier_arrive(&shared.may_add[consumer]);
+            mbarrier_wait(&shared.has_added[consumer], n % 2);
+            atomic_add_ordered(added, here.first_key > 0 ? 1 : -before);
+        }
+    }
 }
 
 template <typename T, int D>
@@ -64,21 +80,33 @@ __global__ void __launch_bounds__(THREADS, 1)
     ordered_backward(Problem p, Tensors t, KeyTileOrder order, int *next, int *turns, RowStatistics statistics,
                      float *dq_accumulator, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
-    using Shared = OverlappedShared<T, D>;
+    using Shared = OrderedShared<T, D>;
     SHARED_MEMORY(Shared, shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
-    if (warp == 0 && elect_one())
-        init_barriers(shared);
+    if (warp == 0 && elect_one()) {
+        for (int i = 0; i < CONSUMERS; i++) {
+            mbarrier_init(&shared.may_add[i], 1);
+            mbarrier_init(&shared.has_added[i], 4);
+        }
+        init_barriers(shared, CONSUMERS);
+    }
     __syncthreads(); /* the only time that all meet */
 
     if (warp < 4) {
         setmaxnreg_decrease<PRODUCER_REGISTERS>();
+        if (warp > 0 && warp <= CONSUMERS && elect_one()) /* first, or else ptxas spills the producer's registers */
+            keep_turns(shared, p, turns, warp - 1);
         if (warp == 0 && elect_one())
             produce<T, D>(shared, p, t, order, next, statistics, maps);
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
-        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const KeyTile &here, const Walk &walk) {
-            add_in_turn<D>(dq, dq_accumulator, turns, p, here, walk, warp - 4);
+        const int consumer = warp / 4 - 1;
+        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const Walk &walk, int n) {
+            mbarrier_wait(&shared.may_add[consumer], n % 2);
+            add_from_registers<D>(dq, dq_accumulator, p, walk, consumer);
+            __syncwarp(); /* all lanes have added */
+            if (elect_one())
+                mbarrier_arrive(&shared.has_added[consumer]);
         });
     }
 #endif
@@ -87,7 +115,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 PLANNER(fa3_backward_ordered_plan) {
     int count = plan_backward(p, workspace);
     workspace[count++] = {"next key tile", sizeof(int), nullptr, 1};
-    workspace[count++] = {"turns", all_padded_rows(p) / 64 * (4 * CONSUMERS) * sizeof(int), nullptr, 1};
+    const size_t query_tiles = all_padded_rows(p) / (p->head_dim == 64 ? Br<64> : Br<128>);
+    workspace[count++] = {"turns", query_tiles * CONSUMERS * sizeof(int), nullptr, 1};
     return count;
 }
 
@@ -99,7 +128,7 @@ LAUNCHER(fa3_backward_ordered) {
         int *turns = (int *)workspace[4].pointer;
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
-            LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next, turns,
+            LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OrderedShared<T, D>), *p, *t, order, next, turns,
                    statistics, dq_accumulator, maps);
         });
     }));

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         const int consumer = warp / 4 - 1;
-        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const KeyTile &, const Walk &walk) {
+        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const Walk &walk, int) {
             add_from_registers<D>(dq, dq_accumulator, p, walk, consumer);
         });
     }

@@ -17,10 +17,11 @@ template <typename T, int D> struct OverlappedShared {
     Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
 };
 
-template <typename Shared> __device__ inline void init_barriers(Shared &shared) {
+/* `readers` threads beside the consumers read the description of the key tile. */
+template <typename Shared> __device__ inline void init_barriers(Shared &shared, int readers = 0) {
     constexpr int consumer_warps = 4 * CONSUMERS; /* one arrival each */
     mbarrier_init(&shared.tile_full, 1);
-    mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
+    mbarrier_init(&shared.tile_empty, 32 * consumer_warps + readers);
     mbarrier_init(&shared.k_full, 1);
     mbarrier_init(&shared.v_full, 1);
     mbarrier_init(&shared.k_empty, consumer_warps);
@@ -69,8 +70,8 @@ __device__ inline void add_from_registers(const float (&dq)[1][8][4], float *dq_
         atomic_add_4(to + n * 128, make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
 }
 
-/* All key tiles that the producer hands over. add_dq(dq, here, walk) adds the warp's part of dQ of a step: of key tile `here`
- * and the queries at `walk`. */
+/* All key tiles that the producer hands over. add_dq(dq, walk, n) adds the warp's part of dQ of the block's step n: of the
+ * queries at `walk`. */
 template <typename T, int D, typename Add>
 __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int warp, Add add_dq) {
     const int consumer = warp / 4;
@@ -135,7 +136,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     wgmma_wait<1>(dq, dv, p_a); /* all but dK */
                     if (elect_one())
                         mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
-                    add_dq(dq, here, before);
+                    add_dq(dq, before, n - 1);
                 } else {
                     start_ab(dk, ds_a, shared.q[i]);
                     wgmma_wait<1>(dv, p_a);
@@ -157,7 +158,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 if (D == 128)
                     mbarrier_arrive(&shared.q_empty[place(n - 1)]);
             }
-            add_dq(dq, here, before);
+            add_dq(dq, before, n - 1);
         }
 
         const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;

@@ -69,11 +69,11 @@ int fa3_backward_overlapped_traffic(const Problem *p, const int *key_lengths, Tr
     return i;
 }
 
-/* Each block draws once more, in vain. Each warp counts on when it has added its 16 rows and 64 columns. */
+/* Each block draws once more, in vain. At each step both keepers count on. */
 int fa3_backward_ordered_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     int i = tiles_traffic(p, key_lengths, "ordered_backward", consumer_queries(p), CONSUMER_KEYS, traffic);
     double draws = all_key_tiles(p) + fmin(all_key_tiles(p), device_properties()->sm_count);
-    double turns = loaded_rows(p, key_lengths, consumer_queries(p), CONSUMER_KEYS).tile_rows * p->head_dim / (16 * 64) * 4;
+    double turns = loaded_rows(p, key_lengths, consumer_queries(p), CONSUMER_KEYS).tile_rows / consumer_queries(p) * 2 * 4;
     traffic[i++] = (Traffic){"ordered_backward", "next key tile", draws * 4, (draws + 1) * 4};
     traffic[i++] = (Traffic){"ordered_backward", "turns", turns, turns};
     return i;

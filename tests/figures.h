@@ -115,8 +115,8 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         int is_ordered = strcmp(variant, "09_fa3_backward/ordered") == 0;
         if (is_ordered || strcmp(variant, "09_fa3_backward/overlapped") == 0)
             w[n++] = (Piece){"next key tile", 4, 1};
-        if (is_ordered) /* of 64 rows: how far the adding of each of 8 warps has come */
-            w[n++] = (Piece){"turns", w[1].bytes / 64 * 8, 1};
+        if (is_ordered) /* of 128 or 64 rows: how far the adding has come, for each of two consumers */
+            w[n++] = (Piece){"turns", w[1].bytes / (D == 64 ? 128 : 64) * 2, 1};
     } else if (strncmp(variant, "06_fp8/", 7) == 0) { /* the inputs once more, a scale for 64 queries or 128 keys */
         double k_heads = p->batch * p->kv_heads;
         double query_blocks = (double)p->batch * p->heads * ceil(p->seqlen_q / 64.0),
