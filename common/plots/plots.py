@@ -186,16 +186,21 @@ def panels(lines, label):
     return found
 
 
+def peers_of(line):
+    """Names and TFLOP/s in a line of peers.py."""
+    names = {"cudnn": "cuDNN", "flash": "FlashAttention-2, PyTorch's", "fa3": "FlashAttention-3"}
+    return [(names[peer], float(tflops)) for peer, tflops in re.findall(r"\| (\w+) +([\d.]+)", line) if peer in names]
+
+
 def add_peers(lines, is_latency):
     """What peers.py timed beside ours."""
     for line in open(path_of(PEERS_FILE)) if is_there(PEERS_FILE) else ():
         shape = re.match(r"D(\d+) (full|causal) S(\d+) B(\d+) ", line)
         there = shape and (shape[1], shape[2]) in lines
-        for peer, tflops in re.findall(r"\| (cudnn|flash) +([\d.]+)", line) if there else ():
-            n, name = int(shape[3]), {"cudnn": "cuDNN", "flash": "FlashAttention-2, PyTorch's"}[peer]
+        for name, tflops in peers_of(line) if there else ():
+            n = int(shape[3])
             flops = 4 * int(shape[4]) * 2048 * n**2 / (2 if shape[2] == "causal" else 1)  # heads · D = 2048 there
-            figure = flops / float(tflops) * 1e-9 if is_latency else float(tflops)
-            add_point(lines, shape[1], shape[2], name, look(name), (n, figure))
+            add_point(lines, shape[1], shape[2], name, look(name), (n, flops / tflops * 1e-9 if is_latency else tflops))
 
 
 def forward(column, label):
@@ -225,16 +230,14 @@ def forward(column, label):
 
 
 def backward():
-    """The columns of fa3_backward.tsv: kernels of 09, or with its stage another's, and other programs."""
+    """09_fa3_backward's kernel and other programs, as peers.py timed them in one run."""
     lines = {}
-    for row in rows_of("fa3_backward.tsv"):
-        head_dim, mask, n = re.match(r"D(\d+) (full|causal) S(\d+)", row.pop("shape")).groups()
-        for name, tflops in row.items():
-            if tflops:
-                style = look(name if "/" in name or "," in name else "09_fa3_backward/" + name)
-                add_point(lines, head_dim, mask, name, style, (int(n), float(tflops)))
+    for line in open(path_of("fa3_backward_fp16.txt")):
+        shape = re.match(r"D(\d+) (full|causal) S(\d+) .* (\w+) +[\d.]+ ms +([\d.]+) TF", line)
+        for name, tflops in peers_of(line) + [("09_fa3_backward/" + shape[4], float(shape[5]))] if shape else ():
+            add_point(lines, shape[1], shape[2], name, look(name), (int(shape[3]), tflops))
     panels(lines, "TFLOP/s, backward")[min(lines)].set_ylim(bottom=0)
-    finish([{}], "fa3_backward.tsv, fp16")
+    finish([{}], "fa3_backward_fp16.txt")
 
 
 def sparse():
@@ -400,7 +403,7 @@ PLOTS = (
     ("ladder.svg", ["ladder.jsonl"], ladder),  # what each variant bought on one problem
     ("latency.svg", ["sweep.csv"], lambda: forward("latency_ms", "latency, ms (logarithmic)")),
     ("tflops.svg", ["sweep.csv"], lambda: forward("tflops", "TFLOP/s")),
-    ("backward.svg", ["fa3_backward.tsv"], backward),
+    ("backward.svg", ["fa3_backward_fp16.txt"], backward),
     ("sparse.svg", ["sparse_fp16.txt"], sparse),
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
