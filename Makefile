@@ -14,7 +14,7 @@ JOBS     ?= $(shell getconf _NPROCESSORS_ONLN)
 MAKEFLAGS += --no-print-directory $(if $(filter 00 01,$(MAKELEVEL)$(words $(MAKECMDGOALS))),--jobs=$(JOBS))
 .DEFAULT_GOAL := help
 .PHONY: all help clean tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-kernels \
-        mutations-host trace trace-defects compare sweep ceilings hopper trace-hopper plots pictures exercise bug
+        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures exercise bug
 
 # ---- the stages ---------------------------------------------------------------------------------------------------------
 # A line of common/ladder.txt is one word here: name|builds on|links. What a stage computes is said in its main.c.
@@ -266,6 +266,9 @@ else
 hopper: # no such GPU
 	@$(MAKE) DEVICE=cpu $@
 endif
+
+results: $(if $(on_gpu),$(STAGES) $(OUT)/notes/ceilings) ## measure this GPU in ten minutes: notes/results/<device>/; resumes (PARTS; notes/results/measure.sh)
+	@$(if $(on_gpu),sh notes/results/measure.sh $(OUT),echo "make results needs a GPU: DEVICE=cuda" >&2; exit 2)
 
 plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
 	@python3 -B common/plots/plots.py $(PLOT_OPTIONS)

@@ -29,6 +29,7 @@
 use strict;
 use warnings;
 use JSON::PP;
+use List::Util qw(max);
 
 my $results = 'notes/results/nvidia-h200';
 my $check = @ARGV == 1 && $ARGV[0] eq '--check';
@@ -223,14 +224,16 @@ sub plain {
 # and, last:  geometric mean against flash x1.18 worst x1.05
 sub peers {
     my ($file) = @_;
-    my (@lines, @means, @names, %variants, $speed_of);
+    my (@lines, @means, @names, %variants, $speed_of, %spreads);
     for (split /\n/, read_text("$results/$file")) {
-        if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)\s*\|(.*)/) {
-            my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $6);
+        if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)(?:\s+([\d.]+) %)?\s*\|(.*)/) {
+            my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $7);
+            push @{$spreads{$variant}}, $6 if defined $6;
             $speed_of = $unit eq 'TF' ? 'TFLOP/s' : $unit;
             my (@here, @cells);
             for (@peers) {
-                /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)/ or die "cannot read '$_'\n";
+                /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)(?:\s+([\d.]+) %)?/ or die "cannot read '$_'\n";
+                push @{$spreads{$1}}, $4 if defined $4;
                 push @here, $1;
                 push @cells, three_digits($2), sprintf '%.2f', $3;
             }
@@ -250,6 +253,7 @@ sub peers {
         splice @$_, 1, 1 for @lines;
         unshift @lines, ['shape', map({; "$_, latency", "$_, $speed_of" } keys %variants), @columns], ['---', ('---:') x (2 + @columns)];
     }
+    push @means, 'Spread, at most: ' . join(', ', map { "$_ " . max(@{$spreads{$_}}) . ' %' } sort keys %spreads) . '.' if %spreads;
     return markdown(@lines) . "\n\n" . join(' ', @means) . ' '
         . row('machine.tsv', 'GPU')->{is} . ', ' . date() . ', ' . link_to($file) . '.';
 }

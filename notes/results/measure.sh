@@ -1,63 +1,182 @@
-# measure.sh - measures on this machine's GPU what the notes tell, into a folder beside this file.
+# measure.sh - measures this machine's GPU into notes/results/<its name>/, as the notes tell it of an H200.      (make results)
 #
-#     sh notes/results/measure.sh my-gpu               writes notes/results/my-gpu/*; some eight minutes on an H200
-#     PARTS="ladder decode" sh notes/results/measure.sh my-gpu
+#     make results                                 all parts, in this order, in ten minutes
+#     make results PARTS="ladder decode"           some
 #
-# PARTS      which of: ceilings ladder backward fp8 decode splits sparse peers   (the last two need PyTorch, JAX for 8 bits)
-# FA3, TWO   files: time FlashAttention-3 beside 08_fa3 and 09_fa3_backward, too, and 08_fa3 with two consumers; see peers.py
-# ROUNDS     how often each stage is run for ladder, backward, fp8 and decode, one after the other; 3
+# PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
+#   ladder     every stage on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like between them
+#   forward    08_fa3 beside PyTorch's FlashAttention-2, cuDNN and FlashAttention-3, shape by shape; so
+#   backward   09_fa3_backward,
+#   decode     07_flash_decoding,
+#   fp8        06_fp8 (JAX),
+#   tuned      04_fa2,
+#   atomic     05_fa2_backward,
+#   two_pass   its kernel without atomics,
+#   sparse     10_block_sparse, beside FlexAttention,
+#   bf16       forward, backward, tuned and atomic again, in bf16,
+#   lengths    tuned at more lengths, for the plots
+#   ceilings   what the chip can do
+#   splits     07_flash_decoding/split_k over the number of pieces
+# FA3, TWO   files: FlashAttention-3 for all the parts that have peers, and 08_fa3 with two consumers; see peers.py
+# ROUNDS     how often each stage is run for the ladder, one after the other; 3
+# LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 600. A further `make results` measures what is missing
 #
-# The kernels of a round come one after the other, then the next round: what the clock and the power do meanwhile meets all alike.
-# The notes show nvidia-h200; to see your own figures there, copy your files over it, edit its machine.tsv, and run
-# `perl notes/tables.pl` and `make pictures`. `make plots` draws them without that, into a folder beside them.
-stop() { echo "measure.sh: $1" >&2; exit 2; }
-[ $# -eq 1 ] || stop 'usage: sh notes/results/measure.sh FOLDER, a name such as my-gpu'
-case $1 in */* | .*) stop "$1: choose a name such as my-gpu, it becomes notes/results/my-gpu" ;; esac
-[ -f common/ladder.txt ] || stop 'run it in the folder that holds the Makefile'
-make -s all DEVICE=cuda || exit 2
-into=notes/results/$1
-mkdir -p "$into" || exit 2
-: "${PARTS:=ceilings ladder backward fp8 decode splits sparse peers}" "${ROUNDS:=3}"
+# A part that was measured at this commit is not measured again: runs.tsv has a line of each, with the clock and the power during it.
+# The kernels of a round come one after the other, then the next round: what clock and power do meanwhile meets all alike.
+# How to send in what was measured, and how to see it in the notes: README.md beside this file.
+name=results
+. common/classroom/tools.sh
+programs=${1:-.} # the folder with the stages' programs
+: "${PARTS:=ladder forward backward decode fp8 tuned atomic ceilings splits sparse two_pass bf16 lengths}"
+: "${ROUNDS:=3}" "${LIMIT:=600}"
+began=$(date +%s)
+since() { echo $(($(date +%s) - began)); }
 
-rounds() { # options, and --: the stages' programs; their rows, one a variant
-    options=
-    while [ "$1" != -- ]; do options="$options $1"; shift; done
-    shift
-    for round in $(seq "$ROUNDS"); do
-        for stage; do "./$stage/$stage" $options --json; done
-    done | perl notes/rounds.pl
-}
-peers() { python3 notes/results/peers.py "$@"; }
+probe=$("$programs/04_fa2/04_fa2" --json --batch 1 --heads 1 --seqlen 16 --head-dim 64 --iters 1 --variant fma --no-validate) || exit 2
+field() { echo "$probe" | sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p"; }
+device=$(field device) cuda=$(field cuda) commit=$(field commit)
+[ "$cuda" ] || stop 'needs a GPU: DEVICE=cuda'
+: "${RESULTS:=notes/results/$(echo "$device" | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9][^a-z0-9]*/-/g; s/^-//; s/-$//')}"
+mkdir -p "$RESULTS" || exit 2
+runs=$RESULTS/runs.tsv
+[ -s "$runs" ] || printf 'part\tcommit\tdate\tseconds\tMHz, median\tMHz, lowest\tW, highest\n' >"$runs"
+
+query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | sed 1q; }
+here=$(for module in torch jax; do python3 -c "import $module" 2>/dev/null && echo $module; done | tr '\n' ' ')
+[ "$(query compute_cap)" != 9.0 ] || here="$here Hopper"
 fa3=${FA3:+--fa3 $FA3}
 
-ladder='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
-for part in $PARTS; do
-    echo "$part"
-    case $part in
-    ceilings) make -s ceilings DEVICE=cuda | grep -v '^  ' >"$into/ceilings.tsv" ;;
-    ladder) rounds $ladder --no-validate -- 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 >"$into/ladder.jsonl"
-        ./04_fa2/04_fa2 $ladder >"$into/04_fa2.txt" ;;
-    backward) rounds $ladder --no-validate -- 05_fa2_backward 09_fa3_backward >"$into/backward.jsonl" ;;
-    fp8) rounds $ladder -- 06_fp8 >"$into/fp8.jsonl" ;;
-    decode)
-        rounds -- 07_flash_decoding >"$into/decode.jsonl"
-        rounds --kv-cache e4m3 -- 07_flash_decoding >"$into/decode_e4m3.jsonl" ;;
-    splits) sh notes/splits.sh 07_flash_decoding/07_flash_decoding >"$into/splits.tsv" ;;
+# The clock and the power, which nvidia-smi samples beside a part.
+clock=$RESULTS/clock.csv watcher=
+watch_clock() { nvidia-smi --query-gpu=clocks.sm,power.draw,utilization.gpu --format=csv,noheader,nounits -lms 200 >"$clock" 2>/dev/null & watcher=$!; }
+clock_seen() { # tab between: the median and the lowest clock, the highest power, of the samples in which the GPU had work
+    [ ! "$watcher" ] || kill $watcher 2>/dev/null
+    watcher=
+    awk -F', *' '$3 > 0 && $1 > 0' "$clock" | sort -n | awk -F', *' '
+        {mhz[NR] = $1; if ($2 > watts) watts = $2}
+        END {printf "%s\t%s\t%s", NR ? mhz[int((NR + 1) / 2)] : "", NR ? mhz[1] : "", NR ? sprintf("%.0f", watts) : ""}'
+    rm -f "$clock"
+}
+trap '[ ! "$watcher" ] || kill $watcher 2>/dev/null' EXIT
+
+into() { # file command...: the file appears when it is whole
+    file=$RESULTS/$1
+    shift
+    "$@" >"$file.part" && [ -s "$file.part" ] && mv "$file.part" "$file"
+}
+peers() { python3 -B notes/results/peers.py "$@"; }
+stage() { # name option...: its rows
+    progress "ladder, round $round of $ROUNDS: $1 ..."
+    program=$programs/$1/$1
+    shift
+    "$program" "$@" --json
+}
+a_round() { # of all that is in notes/ladder.tsv. A stage that cannot run here leaves a row that says why, or none
+    problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
+    for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 05_fa2_backward 09_fa3_backward; do
+        stage $each $problem --mask full,causal --no-validate
+    done
+    stage 06_fp8 $problem
+    stage 06_fp8 $problem --causal --no-validate
+    stage 07_flash_decoding
+    stage 07_flash_decoding --kv-cache e4m3
+    progress "ladder, round $round of $ROUNDS: cuDNN ..."
+    case $here in *torch*) peers ladder $fa3 ;; esac
+    case $here in *jax*Hopper*) peers ladder8 ;; esac
+    true
+}
+ladder() { # rounds that were done before, too; then a file for each problem
+    for round in $(seq "$ROUNDS"); do
+        file=$RESULTS/round-$round.jsonl
+        if [ -s "$file" ] && grep -q "\"commit\": \"$commit\"" "$file"; then continue; fi
+        [ "$round" = 1 ] || [ "$(since)" -lt "$LIMIT" ] || break
+        a_round >"$file.part" && mv "$file.part" "$file"
+    done
+    all=$RESULTS/rounds.part
+    cat "$RESULTS"/round-[0-9]*.jsonl | grep '^{' | perl notes/rounds.pl >"$all" || return
+    full() { grep -v '"causal": true' "$all" | grep -E "\"stage\": \"($1)" | grep -E "${2:-.}"; }
+    into ladder.jsonl full '0[0-4]|08' && into backward.jsonl full '05|09' && into fp8.jsonl full 06 || return
+    into decode.jsonl full 07 kv-cache=same && into decode_e4m3.jsonl full 07 kv-cache=e4m3
+    into causal.jsonl sh -c "grep '\"causal\": true' '$all' | grep -v '\"stage\": \"peers'"
+    ! grep -q '"stage": "peers' "$all" || into peers.jsonl grep '"stage": "peers' "$all"
+    into 04_fa2.txt "$programs/04_fa2/04_fa2" $problem
+    rm -f "$all" "$RESULTS"/round-[0-9]*.jsonl
+}
+measure() { # part
+    case $1 in
+    ladder) ladder ;;
+    forward) into fa3_forward_fp16.txt peers forward --program 08_fa3/08_fa3 $fa3 ;;
+    backward) into fa3_backward_fp16.txt peers backward --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 ;;
+    decode) into decode.txt peers decode $fa3 ;;
+    fp8) into fp8_forward.txt peers fp8 ;;
+    tuned) into forward_fp16.txt peers forward $fa3 ;;
+    atomic) into backward_fp16.txt peers backward $fa3 ;;
+    two_pass) into backward_two_pass_fp16.txt peers backward --variant two_pass $fa3 ;;
+    bf16)
+        into fa3_forward_bf16.txt peers forward --dtype bf16 --program 08_fa3/08_fa3 $fa3 &&
+            into fa3_backward_bf16.txt peers backward --dtype bf16 --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 &&
+            into forward_bf16.txt peers forward --dtype bf16 $fa3 && into backward_bf16.txt peers backward --dtype bf16 $fa3 ;;
+    lengths) into forward_lengths_fp16.txt peers forward --lengths 512,1024,2048,4096,8192,16384,32768 ;;
     sparse)
-        rounds --batch 1 --heads 16 --seqlen 16384 --head-dim 128 --blocks random:12.5:1 --no-validate -- 10_block_sparse >"$into/sparse.jsonl"
-        peers sparse ${TWO:+--two "$TWO"} >"$into/sparse_fp16.txt" ;;
-    peers)
-        for dtype in fp16 bf16; do
-            peers forward --dtype $dtype >"$into/forward_$dtype.txt"
-            peers forward --dtype $dtype --program 08_fa3/08_fa3 $fa3 >"$into/fa3_forward_$dtype.txt"
-            peers backward --dtype $dtype >"$into/backward_$dtype.txt"
-            peers backward --dtype $dtype --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 \
-                >"$into/fa3_backward_$dtype.txt"
-        done
-        peers backward --variant two_pass >"$into/backward_two_pass_fp16.txt"
-        peers forward --lengths 512,1024,2048,4096,8192,16384,32768 >"$into/forward_lengths_fp16.txt"
-        peers decode >"$into/decode.txt"
-        peers fp8 >"$into/fp8_forward.txt" ;;
-    *) stop "PARTS=$part: choose from ceilings ladder backward fp8 decode splits sparse peers" ;;
-    esac || stop "$part failed"
+        into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
+    ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
+    splits) into splits.tsv sh notes/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
+        esac
+}
+sparse_rounds() {
+    for round in $(seq "$ROUNDS"); do
+        "$programs/10_block_sparse/10_block_sparse" --json --batch 1 --heads 16 --seqlen 16384 --head-dim 128 --blocks random:12.5:1 --no-validate
+    done | perl notes/rounds.pl
+}
+
+machine() { # what it is; lines that somebody wrote below stay
+    versions=$(python3 -c 'import torch
+print(torch.__version__.split("+")[0], ".".join(str(torch.backends.cudnn.version() // n % 100) for n in (10000, 100)), sep=", ")' 2>/dev/null)
+    printf 'what\tis\nGPU\t%s\ndriver\t%s\nmultiprocessors\t%s\npower limit\t%.0f W\nCUDA\t%s\n' "$device" "$(query driver_version)" \
+        "$("$programs/04_fa2/04_fa2" --batch 1 --heads 1 --seqlen 16 --iters 1 --variant fma --no-validate | sed -n 's/.* \([0-9]*\) SMs.*/\1/p')" \
+        "$(query power.limit)" "$cuda"
+    [ ! "$versions" ] || printf 'PyTorch, cuDNN\t%s\n' "$versions"
+    printf 'date\t%s\ncommit\t%s\n' "$(date -u +%Y-%m-%d)" "$commit"
+    [ ! -f "$RESULTS/machine.tsv" ] ||
+        grep -v -E '^(what|GPU|driver|multiprocessors|power limit|CUDA|PyTorch, cuDNN|date|commit)	' "$RESULTS/machine.tsv"
+}
+into machine.tsv machine
+
+missing=
+for part in $PARTS; do
+    case $part in
+    forward | backward | bf16 | sparse) needs='Hopper torch' ;;
+    decode | tuned | atomic | two_pass | lengths) needs=torch ;;
+    fp8) needs='Hopper jax' ;;
+    ladder | ceilings | splits) needs= ;;
+    *) stop "PARTS=$part: choose from ladder forward backward decode fp8 tuned atomic two_pass sparse bf16 lengths ceilings splits" ;;
+    esac
+    lacking=
+    for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done
+    if grep -q "^$part	$commit	" "$runs"; then
+        echo "$part: measured already"
+    elif [ "$lacking" ]; then
+        echo "$part: left out, not here:$lacking"
+    elif [ "$(since)" -ge "$LIMIT" ]; then
+        echo "$part: no time left"
+        missing="$missing $part"
+    else
+        progress "$part ..."
+        start=$(since)
+        watch_clock
+        if measure "$part" 2>"$RESULTS/errors.part"; then
+            printf '%s\t%s\t%s\t%d\t%s\n' "$part" "$commit" "$(date -u +%Y-%m-%d)" $(($(since) - start)) "$(clock_seen)" >"$runs.part"
+            grep -v "^$part	" "$runs" | cat - "$runs.part" >"$runs.new" && mv "$runs.new" "$runs"
+            progress
+            echo "$part: $(($(since) - start)) s"
+        else
+            clock_seen >/dev/null
+            progress
+            echo "$part: failed: $(tail -n 1 "$RESULTS/errors.part")"
+            missing="$missing $part"
+        fi
+        rm -f "$RESULTS"/*.part
+    fi
 done
+[ ! -f "$RESULTS/ladder.jsonl" ] || perl notes/results/beside.pl "$RESULTS"
+[ -z "$missing" ] || stop "not measured:$missing; the same command again goes on"

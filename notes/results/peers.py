@@ -5,13 +5,16 @@
     python3 notes/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
     python3 notes/results/peers.py backward | decode | fp8
     python3 notes/results/peers.py sparse                        10_block_sparse/skipping and overlapped
+    python3 notes/results/peers.py ladder | ladder8              the peers alone, on the ladder's problems, as rows of JSON
 
 Needs a GPU, the stage built for it (make all), and PyTorch; fp8 needs JAX instead. Nothing else in the project needs either.
 What it prints is what notes/results/<device>/forward_fp16.txt and its like hold: latency and speed of the program, then speed of
-each peer and how many times longer the peer takes (above 1: the program is faster).
+each peer and how many times longer the peer takes (above 1: the program is faster). What stands behind in percent is the spread:
+how far the middle half of the runs lies apart, of their median. Peers that this GPU or PyTorch does not have are named and left out.
 
 The peers: `flash` is FlashAttention-2 and `cudnn` cuDNN's attention, both as PyTorch's scaled_dot_product_attention calls them.
-`cudnn-fp8` is cuDNN's 8-bit attention through JAX; neither side's time has the conversion to 8 bits in it. `fa3` is
+`cudnn-fp8` is cuDNN's 8-bit attention through JAX, where there are no events: its kernels' own times, from JAX's profiler. They are
+shorter by the start of a kernel, two or three microseconds. Neither side's time has the conversion to 8 bits in it. `fa3` is
 FlashAttention-3: --fa3 takes the file flash_attn_3/_C.so of the Python package xformers 0.0.34.
 
 `flex` is PyTorch's FlexAttention, compiled. It and 10_block_sparse are given the same random blocks, as lists and as --blocks file:;
@@ -24,6 +27,7 @@ for both. All inputs are N(0,1). Each figure is a median of runs that each start
 """
 import argparse
 import ctypes
+import glob
 import itertools
 import json
 import math
@@ -33,11 +37,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 TOKENS, HIDDEN = 16384, 2048  # of all batch entries; of all heads
 PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_backward", "decode": "07_flash_decoding/07_flash_decoding",
-            "fp8": "06_fp8/06_fp8", "sparse": "10_block_sparse/10_block_sparse"}
+            "fp8": "06_fp8/06_fp8", "sparse": "10_block_sparse/10_block_sparse", "ladder": "04_fa2/04_fa2", "ladder8": "06_fp8/06_fp8"}
 DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
             (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
 BLOCK, SHARES = 128, [1, 1 / 2, 1 / 8, 1 / 32]  # of a mask of blocks: the queries and keys of each, and how many are kept
@@ -72,7 +75,7 @@ def last_variant(program):
 
 
 def program_rows(given, **shape):
-    """The program's rows of its variant. With causal=True the option is a flag."""
+    """The program's rows of its variant, each its median in ms and its spread. With causal=True the option is a flag."""
     command = [given.program, "--variant", given.variant, "--json", "--no-validate"]
     for name, value in shape.items():
         if value is not False:
@@ -80,14 +83,15 @@ def program_rows(given, **shape):
     run = subprocess.run(command, capture_output=True, text=True)
     rows = [json.loads(line) for line in run.stdout.splitlines()]
     direction = "backward" if given.what == "backward" else "forward"
-    mine = {row["variant"].split("/")[1]: row["latency_ms"] for row in rows if row["direction"] in (direction, "prepare")}
+    mine = {row["variant"].split("/")[1]: (row["latency_ms"], (row["iqr_ms"] or 0) / row["latency_ms"])
+            for row in rows if row["latency_ms"] and row["direction"] in (direction, "prepare")}
     if run.returncode or mine.get(given.variant) is None:
         sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stdout}{run.stderr}")
     return mine
 
 
 def program_ms(given, **shape):
-    """The program's own median, in ms."""
+    """The program's own median, in ms, and its spread."""
     return program_rows(given, **shape)[given.variant]
 
 
@@ -108,11 +112,16 @@ def timed_runs(work, runs, cold):
 
 
 def gpu_ms(work, cold=None):
-    """The median of `work`'s runs. `cold` is a tensor larger than L2, which is overwritten before each run; nobody waits between
-    these runs, so that Python prepares one while the GPU is busy with another. Without `cold` the GPU is idle before each run,
-    as it is before the program's own CUDA graphs."""
+    """The median of `work`'s runs, and their spread. `cold` is a tensor larger than L2, which is overwritten before each run; nobody
+    waits between these runs, so that Python prepares one while the GPU is busy with another. Without `cold` the GPU is idle before
+    each run, as it is before the program's own CUDA graphs."""
     once = statistics.median(timed_runs(work, 5, cold))
-    return statistics.median(timed_runs(work, min(100, max(10, int(60 / once))), cold))
+    return median_and_spread(timed_runs(work, min(100, max(10, int(60 / once))), cold))
+
+
+def median_and_spread(times):
+    low, middle, high = statistics.quantiles(times, n=4)
+    return middle, (high - low) / middle
 
 
 ratios = {}
@@ -121,15 +130,17 @@ ratios = {}
 def print_row(given, name, work, unit, peers, program, of=""):
     """work: FLOPs or bytes; peers: name -> function that returns ms; program: the same of the program; of: which mean it joins."""
     before = {peer: measure() for peer, measure in peers.items()}
-    mine = program()
+    mine, spread = program()
     scale = 1e9 if unit == "TF" else 1e6
-    line = f"{name:<36} {given.variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit}"
-    times = {peer: (before[peer] + measure()) / 2 for peer, measure in peers.items()}
+    line = f"{name:<36} {given.variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit} {100 * spread:4.1f} %"
+    both = {peer: (before[peer], measure()) for peer, measure in peers.items()}
+    times = {peer: (first[0] + second[0]) / 2 for peer, (first, second) in both.items()}
     if len(times) > 1 and given.what != "sparse":
         times["better"] = min(times.values())  # the better peer, in each row
     for peer, ms in times.items():
         ratios.setdefault(of + peer, []).append(ms / mine)
         line += f"  | {peer:<6} {work / ms / scale:7.1f}  x{ms / mine:.3f}"
+        line += f" {100 * max(second for _, second in both[peer]):4.1f} %" if peer in both else ""
     print(line, flush=True)
 
 
@@ -157,58 +168,97 @@ def fa3_backward(q, k, v, do, causal):
     return lambda: torch.ops.flash_attn_3.bwd(*operands, o, lse, *gradients, softmax_scale=q.shape[-1] ** -0.5, is_causal=causal)
 
 
+def training_peers(given, backward, batch, heads, n, d, causal, cold):
+    """Of one shape: a function each that times it."""
+    q, k, v, do = (normal(given, batch, heads, n, d).requires_grad_(backward) for _ in range(4))
+
+    def attention():
+        return scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def timed():
+        if not backward:
+            return gpu_ms(attention, cold)
+        o = attention()
+        return gpu_ms(lambda: torch.autograd.grad(o, (q, k, v), do.detach(), retain_graph=True), cold)
+
+    peers = {name: with_backend(backend, timed) for name, backend in BACKENDS.items()}
+    if given.fa3:
+        x = [tensor.detach() for tensor in (q, k, v, do)]
+        peers["fa3"] = lambda: gpu_ms(fa3_backward(*x, causal) if backward else lambda: fa3(*x[:3], causal), cold)
+    return peers
+
+
 def training(given):
     """forward and backward"""
     cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
     backward = given.what == "backward"
     for d, causal, n in itertools.product((64, 128), (False, True), given.lengths):
         batch, heads = max(1, TOKENS // n), HIDDEN // d
-        q, k, v, do = (normal(given, batch, heads, n, d).requires_grad_(backward) for _ in range(4))
-
-        def attention():
-            return scaled_dot_product_attention(q, k, v, is_causal=causal)
-
-        def timed():
-            if not backward:
-                return gpu_ms(attention, cold)
-            o = attention()
-            return gpu_ms(lambda: torch.autograd.grad(o, (q, k, v), do.detach(), retain_graph=True), cold)
-
-        peers = {name: with_backend(backend, timed) for name, backend in BACKENDS.items()}
-        if given.fa3:
-            x = [tensor.detach() for tensor in (q, k, v, do)]
-            peers["fa3"] = lambda: gpu_ms(fa3_backward(*x, causal) if backward else lambda: fa3(*x[:3], causal), cold)
-        flops = 4 * batch * heads * n * n * d * (0.5 if causal else 1) * (2.5 if backward else 1)
-        print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch} {given.dtype}", flops, "TF", peers,
+        peers = training_peers(given, backward, batch, heads, n, d, causal, cold)
+        print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch} {given.dtype}",
+                  training_flops(backward, batch, heads, n, d, causal), "TF", peers,
                   lambda: program_ms(given, batch=batch, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype, causal=causal))
 
 
-def decode(given):
-    """One query. As the program does, a CUDA graph goes over copies of the inputs that together are larger than L2."""
-    for batch, heads, kv_heads, keys, d in DECODING:
-        kv_bytes = 2 * batch * kv_heads * keys * d * 2
-        copies = [(normal(given, batch, heads, 1, d), normal(given, batch, kv_heads, keys, d), normal(given, batch, kv_heads, keys, d))
-                  for _ in range(math.ceil(256e6 / kv_bytes))]
+def training_flops(backward, batch, heads, n, d, causal):
+    return 4 * batch * heads * n * n * d * (0.5 if causal else 1) * (2.5 if backward else 1)
 
-        def replay(attention):
+
+def decode_peers(given, batch, heads, kv_heads, keys, d):
+    """One query. As the program does, a CUDA graph goes over copies of the inputs that together are larger than L2."""
+    copies = [(normal(given, batch, heads, 1, d), normal(given, batch, kv_heads, keys, d), normal(given, batch, kv_heads, keys, d))
+              for _ in range(math.ceil(256e6 / kv_bytes(batch, kv_heads, keys, d)))]
+
+    def replay(attention):
+        for copy in copies:
+            attention(*copy)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
             for copy in copies:
                 attention(*copy)
-            graph = torch.cuda.CUDAGraph()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                for copy in copies:
-                    attention(*copy)
-            return gpu_ms(graph.replay) / len(copies)
+        ms, spread = gpu_ms(graph.replay)
+        return ms / len(copies), spread
 
-        def sdpa(q, k, v):
-            return scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
+    def sdpa(q, k, v):
+        return scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
 
-        peers = {name: with_backend(backend, lambda: replay(sdpa)) for name, backend in BACKENDS.items()}
-        if given.fa3:
-            peers["fa3"] = lambda: replay(lambda q, k, v: fa3(q, k, v, False, splits=0))
-        print_row(given, f"B{batch} H{heads}/{kv_heads} L{keys} D{d}", kv_bytes, "GB/s", peers,
+    peers = {name: with_backend(backend, lambda: replay(sdpa)) for name, backend in BACKENDS.items()}
+    if given.fa3:
+        peers["fa3"] = lambda: replay(lambda q, k, v: fa3(q, k, v, False, splits=0))
+    return peers
+
+
+def kv_bytes(batch, kv_heads, keys, d):
+    return 2 * batch * kv_heads * keys * d * 2
+
+
+def decode(given):
+    for batch, heads, kv_heads, keys, d in DECODING:
+        print_row(given, f"B{batch} H{heads}/{kv_heads} L{keys} D{d}", kv_bytes(batch, kv_heads, keys, d), "GB/s",
+                  decode_peers(given, batch, heads, kv_heads, keys, d),
                   lambda: program_ms(given, batch=batch, heads=heads, kv_heads=kv_heads, seqlen=1, seqlen_k=keys, head_dim=d,
                                      dtype=given.dtype))
+
+
+def print_json(variant, shape, speed, measured):
+    """A row as the programs' --json has it, for notes/rounds.pl."""
+    ms, spread = measured
+    row = {"stage": "peers", "variant": variant, "direction": "peer", **shape, "latency_ms": ms, "iqr_ms": spread * ms, **speed(ms)}
+    print(json.dumps(row), flush=True)
+
+
+def ladder(given):
+    """Every peer on the ladder's problems."""
+    cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
+    for backward, causal in itertools.product((False, True), (False, True)):
+        shape = dict(batch=4, heads=16, n=4096, d=128, causal=causal)
+        for name, measure in training_peers(given, backward, **shape, cold=cold).items():
+            print_json(f"{name} {'backward' if backward else 'forward'}{' causal' if causal else ''}", shape,
+                       lambda ms: {"tflops": training_flops(backward, **shape) / ms / 1e9}, measure())
+    shape = dict(batch=1, heads=32, kv_heads=8, keys=65536, d=128)
+    for name, measure in decode_peers(given, **shape).items():
+        print_json(f"{name} decode", shape, lambda ms: {"gbps": kv_bytes(1, 8, 65536, 128) / ms / 1e6}, measure())
 
 
 def kept_blocks(n, share):
@@ -249,7 +299,7 @@ def sparse(given):
                     taken = []
                     for options in TILINGS:
                         try:
-                            taken.append((flex_ms(options), options))
+                            taken.append((flex_ms(options)[0], options))
                         except Exception as error:
                             print(f"# D{d}: flex cannot take {options}: {str(error).splitlines()[0][:90]}")
                     tiling = min(taken, key=lambda pair: pair[0])[1]
@@ -271,7 +321,7 @@ def sparse(given):
                         peers["dense"] = lambda: program_ms(dense, **shape)
                     print_row(given, name, 4 * d * heads * int(kept.sum()) * BLOCK**2, "TF", peers, variant_ms,
                               f"{variant}{'-all' if all_kept else ''}/")
-                print(f"# {name} lists: program {made['lists']:.4f} ms | flex {gpu_ms(lambda: block_lists(on_gpu), cold):.4f} ms",
+                print(f"# {name} lists: program {made['lists'][0]:.4f} ms | flex {gpu_ms(lambda: block_lists(on_gpu), cold)[0]:.4f} ms",
                       flush=True)
             del q, k, v
     shutil.rmtree(folder)
@@ -280,41 +330,64 @@ def sparse(given):
 def fp8(given):
     """cuDNN's 8-bit attention has no public function; JAX has an internal one. The inputs are cast to e4m3, all scales are 1."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the program needs memory, too
+    os.environ["XLA_FLAGS"] = "--xla_gpu_enable_command_buffer="  # kernels one by one, as the profiler knows them
     import jax
     import jax.numpy as jnp
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
     names = [f"amax_{x}" for x in ("dQ", "dK", "dV", "dP")] + [f"descale_{x}" for x in ("q", "k", "v", "s", "o", "dO", "dP")]
     names += [f"scale_{x}" for x in ("s", "o", "dQ", "dK", "dV", "dP")]
     ones = {name: jnp.ones((1, 1, 1, 1), jnp.float32) for name in names}
+    flush = jax.jit(lambda x: x + 1, donate_argnums=0)
+    cold = [jnp.zeros(2**26)]  # 256 MiB
     d = 128
+
+    def kernels(work):
+        """The kernels that the GPU ran meanwhile, in order: name and ms."""
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                work()
+            (file,) = glob.glob(folder + "/**/*.xplane.pb", recursive=True)
+            planes = [plane for plane in jax.profiler.ProfileData.from_file(file).planes if plane.name.startswith("/device:GPU")]
+            events = [(event.start_ns, event.name, event.duration_ns / 1e6)
+                      for plane in planes for line in plane.lines if line.name.startswith("Stream") for event in line.events]
+        return [(name, ms) for _, name, ms in sorted(events)]
+
     for causal in (False, True):
-        for n in (2048, 4096, 8192, 16384):
+        for n in ((4096,) if given.what == "ladder8" else (2048, 4096, 8192, 16384)):
             batch, heads = TOKENS // n, HIDDEN // d
             inputs = [jax.random.normal(key, (batch, n, heads, d), jnp.bfloat16).astype(jnp.float8_e4m3fn)
                       for key in jax.random.split(jax.random.key(0), 3)]
             mask = cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK
             attention = jax.jit(lambda q, k, v: cudnn.dot_product_attention(q, k, v, scale=d**-0.5, mask_type=mask, use_fp8=True,
                                                                             fp8_params=ones))
+            own = []  # of one call
 
             def timed(calls=30):
-                """No events in JAX: the host's clock over many calls. The inputs are larger than L2."""
-                attention(*inputs)[0].block_until_ready()
-                times = []
-                for _ in range(5):
-                    start = time.perf_counter()
+                def work():
                     for _ in range(calls):
+                        cold[0] = flush(cold[0])
                         o = attention(*inputs)[0]
                     o.block_until_ready()
-                    times.append((time.perf_counter() - start) / calls * 1000)
-                return statistics.median(times)
 
-            print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch}", 4 * batch * heads * n * n * d * (0.5 if causal else 1),
-                      "TF", {"cudnn-fp8": timed},
-                      lambda: program_ms(given, batch=batch, heads=heads, seqlen=n, head_dim=d, causal=causal))
+                if not own:
+                    work()  # compiles
+                    own.extend(name for name, _ in kernels(lambda: attention(*inputs)[0].block_until_ready()))
+                mine = [ms for name, ms in kernels(work) if name in own]
+                if not own or len(mine) != calls * len(own):
+                    sys.exit(f"JAX's profiler saw {len(mine)} kernels in {calls} calls of {own}")
+                return median_and_spread([sum(mine[i : i + len(own)]) for i in range(0, len(mine), len(own))])
+
+            flops = training_flops(False, batch, heads, n, d, causal)
+            shape = dict(batch=batch, heads=heads, seqlen=n, head_dim=d, causal=causal)
+            if given.what == "ladder8":
+                print_json("cudnn-fp8" + (" causal" if causal else ""), shape, lambda ms: {"tflops": flops / ms / 1e9}, timed())
+            else:
+                print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch}", flops, "TF", {"cudnn-fp8": timed},
+                          lambda: program_ms(given, **shape))
 
 
 given = arguments()
-if given.what == "fp8":
+if given.what in ("fp8", "ladder8"):
     fp8(given)
 else:
     import torch
@@ -325,10 +398,17 @@ else:
         folder = os.path.dirname(os.path.abspath(given.fa3))
         ctypes.CDLL(os.path.join(folder, "libcudart.so.12"), mode=ctypes.RTLD_GLOBAL)
         torch.ops.load_library(os.path.join(folder, os.path.basename(given.fa3)))
+    for name in list(BACKENDS):
+        try:
+            x = normal(given, 1, 1, 128, 64)
+            with_backend(BACKENDS[name], lambda: scaled_dot_product_attention(x, x, x))()
+        except RuntimeError as error:
+            print(f"# no {name}: {str(error).splitlines()[0][:90]}")
+            del BACKENDS[name]
     if given.what == "sparse":
         import numpy
         from torch.nn.attention.flex_attention import BlockMask, flex_attention
         torch._dynamo.config.recompile_limit = 64  # one program a length, head dim and tiling
-    {"decode": decode, "sparse": sparse}.get(given.what, training)(given)
+    {"decode": decode, "sparse": sparse, "ladder": ladder}.get(given.what, training)(given)
 for peer, all_rows in ratios.items():
     print(f"geometric mean against {peer:<10} x{statistics.geometric_mean(all_rows):.3f}   worst x{min(all_rows):.3f}")
