@@ -73,7 +73,8 @@ else
   OUT       := build/cpu-trace
   CFLAGS    += -DTRACE
   KERNEL_CC := $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \
-               -fsanitize=thread --param tsan-instrument-func-entry-exit=0 --param tsan-distinguish-volatile=1 -fno-tree-sra
+               -fsanitize=thread --param tsan-instrument-func-entry-exit=0 --param tsan-distinguish-volatile=1 -fno-tree-sra \
+               -fsanitize-coverage=trace-pc
   LINK      := $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f
 endif
 

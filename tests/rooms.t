@@ -28,6 +28,7 @@ my %seams = (
     harness_main  => ['stage -> harness'],
     naive_variant => ['harness -> stage'],
     __tsan_       => ['stage -> trace'],    # the compiler's
+    __sanitizer_cov_trace_pc => ['stage -> trace'], # likewise
 );
 
 # ---- includes ----

@@ -636,7 +636,18 @@ extern "C" void *calloc(size_t count, size_t size) noexcept {
     return failing && --failing == 0 ? nullptr : __libc_calloc(count, size);
 }
 
+/* 2 of each lane, and 2 more each of its turns: lane i takes i % 4. A conversion is none. */
+__global__ void arithmetic(const float *from, float *to) {
+    float sum = from[threadIdx.x] / 3 - 1;
+    for (int turn = 0; turn < (int)threadIdx.x % 4; turn++)
+        sum += 2.5f * from[turn];
+    to[threadIdx.x] = __half2float(__float2half(sum));
+}
+
 static void test_limits(const char *program) {
+    int flops = (int)TRACED(arithmetic, 1, 32, 0, (const float *)in, (float *)out)->kernels->cuda_flops;
+    ok(flops == 32 * 2 + 8 * (0 + 1 + 2 + 3) * 2, "FLOPs of CUDA cores: %d", flops);
+
     const TraceKernel *kernel = trace_collectives(TRACE_COLLECTIVES)->kernels;
     int right = 0;
     for (const TraceCollective *c = kernel->collectives; c->what; c++)

@@ -154,6 +154,19 @@ is(`$build/01_tiled/01_tiled --trace --csv 2>&1`, "01_tiled: --csv and --trace: 
 is($? >> 8, 2, 'likewise');
 like(`$build/01_tiled/01_tiled --trace --json --seqlen 8,9 2>&1`, qr/^01_tiled: .*--trace --json: choose one value .*\n\z/, 'one problem');
 is($? >> 8, 2, 'likewise');
+
+# ---- FLOPs of CUDA cores, counted by hand: two tiles of queries by two of keys ----
+
+if (-x "$build/04_fa2/04_fa2") {
+    my ($N, $D, $threads, $rows) = (64, 64, 128, 4); # a thread's rows
+    my ($code, @rows) = trace('04_fa2', "--heads 1 --seqlen $N --variant fma");
+    my ($flops) = map { /"cuda_flops": (\d+)/ } @rows;
+    is($flops, 4 * $N * $N * $D # Q K^T and P V
+        + 3 * $N * $N # scaled, the maximum subtracted, summed
+        + 4 * $threads * $rows * (1 + 4 + $D / 16 + 2) # each row's alpha, sum over 16 threads, O and l, at each tile
+        + 2 * $threads * $rows * (1 + $D / 16) + $N, '04_fa2/fma: FLOPs of CUDA cores'); # the division, at last; LSE
+}
+
 done_testing;
 
 sub trace {

@@ -6,10 +6,12 @@
 # The recorded data come line by line and step by step; added up they must be the rows of --trace --json of the same run. A headless
 # Chromium, where there is one, opens each page, goes through it step by step, and the numbers that then stand there are compared.
 use strict;
+use utf8;
 use warnings;
 use File::Temp qw(tempdir);
-use JSON::PP qw(decode_json);
+use JSON::PP;
 use List::Util qw(max uniq);
+use POSIX qw(ceil);
 use Test::More;
 use lib 'tests';
 use Program;
@@ -20,7 +22,7 @@ my $scratch = tempdir(CLEANUP => 1);
 my ($chromium) = grep { -x } map { my $name = $_; map { "$_/$name" } split /:/, $ENV{PATH} } qw(chromium chromium-browser google-chrome);
 my %options = (
     '00_naive' => ['--heads 1 --seqlen 128', '--heads 2 --seqlen 40 --seqlen-k 100 --causal'],
-    '03_fa1' => ['--heads 1 --seqlen 256 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 130 --seqlen-k 213 --causal --batch 2'],
+    '03_fa1' => ['--heads 1 --seqlen 64 --seqlen-k 96 --variant fma', '--heads 1 --seqlen 256 --variant fa1', '--heads 2 --kv-heads 1 --seqlen 130 --seqlen-k 213 --causal --batch 2'],
     '04_fa2' => ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 130 --seqlen-k 300 --batch 2 --lengths 300,77'],
     '05_fa2_backward' => ['--heads 2 --kv-heads 1 --seqlen 128', '--heads 1 --seqlen 100 --seqlen-k 150 --causal'],
     '06_fp8' => ['--heads 1 --seqlen 200 --seqlen-k 300 --causal'],
@@ -58,22 +60,19 @@ for my $stage (grep { -x "$build/$_/$_" } sort keys %options) {
         unlike(read_file($page) =~ s/<script type="application\/json".*?<\/script>//sr, qr/https?:/, '... that needs no network');
         my %ideas = ('00_naive' => 'the definition: one thread an output, S and P in device memory', `$build/$stage/$stage --help` =~ /^  ([a-z]\w*) +(\S.*)$/mg); # --help says another thing of naive
         my @ideas = map { "$_->{name}: " . $ideas{$_->{name} =~ s{.*/}{}r} } @{$data->{variants}};
-        looks_right($page, $traced, \@ideas, without_place($data), '... in Chromium', $number);
+        looks_right($page, $data, $traced, \@ideas, without_place($data), '... in Chromium');
         $planted //= [$data, $traced, $page];
     }
 }
 
-# ---- skipped and summed ----
+# ---- skipped, and too much ----
 
 my $file = "$scratch/more.json";
 system("$build/04_fa2/04_fa2 --watch $file --json --heads 1 --seqlen 512 --causal --variant split_q >/dev/null");
 is(multiplied(decode_json(read_file($file)), 'K'), 64 * 64 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8), 'split_q skips the tiles beyond the diagonal');
-my @rows = map { decode_json($_) } `$build/00_naive/00_naive --watch $file --json --heads 5 --seqlen 512 --head-dim 8`;
-my $long = decode_json(read_file($file));
-my ($launch) = @{$long->{variants}[0]{launches}};
-cmp_ok(@{$launch->{steps}}, '<', 4001, 'a long run is summed');
-cmp_ok($launch->{merged_blocks}, '>', 1, '... which the page says');
-is_deeply(by_steps($long), traced(@rows)->{variants}, '... and nothing is lost');
+like(`$build/00_naive/00_naive --watch $file --json --heads 9 --seqlen 512 --head-dim 8 2>&1 >/dev/null`,
+    qr/^00_naive: --watch: \w+ takes 9216 steps, and a page shows 8192: choose a smaller problem\n\z/, 'a run that is too long');
+is($? >> 8, 2, '... exit code 2');
 
 my $blocks = decode_json(read_file("$scratch/10_block_sparse.0.json"))->{problem};
 is_deeply([@$blocks{qw(blocks kept)}], ['window:100', [['100', '110', '011'], ['100', '110', '110']]], 'what a block mask keeps of each block');
@@ -105,6 +104,15 @@ my ($wgmma, $overlapped) = map {
 } 'wgmma', 'overlapped';
 cmp_ok($overlapped, '<=', $wgmma, 'overlapped is not slower than wgmma by the clock');
 
+# ---- the page in the notes: what shows it, and what is shown but for what a compiler may decide ----
+
+my $options = '--heads 1 --seqlen 128 --seqlen-k 512';
+system("sh common/classroom/watch.sh $scratch/04_fa2.html '$options' $build/03_fa1/03_fa1 $build/04_fa2/04_fa2 >/dev/null");
+my ($made, $kept) = map { [decided($_)] } "$scratch/04_fa2.html", 'notes/04_fa2.html';
+ok($made->[$_] eq $kept->[$_], 'notes/04_fa2.html: ' . ('the same page', 'of the same run')[$_])
+    or diag("make watch-04 TRACE_OPTIONS='$options' && cp build/watch/04_fa2.html notes") for 0, 1;
+cmp_ok(-s 'notes/04_fa2.html', '<=', 300 * 1024, '... of at most 300 KiB');
+
 # ---- bad input ----
 
 like(`$build/04_fa2/04_fa2 --watch /nowhere/x 2>&1`, qr/^04_fa2: --watch \/nowhere\/x: cannot be written\n\z/, 'a file that cannot be written');
@@ -129,7 +137,8 @@ is($? >> 8, 2, '... exit code 2');
     $differs->('... a sector', \$kernel->{sites}[0][5], \&by_lines, $traced->{kernels});
     my $step = $data->{variants}[0]{launches}[0]{steps}[0];
     $differs->('a step with a byte too many', \$step->[6][2], \&by_steps, $traced->{variants});
-    $differs->('... a wavefront', \$step->[3], \&by_steps, $traced->{variants});
+    $differs->('... a FLOP of a CUDA core', \$step->[2], \&by_steps, $traced->{variants});
+    $differs->('... a wavefront', \$step->[4], \&by_steps, $traced->{variants});
     my $products = $step->[7];
     $step->[7] = [];
     ok(uncovered($data) > 0, 'planted: a product is missing');
@@ -159,7 +168,7 @@ sub traced {
             add(\%variants, "$variant $tensor", $_, $row->{"bytes_$_"}) for grep { $row->{tensor} } 'read', 'written';
             add(\%variants, $variant, 'wavefronts', $row->{"wavefronts_$_"} // 0) for 'read', 'written';
         } elsif (exists $row->{barriers}) {
-            for my $count ('mma_flops', 'exponentials', 'barriers') {
+            for my $count ('mma_flops', 'cuda_flops', 'exponentials', 'barriers') {
                 add(\%kernels, $where, $count, $row->{$count});
                 add(\%variants, $variant, $count, $row->{$count});
             }
@@ -187,12 +196,24 @@ sub by_lines {
             for (@{$kernel->{work}}) {
                 my (undef, $what, $count, $flops) = @$_;
                 add(\%sums, $where, 'mma_flops', $flops * $count);
+                add(\%sums, $where, 'cuda_flops', $what eq 'flop' ? $count : 0);
                 add(\%sums, $where, 'exponentials', $what eq 'exponential' ? $count : 0);
                 add(\%sums, $where, 'barriers', $what =~ /^__syncthreads/ ? $count : 0);
             }
         }
     }
     return \%sums;
+}
+
+# A page without its data and sources; and of its data the steps, without FLOPs of CUDA cores, wavefronts and the clock.
+sub decided {
+    my ($page) = @_;
+    my $text = read_file($page);
+    $text =~ s/<script type="application\/json" id="data">(.*?)<\/script>\n//s or return;
+    my $programs = decode_json($1);
+    $text =~ s/<script type="text\/plain".*?<\/script>\n//sg;
+    return ($text, join "\n", map { my $variant = $_; map { "$variant->{name}: " . JSON::PP->new->encode([@$_[0, 1, 3, 5 .. 8]]) } map { @{$_->{steps}} } @{$variant->{launches}} }
+        map { @{$_->{variants}} } @$programs);
 }
 
 # Rows that a tensor does not have: where a step moves them, multiplies them, has them in shared memory.
@@ -242,7 +263,7 @@ sub by_steps {
     my %sums;
     for my $variant (@{$data->{variants}}) {
         for my $step (map { @{$_->{steps}} } @{$variant->{launches}}) {
-            add(\%sums, $variant->{name}, qw(block mma_flops exponentials wavefronts barriers)[$_], $step->[$_]) for 1 .. 4;
+            add(\%sums, $variant->{name}, qw(block mma_flops cuda_flops exponentials wavefronts barriers)[$_], $step->[$_]) for 1 .. 5;
             my @moves = @{$step->[6]};
             while (my ($tensor, $direction, $bytes) = splice @moves, 0, 7) {
                 add(\%sums, "$variant->{name} $variant->{tensors}[$tensor]", ('read', 'written')[$direction], $bytes);
@@ -337,20 +358,31 @@ sub uncovered {
 
 # ---- in a browser ----
 
+# What a panel says of a step, and at the end.
+my ($tensors, $times, $said);
+BEGIN {
+    $times = qr/for the (?:only time|\d+(?:st|nd|rd|th) of \d+ times)|each byte [\d.]+ times/;
+    $tensors = qr/\w[\w ,]*?(?: [\d–]+)?(?: of heads? [\d–]+)?(?: \([\d.]+ (?:B|KiB)(?: each)?(?:, (?:$times))?\))?/;
+    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of queries [\d–]+(?: of heads? [\d–]+)? and keys [\d–]+|takes [\d,]+ exponentials|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
+    $said = qr/Block \d+ of \d+, step \d+: (?:$what(?:; $what)*|works in shared memory alone)\. Busiest: [\w ]+, [\d,]+ clocks?\.|Block \d+ of \d+, step \d+: waits at a barrier\.|Done: [\d,]+ clocks.*\. Most bytes: .*\.|Between launches\./;
+}
+
 # Goes through the page by keys as a user does, and writes into it what then stands there.
 sub opened {
     my ($page) = @_;
     my $script = <<'END';
 <pre id="seen"></pre><script>
 addEventListener('load', () => {
-  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {tiles: [], source: [], words: {}, steps: 0, high: 0};
+  const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true})), seen = {zoom: [], tiles: [], source: [], words: {}, steps: 0, high: 0};
   const counts = () => [...document.querySelectorAll('[data-count], [data-tensor] td')].map(c => c.textContent);
+  const high = () => { seen.high = Math.max(seen.high, document.getElementById('tiles').getBoundingClientRect().bottom + scrollY); };
   const measure = () => {
-    seen.high = Math.max(seen.high, document.getElementById('tiles').getBoundingClientRect().bottom + scrollY);
-    for (const panel of document.querySelectorAll('.panel')) (seen.words[panel.dataset.variant] ??= {})[panel.querySelector('.heading').textContent] = 1;
+    for (const panel of document.querySelectorAll('.panel')) (seen.words[panel.dataset.variant] ??= {})[panel.querySelector('.says').textContent] = 1;
   };
   innerHeight = 720; /* Chromium takes a toolbar off the window, which a projector does not show */
   rebuild();
+  high();
+  document.querySelectorAll('#choice button').forEach(button => { button.click(), high(); });
   measure();
   seen.nowhere = document.getElementById('legend').textContent.split('Not on the map: ')[1]?.split(', ').sort().join(', ') ?? '';
   document.querySelectorAll('#choice input').forEach(box => { if (!box.checked) box.click(); });
@@ -358,12 +390,18 @@ addEventListener('load', () => {
   seen.before = [...new Set(counts())].join();
   seen.ideas = [...document.querySelectorAll('.panel')].map(panel => panel.dataset.variant + ': ' + panel.querySelector('.idea').textContent);
   for (; time < lastClock() && seen.steps < 20000; seen.steps++) press('ArrowRight'), measure();
-  const slider = document.getElementById('time'); /* at its end, too, all is over */
+  const slider = document.getElementById('time'), range = document.getElementById('range');
+  const zoomed = () => seen.zoom.push(`${slider.min} to ${slider.max}`);
+  press('Home'), press('+'), zoomed();
+  document.getElementById('out').click(), zoomed();
+  if (range.options[1]) range.selectedIndex = 1, range.onchange(), zoomed();
+  range.selectedIndex = 0, range.onchange();
+  /* at the end of the slider, too, all is over */
   slider.value = slider.max;
   slider.oninput();
   for (const panel of document.querySelectorAll('.panel')) {
     for (const row of panel.querySelectorAll('tr[data-tensor]'))
-      seen.tiles.push([panel.dataset.variant, row.cells[0], row.cells[1], row.cells[2]].map(c => (c.textContent ?? c).replaceAll(',', '')).join('|'));
+      seen.tiles.push([panel.dataset.variant, row.cells[0], row.cells[1], row.cells[3]].map(c => (c.textContent ?? c).replaceAll(',', '')).join('|'));
     for (const span of panel.querySelectorAll('[data-count]'))
       seen.tiles.push([panel.dataset.variant, span.dataset.count, span.textContent.replaceAll(',', '')].join('|'));
   }
@@ -385,7 +423,7 @@ END
     my $dom = `$chrome --dump-dom file://$scratch/opened.html 2>$scratch/console`;
     my ($errors) = join '', grep { /CONSOLE/ } split /^/, read_file("$scratch/console");
     my ($seen) = $dom =~ /<pre id="seen">(.*?)<\/pre>/s;
-    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {tiles => [], source => [], words => {}, ideas => [], before => '', steps => 0, high => 9999, nowhere => 'unknown'}, $errors);
+    return (eval { decode_json($seen =~ s/&amp;/&/gr) } // {zoom => [], tiles => [], source => [], words => {}, ideas => [], before => '', steps => 0, high => 9999, nowhere => 'unknown'}, $errors);
 }
 
 sub wanted_tiles {
@@ -396,8 +434,16 @@ sub wanted_tiles {
         my ($variant, $tensor) = split / /, $where, 2;
         my %sums = %{$here{$where}};
         defined $tensor ? join('|', $variant, $tensor, map { $sums{$_} // 0 } 'read', 'written')
-            : map { "$variant|" . s/mma_flops/flops/r . "|$sums{$_}" } keys %sums;
+            : map { my ($shown, $count) = @$_; "$variant|$shown|" . ($sums{$count} // 0) } (['flops', 'mma_flops'], ['core_flops', 'cuda_flops'], (map { [$_, $_] } 'exponentials', 'wavefronts'));
     } keys %here;
+}
+
+# The slider's ends: at the beginning, zoomed in once; zoomed out again; until the first variant is done that is not the last to be.
+sub wanted_zoom {
+    my ($data) = @_;
+    my @ends = map { last_clock($_) } @{$data->{variants}};
+    my ($first) = grep { $_ < max @ends } @ends;
+    return map { "0 to $_" } ceil(max(@ends) / 2), max(@ends), $first // ();
 }
 
 sub wanted_source {
@@ -410,26 +456,31 @@ sub wanted_source {
             $what =~ /^bytes (.*)/ && $tensor ne 'shared memory' and $sum->{$1} += $count;
             $what =~ /^wavefronts/ and $sum->{wavefronts} += $count, $sum->{conflicts} += $count;
             $what =~ /^ideal/ && $tensor eq 'shared memory' and $sum->{conflicts} -= $count;
-            $sum->{{mma_flops => 'mma FLOPs', exponentials => 'exp', barriers => 'barriers'}->{$what}} += $count if !defined $tensor;
+            $sum->{{mma_flops => 'mma FLOPs', cuda_flops => 'CUDA FLOPs', exponentials => 'exp', barriers => 'barriers'}->{$what}} += $count if !defined $tensor;
         }
     }
-    return sort map { my $kernel = $_; join '|', $kernel, map { "$_ " . ($sums{$kernel}{$_} // ($_ eq 'mma FLOPs' ? 'none' : 0)) } 'read', 'written', 'wavefronts', 'conflicts', 'mma FLOPs', 'exp', 'barriers' } keys %sums;
+    return sort map { my $kernel = $_; join '|', $kernel, map { "$_ " . ($sums{$kernel}{$_} // 0) } 'read', 'written', 'wavefronts', 'conflicts', 'mma FLOPs', 'CUDA FLOPs', 'exp', 'barriers' } keys %sums;
 }
 
 sub looks_right {
-    my ($page, $traced, $ideas, $nowhere, $name, $number) = @_;
+    my ($page, $data, $traced, $ideas, $nowhere, $name) = @_;
 SKIP: {
-        skip 'no Chromium', 9 if !$chromium;
+        skip 'no Chromium', 10 if !$chromium;
         my ($seen, $errors) = opened($page);
         is($errors, '', "$name: nothing on the console");
         cmp_ok($seen->{steps}, '>', 2, "$name: " . $seen->{steps} . ' steps');
         cmp_ok($seen->{high}, '<=', 720, "$name: fits 1280 x 720");
+        is_deeply($seen->{zoom}, [wanted_zoom($data)], "$name: zoomed into time, out again, and to the end of a variant");
         is_deeply($seen->{ideas}, $ideas, "$name: each panel with the line that --help prints of its variant");
         is($seen->{before}, 0, "$name: nothing is counted before the first step is over");
-        is(join("\n", grep { !/^(block \d+: (?=\S)|done: )/ } map { keys %$_ } values %{$seen->{words}}), '', "$name: a word for every step");
-        if ((my $words = $seen->{words}{"04_fa2/split_q"}) && $number == 2) { # the second shape: the first one's block 0 has one key tile
-            is_deeply([uniq(sort map { s/^block \d+: |key lengths, //gr =~ s/\x{1d40}/^T/r } keys %$words)], ['Q K^T; reads V', 'done: no block holds shared memory', 'exponentials, P V; reads K',
-                'exponentials, P V; writes LSE, O', 'reads Q, K'], "$name: what split_q's steps are");
+        is(join("\n", grep { !/^($said)$/ } map { keys %$_ } values %{$seen->{words}}), '', "$name: a sentence for every step");
+        if (my $words = $page =~ /03_fa1\.0/ && $seen->{words}{'03_fa1/fma'}) {
+            my ($first, $later, $last) = map { my $step = $_; grep { /step $step:/ } keys %$words } 4, 10, 18;
+            my $busiest = 'Busiest: device memory';
+            is($first, "Block 0 of 1, step 4: reads Q 32–63 (4 KiB, for the 1st of 3 times). $busiest, 64 clocks.", "$name: FlashAttention-1 reads rows of Q");
+            is($later, "Block 0 of 1, step 10: reads Q 32–63 (4 KiB, for the 2nd of 3 times) and O accumulator 32–63 (8 KiB, for the 1st of 2 times), with m and l. $busiest, 256 clocks.", '... and again');
+            is($last, 'Block 0 of 1, step 18: computes P V of queries 32–63 and keys 64–95; stores O 32–63 (4 KiB, for the only time), with LSE. Busiest: shared memory, 2,560 clocks.', '... and stores O');
+            is((grep { /^Done/ } keys %$words)[0], 'Done: 35,520 clocks. 131 of 132 multiprocessors never had a block. The busiest unit was shared memory, 96 % of the time. Most bytes: O accumulator, read 2 × and stored 2 ×.', '... and what it came to');
         }
         is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");

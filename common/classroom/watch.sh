@@ -3,8 +3,8 @@
 #                                                                                                   (make watch-<stage>)
 #     sh common/classroom/watch.sh PAGE OPTIONS PROGRAM...
 #
-# The last program is the stage, those before it stand beside it; one that cannot run this problem is left out. Exit code: the
-# stage's, 1 if there is a race or a wrong formula (make trace-<stage> says where).
+# The last program is the stage, those before it stand beside it, at first with the kernel that common/ladder.txt says it builds
+# on; one that cannot run this problem is left out. Only files are taken in that a cost stands in. Exit code: the stage's, 1 if there is a race or a wrong formula (make trace-<stage> says where).
 page=$1 options=$2 code=0 comma= sources=
 shift 2
 mkdir -p "$(dirname "$page")"
@@ -20,11 +20,13 @@ done
 if [ $code -le 1 ]; then
     printf ']' >>"$page.data"
     for file in $sources 00_naive/*.cu common/gpu/*.cuh; do
+        grep -q "[\" ]$(basename "$file"):" "$page.data" || continue
         printf '<script type="text/plain" class="source" data-file="%s">\n' "$file"
         sed 's/<\/script/<_script/g' "$file"
         echo '</script>'
     done >"$page.sources"
-    sed -e "/^@DATA@\$/{r $page.data" -e 'd;}' -e "/^@SOURCES@\$/{r $page.sources" -e 'd;}' common/trace/watch.html >"$page" || code=2
+    beside=$(awk -v stage="$(basename "$program")" '$1 == stage { sub(/,.*/, "", $2); print $2 }' common/ladder.txt)
+    sed -e "s|@BESIDE@|$beside|" -e "/^@DATA@\$/{r $page.data" -e 'd;}' -e "/^@SOURCES@\$/{r $page.sources" -e 'd;}' common/trace/watch.html >"$page" || code=2
     echo "open $page in a browser (options: $options)"
 fi
 rm -f "$page.json" "$page.data" "$page.sources"

@@ -193,6 +193,14 @@ static void count_exponential(const void *place) {
 float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
 float __wrap_exp2f(float x) { return count_exponential(PLACE), __real_exp2f(x); }
 
+/* At the beginning of each basic block. */
+void __sanitizer_cov_trace_pc(void) {
+    Recorder *r = RECORDER;
+    unsigned flops = r ? flops_pass(PLACE) : 0;
+    if (flops)
+        trace_launch.flops += flops, watch_flops(r, flops);
+}
+
 /* ---- what the machine and the twins call, in a launch that is recorded: trace_hooks.h ---- */
 
 static void access_by_twin(const void *address, size_t bytes, int writes, int counted) {
@@ -300,6 +308,7 @@ static void launch_ends(void) {
     running = 0; /* the launching thread goes on with code of the host */
     race_launch_ends();
     result_add_launch();
+    flops_launch_ends(result_kernel());
     watch_launch_ends();
 }
 
@@ -316,6 +325,7 @@ static const TraceHooks HOOKS = {
 void trace_begin(const char *chip) {
     trace_chip = find_chip(chip);
     result_clear();
+    flops_read_program();
     simt_simulate(trace_chip->multiprocessors);
     trace_hooks = &HOOKS;
 }

@@ -7,6 +7,7 @@
  *     trace_race.c    remembers who touched each byte last, and compares
  *     trace_order.c   what is ordered before what, by all kinds of barriers
  *     trace_report.c  prints what trace_result.c has
+ *     trace_flops.c   counts what the CUDA cores multiply and add
  *     trace_result.c  what all this adds up to: the Trace of trace.h
  *     trace_site.c    which tensor an address belongs to, which site touches it, and which source line that is
  *
@@ -75,7 +76,7 @@ typedef struct {
 /* What is counted of the launch at hand. */
 typedef struct {
     SiteCount sites[MAX_SITES];
-    uint64_t barriers, exponentials;
+    uint64_t barriers, exponentials, flops; /* of CUDA cores */
     TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* as in TraceKernel */
 } LaunchCount;
 extern LaunchCount trace_launch;
@@ -122,6 +123,13 @@ int find_tensor(const char *byte);
 int find_site(const void *place, int tensor, SiteKind kind);
 typedef char SourceLine[TRACE_LINE];
 void source_lines(const Site *sites, int count, SourceLine *lines);
+int is_below_kernels(const char *line); /* CUDA words, twins or conversions, where nobody looks for a mistake */
+const char *this_program(void);         /* its path */
+
+/* trace_flops.c: reads the program, unless it has been; what the basic block does that begins at this place. */
+void flops_read_program(void);
+unsigned flops_pass(const void *place);
+void flops_launch_ends(int kernel);
 
 /* trace_result.c */
 extern Trace trace_result;
@@ -162,12 +170,11 @@ typedef struct {
 
 typedef struct {
     uint32_t block, time;
-    uint64_t bytes, wavefronts, flops, exponentials, barriers;
+    uint64_t bytes, wavefronts, flops, exponentials, barriers, core_flops; /* flops: of tensor cores */
     double tensor_clocks, waited;
     double start, clocks; /* when it is closed: since when, how long, */
     int busiest;          /*   which unit decides about that, */
     int multiprocessor;   /*   and where */
-    int accumulators; /* 16 x 8 each: the most that a warp adds products to */
     Move *moves;
     Product *products;
     Run *runs; /* shared memory at the end of the step; none: as before */
@@ -177,8 +184,7 @@ typedef struct {
 } Step;
 
 typedef struct {
-    int kernel;                      /* of trace_result */
-    int merged_steps, merged_blocks; /* so many neighbours were added up to one; 1: none */
+    int kernel; /* of trace_result */
     uint64_t blocks;
     double bytes_per_clock; /* of device memory, of a multiprocessor's */
     Step *steps;            /* by block */
@@ -196,6 +202,7 @@ void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t 
 void watch_wavefronts(Recorder *r, int warp, uint64_t count);
 void watch_async(Recorder *r, const void *place); /* the current thread's warp reads shared memory by wgmma */
 void watch_work(Recorder *r, int warp, const char *what, const void *place, unsigned flops); /* place NULL: the wgmma's */
+void watch_flops(Recorder *r, unsigned flops); /* of CUDA cores, by the current thread */
 void watch_barrier(Recorder *r, const char *what, const void *place);
 void watch_warp(Recorder *r, int warp);             /* a __syncwarp of all its lanes */
 uint32_t watch_step(Recorder *r);                   /* that the current thread's warp is at */
@@ -205,9 +212,9 @@ void watch_look(Recorder *r, const void *address); /* at what another block may 
 void watch_changed(void);                          /* such a thing */
 
 /* trace_page.c: what is watched, NULL: nobody watches; writes a launch; counts what a line of a kernel does but move bytes:
- * "mma_m16n8k16", "exponential", "__syncthreads". */
+ * "mma_m16n8k16", "exponential", "__syncthreads", "flop" (of CUDA cores). */
 extern const Problem *page_problem;
 void page_launch(const Launch *launch);
-void page_work(int kernel, const void *place, const char *what);
+void page_work(int kernel, const void *place, const char *what, uint64_t times);
 
 #endif

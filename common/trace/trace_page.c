@@ -1,11 +1,11 @@
 /* trace_page.c - writes what the trace and trace_watch.c recorded as JSON, the data of watch.html. One object a program:
  *
- *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "idea", "tensors": [...], "kernels": [...]}]}
+ *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "idea", "tensors", "sizes", "kernels": [...]}]}
  *
  * A kernel has "sites" [[line, tensor, kind, requests, bytes, cost, ideal]] and "work" [[line, what, count, flops each]]. A
  * launch has "steps", in the order of blocks:
  *
- *     [block, flops, exponentials, wavefronts, barriers, accumulators,
+ *     [block, FLOPs of tensor cores, of CUDA cores, exponentials, wavefronts, barriers,
  *      [tensor, direction, bytes, first row, last row, first column, last column, ...],       moves of device memory
  *      [warp, tensor of the keys, first query, last query, first key, last key, ...],         products
  *      [tensor (0: computed, -1: nothing yet), bytes, first row, last row, ...],              shared memory; empty: as before
@@ -65,8 +65,8 @@ static void print_kernel(int number, const SourceLine *lines) {
 }
 
 static void print_step(const Step *step) {
-    fprintf(page, "[%u,%llu,%llu,%llu,%llu,%d,[", step->block, (Long)step->flops, (Long)step->exponentials,
-            (Long)step->wavefronts, (Long)step->barriers, step->accumulators);
+    fprintf(page, "[%u,%llu,%llu,%llu,%llu,%llu,[", step->block, (Long)step->flops, (Long)step->core_flops,
+            (Long)step->exponentials, (Long)step->wavefronts, (Long)step->barriers);
     for (int i = 0; i < step->move_count; i++) {
         const Span *s = &step->moves[i].span;
         fprintf(page, "%s%d,%d,%llu,%u,%u,%u,%u", COMMA(i), s->tensor, step->moves[i].direction, (Long)step->moves[i].bytes,
@@ -120,15 +120,15 @@ void trace_page_begin(const char *path, const char *stage, const Problem *p, con
         print_blocks(p, key_lengths);
     fprintf(
         page,
-        "},\n\"chip\":{\"name\":\"%s\",\"multiprocessors\":%d,\"ghz\":%g,\"gbps\":%g,\"tflops\":[%g,%g]},\n\"variants\":[",
-        chip->name, chip->multiprocessors, chip->ghz, chip->gbps, chip->tflops[0], chip->tflops[1]);
+        "},\n\"chip\":{\"name\":\"%s\",\"multiprocessors\":%d,\"ghz\":%g,\"gbps\":%g,\"tflops\":[%g,%g],\"fp32\":%d},\n\"variants\":[",
+        chip->name, chip->multiprocessors, chip->ghz, chip->gbps, chip->tflops[0], chip->tflops[1], chip->fp32);
     page_problem = p;
 }
 
 void page_launch(const Launch *launch) {
     fprintf(page, launch_count++ ? "," : "%s\n{\"launches\":[", COMMA(variant_count));
-    fprintf(page, "\n{\"kernel\":%d,\"file\":\"%s\",\"blocks\":%llu,\"merged_steps\":%d,\"merged_blocks\":%d,\"steps\":[",
-            launch->kernel, simt_job->file, (Long)launch->blocks, launch->merged_steps, launch->merged_blocks);
+    fprintf(page, "\n{\"kernel\":%d,\"file\":\"%s\",\"blocks\":%llu,\"steps\":[", launch->kernel, simt_job->file,
+            (Long)launch->blocks);
     for (int i = 0; i < launch->count; i++) {
         fprintf(page, "%s\n", COMMA(i));
         print_step(&launch->steps[i]);
@@ -136,7 +136,7 @@ void page_launch(const Launch *launch) {
     fprintf(page, "]}");
 }
 
-void page_work(int kernel, const void *place, const char *what) {
+void page_work(int kernel, const void *place, const char *what, uint64_t times) {
     Work *work = works, *end = work + work_count;
     while (work < end && (work->place != place || work->kernel != kernel || strcmp(work->what, what) != 0))
         work++;
@@ -145,7 +145,7 @@ void page_work(int kernel, const void *place, const char *what) {
         work = &works[work_count++];
         *work = (Work){kernel, place, what, 0};
     }
-    work->count++;
+    work->count += times;
 }
 
 void trace_page_variant(const char *name, const char *idea) {
@@ -160,6 +160,9 @@ void trace_page_variant(const char *name, const char *idea) {
     fprintf(page, "],\n\"name\":\"%s\",\"idea\":\"%s\",\"tensors\":[", name, idea);
     for (int i = 0; i < trace_tensor_count; i++)
         fprintf(page, "%s\"%s\"", COMMA(i), trace_tensors[i].memory.purpose);
+    fprintf(page, "],\"sizes\":[");
+    for (int i = 0; i < trace_tensor_count; i++)
+        fprintf(page, "%s%zu", COMMA(i), trace_tensors[i].memory.bytes);
     fprintf(page, "],\"kernels\":[");
     for (int i = 0; i < trace_result.kernel_count; i++)
         print_kernel(i, lines);

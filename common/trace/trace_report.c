@@ -78,8 +78,8 @@ static void print_shared_row(const TraceRow *row) {
 }
 
 static void print_work(const TraceKernel *k) {
-    print_text("  work: %llu mma FLOPs, %llu exponentials, %llu barriers", (unsigned long long)k->mma_flops,
-               (unsigned long long)k->exponentials, (unsigned long long)k->barriers);
+    print_text("  work: %llu mma FLOPs, %llu of CUDA cores, %llu exponentials, %llu barriers", (unsigned long long)k->mma_flops,
+               (unsigned long long)k->cuda_flops, (unsigned long long)k->exponentials, (unsigned long long)k->barriers);
     for (const TraceCollective *c = k->collectives; c->what; c++)
         print_text(", %llu %s", (unsigned long long)c->count, c->what);
     print_text("\n");
@@ -171,9 +171,9 @@ static void print_json(const TraceReport *r) {
     for (int i = 0; i < trace->kernel_count; i++) {
         const TraceKernel *k = &trace->kernels[i];
         printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"blocks\": %llu, \"barriers\": %llu, \"exponentials\": %llu, "
-               "\"mma_flops\": %llu",
+               "\"mma_flops\": %llu, \"cuda_flops\": %llu",
                r->variant, k->name, (unsigned long long)k->blocks, (unsigned long long)k->barriers,
-               (unsigned long long)k->exponentials, (unsigned long long)k->mma_flops);
+               (unsigned long long)k->exponentials, (unsigned long long)k->mma_flops, (unsigned long long)k->cuda_flops);
         for (const TraceCollective *c = k->collectives; c->what; c++)
             printf(", \"%s\": %llu", c->what, (unsigned long long)c->count);
         printf("}\n");

@@ -58,8 +58,7 @@ int find_site(const void *place, int tensor, SiteKind kind) {
 /* One line of the answer, "tile.cuh:64" or "tile.cuh:64 (discriminator 2)", without what follows the number. */
 static void trim(char *frame) { frame[strcspn(frame, " \n")] = 0; }
 
-/* Does this frame belong to the CUDA words, the twins or conversions, where nobody looks for a mistake? */
-static int is_below_kernels(const char *frame) {
+int is_below_kernels(const char *frame) {
     return strstr(frame, "_cpu.h:") || strncmp(frame, "numeric.h:", 10) == 0 || strncmp(frame, "kernel.cuh:", 11) == 0;
 }
 
@@ -83,13 +82,15 @@ static void add_frame(char *line, char *inner, const char *frame) {
         snprintf(line, TRACE_LINE, "%s in %.60s", inner, frame);
 }
 
+const char *this_program(void) {
+    static char path[512];
+    return readlink("/proc/self/exe", path, sizeof path - 1) < 0 ? "" : path;
+}
+
 void source_lines(const Site *sites, int count, SourceLine *lines) {
-    char program[512];
-    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-    size_t size = sizeof program + 64 + 20 * (size_t)count;
+    size_t size = 600 + 20 * (size_t)count;
     char *command = host_alloc(size, 1);
-    program[length < 0 ? 0 : length] = 0;
-    size_t used = (size_t)snprintf(command, size, "addr2line --addresses --inlines --basenames --exe '%s'", program);
+    size_t used = (size_t)snprintf(command, size, "addr2line --addresses --inlines --basenames --exe '%s'", this_program());
     for (int i = 0; i < count; i++) {
         /* the return address is one instruction after the access */
         uintptr_t address = (uintptr_t)sites[i].place - 1;

@@ -17,13 +17,14 @@
  */
 #include "trace_internal.h"
 
+#include "../host/errors.h"
 #include "../host/memory.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD = 4, CHUNK = 16, MAX_STEPS = 4000, MAX_RUNS = 12 };
+enum { WORD = 4, CHUNK = 16, MAX_STEPS = 8192 /* of a launch, on a page */, MAX_RUNS = 12 };
 
 /* ---- where a tensor's bytes lie on the map of S ---- */
 
@@ -108,8 +109,6 @@ enum { OPERAND_Q, OPERAND_K, OPERAND_V, OPERANDS };
 typedef struct {
     uint32_t time;
     Operand operands[OPERANDS];
-    const void *accumulators[256]; /* those of this step's mma */
-    int accumulator_count;
     uint64_t flops; /* of this step */
     const void *async_place;
 } WarpWatch;
@@ -152,15 +151,16 @@ static Step *step_at(Watch *w, uint32_t time) {
 
 /* What the busiest unit of a multiprocessor needs, in whole clocks, and which that is. */
 static double clocks_of(const Step *s, int *busiest) {
-    const double needs[] = {s->bytes / launch.bytes_per_clock, s->wavefronts, s->tensor_clocks, s->exponentials / 16.0};
+    const double needs[] = {s->bytes / launch.bytes_per_clock, s->wavefronts, s->tensor_clocks, s->exponentials / 16.0,
+                            (double)s->core_flops / trace_chip->fp32};
     *busiest = 0;
-    for (int unit = 1; unit < 4; unit++)
+    for (int unit = 1; unit < (int)(sizeof needs / sizeof *needs); unit++)
         *busiest = needs[unit] > needs[*busiest] ? unit : *busiest;
     return needs[*busiest] < 1 ? 1 : ceil(needs[*busiest]);
 }
 
 static int is_empty(const Step *s) {
-    return !(s->bytes || s->product_count || s->flops || s->wavefronts || s->exponentials || s->barriers || s->waited);
+    return !(s->bytes || s->product_count || s->flops || s->wavefronts || s->exponentials || s->barriers || s->core_flops || s->waited);
 }
 
 uint32_t watch_step(Recorder *r) { return r->watch->warps[simt_self->current->number / SIMT_WARP].time; }
@@ -231,9 +231,6 @@ static void go_on(Watch *w, int number, uint32_t time) {
                 *APPEND(step->products, step->product_count) = (Product){number, q->span, keys->span};
                 found = 1;
             }
-    if (warp->accumulator_count > step->accumulators)
-        step->accumulators = warp->accumulator_count;
-    warp->accumulator_count = 0;
     warp->flops = 0;
     warp->time = time;
 }
@@ -375,24 +372,16 @@ void watch_async(Recorder *r, const void *place) {
 void watch_work(Recorder *r, int number, const char *what, const void *place, unsigned flops) {
     WarpWatch *warp = &r->watch->warps[number];
     Step *step = step_at(r->watch, warp->time);
-    int i = 0;
     step->exponentials += strcmp(what, WATCH_EXPONENTIAL) == 0;
     step->flops += flops;
     warp->flops += flops;
     if (flops) /* 8-bit ones take 32 elements of k */
         step->tensor_clocks += flops * trace_chip->ghz * trace_chip->multiprocessors / 1000 / trace_chip->tflops[strstr(what, "k32") != NULL];
-    if (!page_problem)
-        return;
-    page_work(launch.kernel, place ? place : warp->async_place, what);
-    if (strncmp(what, "mma_", 4) != 0)
-        return;
-    /* the first of an mma's operands is the accumulator; it is known by lane 0's address of it */
-    const void *accumulator = *(void **)simt_self->warps[number].operands[0];
-    while (i < warp->accumulator_count && warp->accumulators[i] != accumulator)
-        i++;
-    if (i == warp->accumulator_count && i < (int)(sizeof warp->accumulators / sizeof *warp->accumulators))
-        warp->accumulators[warp->accumulator_count++] = accumulator;
+    if (page_problem)
+        page_work(launch.kernel, place ? place : warp->async_place, what, 1);
 }
+
+void watch_flops(Recorder *r, unsigned flops) { step_at(r->watch, watch_step(r))->core_flops += flops; }
 
 void watch_barrier(Recorder *r, const char *what, const void *place) {
     Watch *w = r->watch;
@@ -429,67 +418,13 @@ static int by_block_and_time(const void *a, const void *b) {
     return s->block != t->block ? (s->block > t->block) - (s->block < t->block) : (s->time > t->time) - (s->time < t->time);
 }
 
-/* Adds step `from` to `to`, which comes before it or, of merged blocks, beside it. */
-static void merge_step(Step *to, const Step *from) {
-    double end = fmax(to->start + to->clocks, from->start + from->clocks);
-    to->start = fmin(to->start, from->start);
-    to->clocks = end - to->start;
-    to->bytes += from->bytes, to->tensor_clocks += from->tensor_clocks;
-    for (int i = 0; i < from->move_count; i++)
-        move(to, &from->moves[i].span, from->moves[i].direction, from->moves[i].bytes);
-    for (int i = 0; i < from->product_count; i++) {
-        const Product *product = &from->products[i];
-        int k = 0;
-        while (k < to->product_count &&
-               (to->products[k].warp != product->warp || to->products[k].keys.tensor != product->keys.tensor))
-            k++;
-        if (k == to->product_count) {
-            *APPEND(to->products, to->product_count) = *product;
-        } else {
-            widen(&to->products[k].queries, &product->queries);
-            widen(&to->products[k].keys, &product->keys);
-        }
-    }
-    if (from->run_count) {
-        free(to->runs);
-        to->runs = from->runs, to->run_count = from->run_count;
-    }
-    free(from->moves);
-    free(from->products);
-    to->wavefronts += from->wavefronts, to->flops += from->flops, to->exponentials += from->exponentials;
-    to->barriers += from->barriers;
-    to->accumulators = to->accumulators > from->accumulators ? to->accumulators : from->accumulators;
-    clocks_of(to, &to->busiest);
-}
-
-/* Merges neighbouring steps of a block until there are MAX_STEPS or fewer; where there are too many blocks for that, all steps
- * of neighbouring blocks. What was merged is added up, rows are widened, and the page says so. */
-static void merge_steps(void) {
-    int kept = 0, in_this = 0, most = launch.merged_steps = launch.merged_blocks = 1;
-    if (launch.count <= MAX_STEPS)
-        return;
-    if (launch.blocks > MAX_STEPS / 2) {
-        launch.merged_blocks = (int)((2 * launch.blocks + MAX_STEPS - 1) / MAX_STEPS);
-        most = launch.count;
-    } else {
-        most = launch.merged_steps = (2 * launch.count + MAX_STEPS - 1) / MAX_STEPS;
-    }
-    for (int i = 0; i < launch.count; i++) {
-        Step *step = &launch.steps[i], *last = kept ? &launch.steps[kept - 1] : NULL;
-        step->block -= step->block % (uint32_t)launch.merged_blocks;
-        if (last && last->block == step->block && in_this < most)
-            merge_step(last, step), in_this++;
-        else
-            launch.steps[kept++] = *step, in_this = 1;
-    }
-    launch.count = kept;
-}
-
 void watch_launch_ends(void) {
     if (!page_problem)
         return;
     qsort(launch.steps, (size_t)launch.count, sizeof *launch.steps, by_block_and_time);
-    merge_steps();
+    if (launch.count > MAX_STEPS)
+        cannot_run("--watch: %s takes %d steps, and a page shows %d: choose a smaller problem", trace_result.kernels[launch.kernel].name,
+                   launch.count, MAX_STEPS);
     page_launch(&launch);
     for (Step *step = launch.steps; step < launch.steps + launch.count; step++) {
         free(step->moves);
