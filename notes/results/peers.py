@@ -20,7 +20,7 @@ FlashAttention-3: --fa3 takes the file flash_attn_3/_C.so of the Python package 
 `flex` is PyTorch's FlexAttention, compiled. It and 10_block_sparse are given the same random blocks, as lists and as --blocks file:;
 neither side's time has the making of lists in it, which has lines of its own. Where all blocks are kept, `dense` is the kernel
 that knows no lists: 04_fa2/tuned, 08_fa3/overlapped. At D = 64 the latter has three consumers, and 10_block_sparse two: --two takes
-a program of 08_fa3 whose Roles has two there. Of FlexAttention's tilings the fastest at the first length is taken, for each D.
+a program of 08_fa3 whose Roles has two there. For each D the one of TILINGS is taken that is faster at the first length.
 
 Each peer is timed before and after the program and the two are averaged, so that a clock that falls with the board's power falls
 for both. All inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
@@ -44,8 +44,7 @@ PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_back
 DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
             (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
 BLOCK, SHARES = 128, [1, 1 / 2, 1 / 8, 1 / 32]  # of a mask of blocks: the queries and keys of each, and how many are kept
-TILINGS = [{}, {"USE_TMA": True}, {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2},
-           {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}]  # FlexAttention's choice, and others
+TILINGS = [{}, {"USE_TMA": True}]  # FlexAttention's kernel_options: what it chooses by itself, and loads by TMA
 
 
 def arguments():
@@ -75,17 +74,18 @@ def last_variant(program):
 
 
 def program_rows(given, **shape):
-    """The program's rows of its variant, each its median in ms and its spread. With causal=True the option is a flag."""
-    command = [given.program, "--variant", given.variant, "--json", "--no-validate"]
+    """Of the program's variant, or of all, and of what prepares it: its median in ms and its spread. With causal=True the option is a
+    flag."""
+    command = [given.program, "--json", "--no-validate"] + (["--variant", given.variant] if given.variant else [])
     for name, value in shape.items():
         if value is not False:
             command += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
     run = subprocess.run(command, capture_output=True, text=True)
     rows = [json.loads(line) for line in run.stdout.splitlines()]
     direction = "backward" if given.what == "backward" else "forward"
-    mine = {row["variant"].split("/")[1]: (row["latency_ms"], (row["iqr_ms"] or 0) / row["latency_ms"])
+    mine = {row["variant"].split("/")[-1]: (row["latency_ms"], (row["iqr_ms"] or 0) / row["latency_ms"])
             for row in rows if row["latency_ms"] and row["direction"] in (direction, "prepare")}
-    if run.returncode or mine.get(given.variant) is None:
+    if run.returncode or not mine or (given.variant and given.variant not in mine):
         sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stdout}{run.stderr}")
     return mine
 
@@ -127,20 +127,25 @@ def median_and_spread(times):
 ratios = {}
 
 
-def print_row(given, name, work, unit, peers, program, of=""):
-    """work: FLOPs or bytes; peers: name -> function that returns ms; program: the same of the program; of: which mean it joins."""
+def print_row(given, name, work, unit, peers, program):
+    """work: FLOPs or bytes; peers: name -> function that returns ms and spread; program: the same of the program."""
     before = {peer: measure() for peer, measure in peers.items()}
-    mine, spread = program()
-    scale = 1e9 if unit == "TF" else 1e6
-    line = f"{name:<36} {given.variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit} {100 * spread:4.1f} %"
-    both = {peer: (before[peer], measure()) for peer, measure in peers.items()}
-    times = {peer: (first[0] + second[0]) / 2 for peer, (first, second) in both.items()}
-    if len(times) > 1 and given.what != "sparse":
+    mine = program()
+    print_times(given.variant, name, work, unit, mine, {peer: (before[peer], measure()) for peer, measure in peers.items()})
+
+
+def print_times(variant, name, work, unit, program, peers, of=""):
+    """program: its time and spread; peers: name -> as many of them as were taken; of: before a peer's name, where these rows have a
+    mean of their own."""
+    scale, (mine, spread) = 1e9 if unit == "TF" else 1e6, program
+    line = f"{name:<36} {variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit} {100 * spread:4.1f} %"
+    times = {peer: statistics.mean(ms for ms, _ in taken) for peer, taken in peers.items()}
+    if len(times) > 1 and not of:
         times["better"] = min(times.values())  # the better peer, in each row
     for peer, ms in times.items():
         ratios.setdefault(of + peer, []).append(ms / mine)
         line += f"  | {peer:<6} {work / ms / scale:7.1f}  x{ms / mine:.3f}"
-        line += f" {100 * max(second for _, second in both[peer]):4.1f} %" if peer in both else ""
+        line += f" {100 * max(spread for _, spread in peers[peer]):4.1f} %" if peer in peers else ""
     print(line, flush=True)
 
 
@@ -278,53 +283,51 @@ def block_lists(kept):
 
 
 def sparse(given):
+    """All variants at once. At 65536 a run takes seconds, so density 1 is left out there."""
     cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
-    folder = tempfile.mkdtemp()
-    table = os.path.join(folder, "blocks.npy")
+    table = os.path.join(tempfile.mkdtemp(), "blocks.npy")
     compiled = torch.compile(flex_attention, dynamic=False)
     for d in (64, 128):
         heads, tiling = HIDDEN // d, None
-        for n in given.lengths:
+        dense = {"skipping": ("./04_fa2/04_fa2", "tuned"), "overlapped": (d == 64 and given.two or "./08_fa3/08_fa3", "overlapped")}
+        for n, share in itertools.product(given.lengths, SHARES):
+            if share == 1 and n > 2**15:
+                continue
+            kept = kept_blocks(n, share)
+            numpy.save(table, kept.numpy())
+            kept = kept.cuda()
+            lists = block_lists(kept)
             q, k, v = (normal(given, 1, heads, n, d) for _ in range(3))
-            for share in SHARES:
-                kept = kept_blocks(n, share)
-                numpy.save(table, kept.numpy())
-                on_gpu = kept.cuda()
-                lists = block_lists(on_gpu)
 
-                def flex_ms(options):
-                    return gpu_ms(lambda: compiled(q, k, v, block_mask=lists, kernel_options=options), cold)
+            def flex(options):
+                """A function that times it as a CUDA graph, as the program times itself: Python takes longer than short kernels."""
+                def attention():
+                    return compiled(q, k, v, block_mask=lists, kernel_options=options)
+                attention()  # compiles
+                graph = torch.cuda.CUDAGraph()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph):
+                    attention()
+                return lambda: gpu_ms(graph.replay, cold)
 
-                if tiling is None:  # the first call of each compiles it
-                    taken = []
-                    for options in TILINGS:
-                        try:
-                            taken.append((flex_ms(options)[0], options))
-                        except Exception as error:
-                            print(f"# D{d}: flex cannot take {options}: {str(error).splitlines()[0][:90]}")
-                    tiling = min(taken, key=lambda pair: pair[0])[1]
-                    print(f"# D{d} flex S{n}: " + ", ".join(f"{options or 'its own'} {ms:.4f} ms" for ms, options in taken), flush=True)
-
-                shape = dict(batch=1, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype)
-                name, made = f"D{d} 1/{round(1 / share)} S{n} B1 {given.dtype}", {}
-
-                def variant_ms():
-                    made.update(program_rows(given, blocks=f"file:{table}", **shape))
-                    return made[given.variant]
-
-                for variant, program, base in (("skipping", "./04_fa2/04_fa2", "tuned"),
-                                               ("overlapped", given.two if given.two and d == 64 else "./08_fa3/08_fa3", "overlapped")):
-                    given.variant = variant
-                    peers, all_kept = {"flex": lambda: flex_ms(tiling)}, share == 1
-                    if all_kept:
-                        dense = argparse.Namespace(what=given.what, program=program, variant=base)
-                        peers["dense"] = lambda: program_ms(dense, **shape)
-                    print_row(given, name, 4 * d * heads * int(kept.sum()) * BLOCK**2, "TF", peers, variant_ms,
-                              f"{variant}{'-all' if all_kept else ''}/")
-                print(f"# {name} lists: program {made['lists'][0]:.4f} ms | flex {gpu_ms(lambda: block_lists(on_gpu), cold)[0]:.4f} ms",
-                      flush=True)
-            del q, k, v
-    shutil.rmtree(folder)
+            if tiling is None:
+                times = [flex(options)()[0] for options in TILINGS]
+                tiling = TILINGS[times.index(min(times))]
+                print(f"# D{d} S{n} flex:", ", ".join(f"{options or 'by itself'} {ms:.4f} ms" for options, ms in zip(TILINGS, times)))
+            flex_ms = flex(tiling)
+            shape = dict(batch=1, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype)
+            before = flex_ms()
+            mine = program_rows(argparse.Namespace(what="sparse", program=given.program, variant=None), blocks=f"file:{table}", **shape)
+            base = {variant: program_ms(argparse.Namespace(what="sparse", program=program, variant=kernel), **shape)
+                    for variant, (program, kernel) in dense.items()} if share == 1 else {}
+            peer = (before, flex_ms())
+            name = f"D{d} 1/{round(1 / share)} S{n} B1 {given.dtype}"
+            for variant in ("masked", "skipping", "overlapped"):
+                times = {"flex": peer} | ({"dense": [base[variant]]} if variant in base else {})
+                print_times(variant, name, 4 * d * heads * int(kept.sum()) * BLOCK**2, "TF", mine[variant], times,
+                            f"{variant}{'-all' if share == 1 else ''}/")
+            print(f"# {name} lists: {mine['lists'][0]:.4f} ms | flex {gpu_ms(lambda: block_lists(kept), cold)[0]:.4f}", flush=True)
+    shutil.rmtree(os.path.dirname(table))
 
 
 def fp8(given):
