@@ -17,6 +17,7 @@
 #   lengths    tuned at more lengths, for the plots
 #   ceilings   what the chip can do
 #   splits     07_flash_decoding/split_k over the number of pieces
+#   tuned_without, fa3_rungs   (if named) 04_fa2/tuned and 08_fa3/overlapped with one thing left out at a time: without.pl
 # FA3, TWO   files: FlashAttention-3 for all the parts that have peers, and 08_fa3 with two consumers; see peers.py
 # ROUNDS     how often each stage is run for the ladder, one after the other; 3
 # LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 600. A further `make results` measures what is missing
@@ -71,13 +72,11 @@ stage() { # name option...: its rows
     shift
     "$program" "$@" --json
 }
+problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
 a_round() { # of all that is in notes/ladder.tsv. A stage that cannot run here leaves a row that says why, or none
-    problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
-    for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 05_fa2_backward 09_fa3_backward; do
+    for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 05_fa2_backward 09_fa3_backward 06_fp8; do
         stage $each $problem --mask full,causal --no-validate
     done
-    stage 06_fp8 $problem
-    stage 06_fp8 $problem --causal --no-validate
     stage 07_flash_decoding
     stage 07_flash_decoding --kv-cache e4m3
     progress "ladder, round $round of $ROUNDS: cuDNN ..."
@@ -120,6 +119,7 @@ measure() { # part
     sparse)
         into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
     ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
+    tuned_without | fa3_rungs) perl notes/results/without.pl build && into $1.tsv perl notes/results/without.pl $1 ;;
     splits) into splits.tsv sh notes/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
         esac
 }
@@ -148,8 +148,8 @@ for part in $PARTS; do
     forward | backward | bf16 | sparse) needs='Hopper torch' ;;
     decode | tuned | atomic | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
-    ladder | ceilings | splits) needs= ;;
-    *) stop "PARTS=$part: choose from ladder forward backward decode fp8 tuned atomic two_pass sparse bf16 lengths ceilings splits" ;;
+    ladder | ceilings | splits | tuned_without | fa3_rungs) needs= ;;
+    *) stop "PARTS=$part: choose from ladder forward backward decode fp8 tuned atomic two_pass sparse bf16 lengths ceilings splits tuned_without fa3_rungs" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done

@@ -1,0 +1,130 @@
+#!/usr/bin/env perl
+# without.pl - kernels with one thing left out at a time, side by side: what each trick is worth.
+#
+#     perl notes/results/without.pl build                    builds them for the GPU, as many at once as there are cores
+#     perl notes/results/without.pl tuned_without > notes/results/nvidia-h200/tuned_without.tsv
+#     perl notes/results/without.pl fa3_rungs     > notes/results/nvidia-h200/fa3_rungs.tsv
+#
+# A change is an exact piece of the source, which must be there once, and what takes its place. Nothing validates the results: a kernel
+# that leaves out a guard may be wrong. Figures are medians of ROUNDS=5 rounds of all kernels: batch 4, 16 heads, 4096, fp16.
+use strict;
+use warnings;
+use JSON::PP;
+
+my $tuned = '04_fa2/tuned.cu';
+my $order = 'p.causal ? p.batch * p.heads : 1, blockIdx.x';
+my @beside = ('wgmma_wait<1>(s);' => 'wgmma_wait<0>(s); wgmma_wait<0>(o, a);');
+my @turns = ('[&] { named_barrier_sync(' => '[&] { if (false) named_barrier_sync(', '[&] { named_barrier_arrive(' => '[&] { if (false) named_barrier_arrive(');
+my %tables = (
+    tuned_without => ['04_fa2', 'tuned', 'left out of tuned', 'nothing left out: TFLOP/s',
+        ['double buffering', $tuned, "    if (here.key_tiles > 0)\n        load_keys(here.key_tiles - 1, here.keys);\n" => '',
+            'cp_async_wait<0>();
+        __syncthreads(); /*' => '__syncthreads();
+        load_keys(tile, tile == here.key_tiles - 1 ? here.keys : INT_MAX);
+        cp_async_wait<0>();
+        __syncthreads(); /*', "        if (tile > 0)\n            load_keys(tile - 1, INT_MAX);" => ''],
+        ['block order; under a causal mask a head at a time instead (full: as in tuned)', $tuned, $order => '1, blockIdx.x'],
+        ['block order; in full attention all heads together instead (causal: as in tuned)', $tuned, $order => 'p.batch * p.heads, blockIdx.x'],
+        ['last key tile first', $tuned, 'load_keys(here.key_tiles - 1, here.keys);' => 'load_keys(0, here.keys);',
+            'for (int tile = here.key_tiles - 1; tile >= 0; tile--)' => 'for (int tile = 0; tile < here.key_tiles; tile++)',
+            "if (tile > 0)\n            load_keys(tile - 1, INT_MAX);" => "if (tile + 1 < here.key_tiles)\n            load_keys(tile + 1, here.keys);"],
+        ['a finite start', $tuned, 'm[r] = LOWEST' => 'm[r] = -INFINITY', 'fabsf(m_new)' => 'fabsf(shift_of(m_new))',
+            'shift[r] = m[r] - m_new;' => 'shift[r] = m_new == m[r] ? 0 : m[r] - m_new;', 'x * factor - m[r]' => 'x * factor - shift_of(m[r])'],
+        ['base 2', $tuned, 'exp2_approx(shift[r])' => 'exp2_approx(LOG2_E * shift[r])', 'p.scale * LOG2_E;' => 'p.scale;',
+            'exp2_approx(x * factor - m[r])' => 'exp2_approx(LOG2_E * (x * factor - m[r]))'],
+        ['beyond FAR, rounded first', $tuned, 'fabsf(m_new) > FAR' => 'false'],
+        ['mask where it matters', $tuned, 'if (tile >= here.whole_tiles)' => 'if (true)'],
+        ['lazy rescaling', $tuned, 'SLACK = 8' => 'SLACK = 0'],
+        ['tile of 128 rows; 64 instead', $tuned, 'm_tiles = D <= 128 ? 2 : 1' => 'm_tiles = 1'],
+    ],
+    fa3_rungs => ['08_fa3', 'overlapped', 'kernel', 'overlapped',
+        (map { ["overlapped: $_->[0]", '08_fa3/overlapped.cu', @$_[1 .. $#$_]] }
+            ['no overlap inside a consumer: turns alone', @beside],
+            ['no turns: overlap alone', @turns],
+            ['neither', @beside, @turns],
+            ['without the wait that keeps `wgmma_wait<0>` down', "if (tile > 0)\n                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2));" => ''],
+            ['two consumers at D = 64', 'consumers = D == 64 ? 3 : 2' => 'consumers = 2', 'producer_registers = D == 64 ? 32 : 24' => 'producer_registers = 24',
+                'consumer_registers = D == 64 ? 160 : 240' => 'consumer_registers = 240'],
+            ['query tiles dealt in advance, no counter', 'i = gridDim.x + taken;' => 'i += gridDim.x;']),
+        ['overlapped: O rescaled whenever a maximum grows (SLACK 0)', 'common/gpu/fa3.cuh', 'SLACK = 8' => 'SLACK = 0'],
+    ],
+);
+my $folder = $ENV{WITHOUT} // 'build/without';
+my $wish = @ARGV == 1 ? $ARGV[0] : '';
+if ($wish eq 'build') {
+    build();
+} elsif ($tables{$wish}) {
+    table($wish);
+} else {
+    print STDERR 'without.pl: choose build, ' . join(' or ', sort keys %tables) . "\n";
+    exit 2;
+}
+
+# Each in a copy of the tree and of what is built, so that make compiles only what a change touches.
+sub build {
+    my ($commit) = `git describe --always --dirty 2>/dev/null` =~ /(\S+)/;
+    my $make = 'make --no-print-directory DEVICE=cuda COMMIT=' . ($commit // 'unknown');
+    for my $name (sort keys %tables) {
+        my ($stage, $variant, $title, $whole, @changes) = @{$tables{$name}};
+        system("$make $stage >/dev/null") == 0 or exit 2;
+        my $out = readlink("$stage/$stage") =~ s{^\.\./}{}r =~ s{/$stage/$stage$}{}r;
+        my @jobs = map { [$_, $changes[$_]] } 0 .. $#changes;
+        my $cores = $ENV{JOBS} || `getconf _NPROCESSORS_ONLN` + 0;
+        my @children;
+        for my $core (0 .. $cores - 1) {
+            my $child = fork() // die "fork: $!\n";
+            push @children, $child and next if $child;
+            for my $job (grep { $_->[0] % $cores == $core } @jobs) {
+                my ($number, $change) = @$job;
+                my ($called, $file, %pieces) = @$change;
+                my $copy = "$folder/tree-$name-$number";
+                system("rm -rf $copy && mkdir -p $copy/$out && cp -a Makefile common tests [0-9]*_* $copy && cp -a $out/*-* $out/recorded.h $out/common $out/00_naive* $out/$stage $copy/$out") == 0
+                    or exit 2;
+                my $source = read_text("$copy/$file");
+                for my $old (keys %pieces) {
+                    my $times = () = $source =~ /\Q$old\E/g;
+                    die "$called: $file has '$old' $times times, not once\n" if $times != 1;
+                    $source =~ s/\Q$old\E/$pieces{$old}/;
+                }
+                write_text("$copy/$file", $source);
+                system("cd $copy && $make JOBS=1 $stage >/dev/null && cd - >/dev/null && cp $copy/$stage/$stage $folder/$name-$number && rm -rf $copy") == 0
+                    or die "$called does not build\n";
+            }
+            exit 0;
+        }
+        for (@children) { waitpid($_, 0); exit 2 if $? }
+    }
+}
+
+sub table {
+    my ($name) = @_;
+    my ($stage, $variant, $title, $whole, @changes) = @{$tables{$name}};
+    my @programs = ("$stage/$stage", map { "$folder/$name-$_" } 0 .. $#changes);
+    my %speeds; # by kernel and shape
+    for (1 .. $ENV{ROUNDS} // 5) {
+        for my $i (0 .. $#programs) {
+            for my $one ($i == 0 && $name eq 'fa3_rungs' ? qw(wgmma specialised) : (), $variant) {
+                my $options = "--batch 4 --heads 16 --seqlen 4096 --head-dim 64,128 --mask full,causal --no-validate --json --variant $one";
+                for my $row (map { decode_json($_) } `./$programs[$i] $options`) {
+                    push @{$speeds{$one eq $variant ? $i : $one}{"D$row->{head_dim} " . ($row->{causal} ? 'causal' : 'full')}}, $row->{tflops};
+                }
+            }
+        }
+    }
+    my @shapes = ('D64 full', 'D64 causal', 'D128 full', 'D128 causal');
+    print join("\t", $title, @shapes), "\n";
+    my @lines = map { [$_, $speeds{$_}] } grep { $speeds{$_} } 'wgmma', 'specialised';
+    push @lines, [$whole, $speeds{0}], map { [$changes[$_][0], $speeds{$_ + 1}] } 0 .. $#changes;
+    for my $line (@lines) {
+        my ($called, $of) = @$line;
+        my $relative = $name eq 'tuned_without' && $called ne $whole; # to tuned of the same round, or TFLOP/s
+        print join("\t", $called, map {
+            my $shape = $_;
+            my @rounds = $relative ? map { $of->{$shape}[$_] / $speeds{0}{$shape}[$_] } 0 .. $#{$of->{$shape} // []} : @{$of->{$shape} // []};
+            @rounds ? sprintf($relative ? '%.3f' : '%.0f', (sort { $a <=> $b } @rounds)[$#rounds / 2]) : '';
+        } @shapes), "\n";
+    }
+}
+
+sub read_text { open my $in, '<', $_[0] or die "$_[0]: $!\n"; local $/; return <$in> }
+sub write_text { open my $out, '>', $_[0] or die "$_[0]: $!\n"; print $out $_[1]; close $out or die "$_[0]: $!\n" }
