@@ -11,6 +11,8 @@ use Program qw(stages);
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 like(`make --no-print-directory results DEVICE=cpu 2>&1`, qr/\Amake results needs a GPU: DEVICE=cuda\nmake: .*\n\z/, 'on the CPU device: one line');
 
+is(scalar(`perl notes/results/without.pl check 2>&1`), '', 'what without.pl leaves out is in the source');
+
 # Each writes its name into a file, and takes a millisecond more than the one before it.
 my $scratch = tempdir(CLEANUP => 1);
 sub fake_stages {

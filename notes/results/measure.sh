@@ -43,7 +43,8 @@ runs=$RESULTS/runs.tsv
 [ -s "$runs" ] || printf 'part\tcommit\tdate\tseconds\tMHz, median\tMHz, lowest\tW, highest\n' >"$runs"
 
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | sed 1q; }
-here=$(for module in torch jax; do python3 -c "import $module" 2>/dev/null && echo $module; done | tr '\n' ' ')
+here=$(python3 -c 'from importlib.util import find_spec
+print(*filter(find_spec, ("torch", "jax")))' 2>/dev/null)
 [ "$(query compute_cap)" != 9.0 ] || here="$here Hopper"
 fa3=${FA3:+--fa3 $FA3}
 
@@ -140,7 +141,7 @@ print(torch.__version__.split("+")[0], ".".join(str(torch.backends.cudnn.version
     [ ! -f "$RESULTS/machine.tsv" ] ||
         grep -v -E '^(what|GPU|driver|multiprocessors|power limit|CUDA|PyTorch, cuDNN|date|commit)	' "$RESULTS/machine.tsv"
 }
-into machine.tsv machine
+grep -q "^commit	$commit$" "$RESULTS/machine.tsv" 2>/dev/null || into machine.tsv machine
 
 missing=
 for part in $PARTS; do

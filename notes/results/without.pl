@@ -1,6 +1,7 @@
 #!/usr/bin/env perl
 # without.pl - kernels with one thing left out at a time, side by side: what each trick is worth.
 #
+#     perl notes/results/without.pl check                    that every change still finds its place
 #     perl notes/results/without.pl build                    builds them for the GPU, as many at once as there are cores
 #     perl notes/results/without.pl tuned_without > notes/results/nvidia-h200/tuned_without.tsv
 #     perl notes/results/without.pl fa3_rungs     > notes/results/nvidia-h200/fa3_rungs.tsv
@@ -51,12 +52,14 @@ my %tables = (
 );
 my $folder = $ENV{WITHOUT} // 'build/without';
 my $wish = @ARGV == 1 ? $ARGV[0] : '';
-if ($wish eq 'build') {
+if ($wish eq 'check') {
+    changed(@$_) for map { @$_[4 .. $#$_] } values %tables;
+} elsif ($wish eq 'build') {
     build();
 } elsif ($tables{$wish}) {
     table($wish);
 } else {
-    print STDERR 'without.pl: choose build, ' . join(' or ', sort keys %tables) . "\n";
+    print STDERR 'without.pl: choose check, build, ' . join(' or ', sort keys %tables) . "\n";
     exit 2;
 }
 
@@ -76,24 +79,30 @@ sub build {
             push @children, $child and next if $child;
             for my $job (grep { $_->[0] % $cores == $core } @jobs) {
                 my ($number, $change) = @$job;
-                my ($called, $file, %pieces) = @$change;
+                my ($called, $file) = @$change;
                 my $copy = "$folder/tree-$name-$number";
                 system("rm -rf $copy && mkdir -p $copy/$out && cp -a Makefile common tests [0-9]*_* $copy && cp -a $out/*-* $out/recorded.h $out/common $out/00_naive* $out/$stage $copy/$out") == 0
                     or exit 2;
-                my $source = read_text("$copy/$file");
-                for my $old (keys %pieces) {
-                    my $times = () = $source =~ /\Q$old\E/g;
-                    die "$called: $file has '$old' $times times, not once\n" if $times != 1;
-                    $source =~ s/\Q$old\E/$pieces{$old}/;
-                }
-                write_text("$copy/$file", $source);
+                write_text("$copy/$file", changed(@$change));
                 system("cd $copy && $make JOBS=1 $stage >/dev/null && cd - >/dev/null && cp $copy/$stage/$stage $folder/$name-$number && rm -rf $copy") == 0
-                    or die "$called does not build\n";
+                    or warn "$called: does not build\n";
             }
             exit 0;
         }
         for (@children) { waitpid($_, 0); exit 2 if $? }
     }
+}
+
+# The file as the change leaves it.
+sub changed {
+    my ($called, $file, %pieces) = @_;
+    my $source = read_text($file);
+    for my $old (sort keys %pieces) {
+        my $times = () = $source =~ /\Q$old\E/g;
+        die "$called: $file has '$old' $times times, not once\n" if $times != 1;
+        $source =~ s/\Q$old\E/$pieces{$old}/;
+    }
+    return $source;
 }
 
 sub table {
@@ -103,6 +112,7 @@ sub table {
     my %speeds; # by kernel and shape
     for (1 .. $ENV{ROUNDS} // 5) {
         for my $i (0 .. $#programs) {
+            next if !-x $programs[$i];
             for my $one ($i == 0 && $name eq 'fa3_rungs' ? qw(wgmma specialised) : (), $variant) {
                 my $options = "--batch 4 --heads 16 --seqlen 4096 --head-dim 64,128 --mask full,causal --no-validate --json --variant $one";
                 for my $row (map { decode_json($_) } `./$programs[$i] $options`) {
