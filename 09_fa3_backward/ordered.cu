@@ -69,7 +69,7 @@ __device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p,
             int *added = turns + walk.padded_row(p) / Br<D> * CONSUMERS + consumer;
             wait_ordered(added, before);
             mbarrier_arrive(&shared.may_add[consumer]);
-            mbarrier_wait(&shared.has_added[consumer], n % 2);
+            mbarrier_wait(&shared.has_added[consumer], n % 2); /* not needed for the trace: additions do not race */
             atomic_add_ordered(added, here.first_key > 0 ? 1 : -before);
         }
     }
@@ -102,9 +102,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         const int consumer = warp / 4 - 1;
         consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const Walk &walk, int n) {
-            mbarrier_wait(&shared.may_add[consumer], n % 2);
+            mbarrier_wait(&shared.may_add[consumer], n % 2); /* not needed for the trace, either */
             add_from_registers<D>(dq, dq_accumulator, p, walk, consumer);
-            __syncwarp(); /* all lanes have added */
+            __syncwarp(); /* all lanes have added; not needed for the trace, either */
             if (elect_one())
                 mbarrier_arrive(&shared.has_added[consumer]);
         });
