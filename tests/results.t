@@ -55,7 +55,7 @@ like($run->{said}, qr{^02_online_softmax/one +3 ms}m, 'the ladder');
 my %lines = map { $_ => scalar(() = read_text("$scratch/card/$_.jsonl") =~ /\n/g) } qw(ladder backward fp8 decode decode_e4m3 causal);
 is(join(' ', map { "$_ $lines{$_}" } sort keys %lines), 'backward 2 causal 9 decode 1 decode_e4m3 1 fp8 1 ladder 6', 'a file for each problem');
 like(read_text("$scratch/card/ladder.jsonl"), qr/\A\{.*"rounds": 2, /, 'a row is the median of the rounds');
-like(read_text("$scratch/card/runs.tsv"), qr/^ladder\tabc\t20\d\d-/m, 'which part is of which commit');
+like(read_text("$scratch/card/runs.tsv"), qr/^ladder\tabc\t20\d\d-.*\tladder.jsonl backward.jsonl fp8.jsonl decode.jsonl decode_e4m3.jsonl causal.jsonl 04_fa2.txt$/m, 'which part is of which commit');
 is(join(' ', grep { /part$|round/ } map { s{.*/}{}r } glob "$scratch/card/*"), '', 'nothing half done is left');
 
 $run = results('PARTS=ladder');

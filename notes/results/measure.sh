@@ -40,7 +40,7 @@ device=$(field device) cuda=$(field cuda) commit=$(field commit)
 : "${RESULTS:=notes/results/$(echo "$device" | tr 'A-Z' 'a-z' | sed 's/[^a-z0-9][^a-z0-9]*/-/g; s/^-//; s/-$//')}"
 mkdir -p "$RESULTS" || exit 2
 runs=$RESULTS/runs.tsv
-[ -s "$runs" ] || printf 'part\tcommit\tdate\tseconds\tMHz, median\tMHz, lowest\tW, highest\n' >"$runs"
+[ -s "$runs" ] || printf 'part\tcommit\tdate\tseconds\tMHz, median\tMHz, lowest\tW, highest\tfiles\n' >"$runs"
 
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | sed 1q; }
 here=$(python3 -c 'from importlib.util import find_spec
@@ -64,7 +64,7 @@ trap '[ ! "$watcher" ] || kill $watcher 2>/dev/null' EXIT
 into() { # file command...: the file appears when it is whole
     file=$RESULTS/$1
     shift
-    "$@" >"$file.part" && [ -s "$file.part" ] && mv "$file.part" "$file"
+    "$@" >"$file.part" && [ -s "$file.part" ] && mv "$file.part" "$file" && files="$files ${file##*/}"
 }
 peers() { python3 -B notes/results/peers.py "$@"; }
 stage() { # name option...: its rows
@@ -163,10 +163,10 @@ for part in $PARTS; do
         missing="$missing $part"
     else
         progress "$part ..."
-        start=$(since)
+        start=$(since) files=
         watch_clock
         if measure "$part" 2>"$RESULTS/errors.part"; then
-            printf '%s\t%s\t%s\t%d\t%s\n' "$part" "$commit" "$(date -u +%Y-%m-%d)" $(($(since) - start)) "$(clock_seen)" >"$runs.part"
+            printf '%s\t%s\t%s\t%d\t%s\t%s\n' "$part" "$commit" "$(date -u +%Y-%m-%d)" $(($(since) - start)) "$(clock_seen)" "${files# }" >"$runs.part"
             grep -v "^$part	" "$runs" | cat - "$runs.part" >"$runs.new" && mv "$runs.new" "$runs"
             progress
             echo "$part: $(($(since) - start)) s"
