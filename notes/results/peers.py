@@ -115,8 +115,13 @@ def gpu_ms(work, cold=None):
     """The median of `work`'s runs, and their spread. `cold` is a tensor larger than L2, which is overwritten before each run; nobody
     waits between these runs, so that Python prepares one while the GPU is busy with another. Without `cold` the GPU is idle before
     each run, as it is before the program's own CUDA graphs."""
-    once = statistics.median(timed_runs(work, 5, cold))
-    return median_and_spread(timed_runs(work, min(100, max(10, int(60 / once))), cold))
+    warm_up, runs = as_many(statistics.median(timed_runs(work, 5, cold)))
+    return median_and_spread(timed_runs(work, warm_up + runs, cold)[warm_up:])
+
+
+def as_many(ms):
+    """How often the program runs a kernel that takes so long: 15 ms to warm up, then 100 ms. (A short burst meets a higher clock.)"""
+    return math.ceil(15 / ms), min(100, max(5, math.ceil(100 / ms)))
 
 
 def median_and_spread(times):
@@ -363,22 +368,25 @@ def fp8(given):
             mask = cudnn.MaskType.CAUSAL if causal else cudnn.MaskType.NO_MASK
             attention = jax.jit(lambda q, k, v: cudnn.dot_product_attention(q, k, v, scale=d**-0.5, mask_type=mask, use_fp8=True,
                                                                             fp8_params=ones))
-            own = []  # of one call
+            own = {}  # the kernels of one call, and its ms
 
-            def timed(calls=30):
-                def work():
+            def timed():
+                def work(calls):
                     for _ in range(calls):
                         cold[0] = flush(cold[0])
                         o = attention(*inputs)[0]
                     o.block_until_ready()
 
                 if not own:
-                    work()  # compiles
-                    own.extend(name for name, _ in kernels(lambda: attention(*inputs)[0].block_until_ready()))
-                mine = [ms for name, ms in kernels(work) if name in own]
-                if not own or len(mine) != calls * len(own):
-                    sys.exit(f"JAX's profiler saw {len(mine)} kernels in {calls} calls of {own}")
-                return median_and_spread([sum(mine[i : i + len(own)]) for i in range(0, len(mine), len(own))])
+                    work(1)  # compiles
+                    seen = kernels(lambda: attention(*inputs)[0].block_until_ready())
+                    own.update(names=[name for name, _ in seen], ms=sum(ms for _, ms in seen))
+                warm_up, runs = as_many(own["ms"])
+                mine = [ms for name, ms in kernels(lambda: work(warm_up + runs)) if name in own["names"]]
+                each = len(own["names"])
+                if len(mine) != (warm_up + runs) * each:
+                    sys.exit(f"JAX's profiler saw {len(mine)} kernels in {warm_up + runs} calls of {own['names']}")
+                return median_and_spread([sum(mine[i : i + each]) for i in range(warm_up * each, len(mine), each)])
 
             flops = training_flops(False, batch, heads, n, d, causal)
             shape = dict(batch=batch, heads=heads, seqlen=n, head_dim=d, causal=causal)
