@@ -480,7 +480,7 @@ SKIP: {
             is($first, "Block 0 of 1, step 4: reads Q 32–63 (4 KiB, for the 1st of 3 times). $busiest, 64 clocks.", "$name: FlashAttention-1 reads rows of Q");
             is($later, "Block 0 of 1, step 10: reads Q 32–63 (4 KiB, for the 2nd of 3 times) and O accumulator 32–63 (8 KiB, for the 1st of 2 times), with m and l. $busiest, 256 clocks.", '... and again');
             is($last, 'Block 0 of 1, step 18: computes P V of queries 32–63 and keys 64–95; stores O 32–63 (4 KiB, for the only time), with LSE. Busiest: shared memory, 2,560 clocks.', '... and stores O');
-            is((grep { /^Done/ } keys %$words)[0], 'Done: 35,520 clocks. 131 of 132 multiprocessors never had a block. The busiest unit was shared memory, 96 % of the time. Most bytes: O accumulator, read 2 × and stored 2 ×.', '... and what it came to');
+            is((grep { /^Done/ } keys %$words)[0], 'Done: 35,520 clocks. 131 of 132 multiprocessors never had a block. The busiest unit was shared memory, 96 % of the time. Most bytes: O accumulator, read 2 times and stored 2 times.', '... and what it came to');
         }
         is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
@@ -490,5 +490,11 @@ SKIP: {
         system("timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1280,720 --screenshot=$scratch/picture.png"
             . " file://$page >/dev/null 2>&1");
         cmp_ok(-s "$scratch/picture.png" // 0, '>', 20000, "$name: a picture");
+        write_file("$scratch/narrow.html", read_file($page) . '<script>addEventListener("load", () => { showKind(true), rebuild();
+            document.title = [document.documentElement.scrollWidth <= innerWidth, new Set([...$("panels").children].map(p => p.offsetLeft)).size, $("panels").children.length].join(); })</script>');
+        my $narrow = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1024,768 --virtual-time-budget=5000 2>/dev/null";
+        is((`$narrow --dump-dom file://$scratch/narrow.html` =~ /<title>(.*?)</)[0], 'true,2,4', "$name: four panels in two columns of 1024 px");
+        system("$narrow --print-to-pdf=$scratch/paper.pdf file://$scratch/narrow.html");
+        is(() = (-e "$scratch/paper.pdf" ? read_file("$scratch/paper.pdf") : '') =~ m{/Type */Page\b}g, 1, '... and on one page of A4');
     }
 }
