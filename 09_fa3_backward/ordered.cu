@@ -24,6 +24,9 @@
  *               1           1     2
  *               2                 1
  *
+ *     heads      without a mask all key tiles of a head begin at the same queries, one behind the other. So as many heads go
+ *     together   together as fill the chip: the next key tile of a head begins where one of its own has ended, and seldom waits
+ *
  * What it costs beside the waiting: 8 bytes of device memory for each query tile.
  *
  * Who owns what, and the steps: as in `overlapped` (overlapped.cuh).
@@ -123,7 +126,10 @@ PLANNER(fa3_backward_ordered_plan) {
 LAUNCHER(fa3_backward_ordered) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
-        const KeyTileOrder order = key_tile_order(*p, Bc);
+        KeyTileOrder order = key_tile_order(*p, Bc);
+        const int fill = device_properties()->sm_count / ceil_div(p->seqlen_k, Bc); /* heads whose key tiles fill the chip */
+        if (!p->causal)
+            order.together = fill > 1 ? fill : 1;
         int *next = (int *)workspace[3].pointer; /* how many times blocks drew a tile */
         int *turns = (int *)workspace[4].pointer;
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
