@@ -18,12 +18,12 @@
  * and V while the consumers still work on the query tile before.
  *
  * Who owns what. A block is a producer warpgroup and two or three consumer warpgroups, 64 queries each. Roles, ring and
- * barriers are as in `specialised`. Q, too, has an `empty` mbarrier now, since it is loaded many times. So has the
- * description of the query tile (which head, which rows, how many keys), which the producer hands to the consumers.
+ * barriers are as in `specialised`. The producer hands the consumers a description of each query tile: which head, which rows,
+ * how many keys. Q comes with it, into one of two places: the next Q is there before the slowest consumer is done with this one.
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
- *     shared memory                          24 + 2 x 32 KB                       32 + 2 x 64 KB
+ *     shared memory                          2 x 24 + 2 x 32 KB                   2 x 32 + 2 x 64 KB
  *     registers a producer, consumer         32, 160: O 32, S 64, P 32            24, 240: O 64, S 64, P 32
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
@@ -46,10 +46,11 @@ template <int D> struct Roles {
 };
 
 template <typename T, int D> struct OverlappedShared {
-    Panels<T, Roles<D>::Br, D> q;
+    Panels<T, Roles<D>::Br, D> q[2]; /* of the query tile at work and of the next one */
     Panels<T, Bc, D> k[STAGES], v[STAGES];
     QueryTile tile; /* the query tile that the producer is loading */
-    Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
+    Mbarrier tile_full, tile_empty; /* full: the description is there, and Q */
+    Mbarrier k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
 /* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
@@ -58,31 +59,32 @@ __device__ inline int parity(int n) { return n / STAGES % 2; }
 
 /* ---- the producer: one thread ---- */
 
-/* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
-template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int turn) {
+/* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
+ * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
+template <typename T, int D>
+__device__ inline void hand_over(OverlappedShared<T, D> &shared, const QueryTile &tile, int turn, const TensorMap &q) {
     mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
     shared.tile = tile;
-    mbarrier_arrive(&shared.tile_full);
+    if (tile.key_tiles > 0) {
+        mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
+        shared.q[turn % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
+    } else
+        mbarrier_arrive(&shared.tile_full);
 }
 
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
                                uint32_t *next, const TensorMaps &maps) {
-    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
+    int n = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
     int turn = 0;
     for (; i < order.count; turn++) {
         const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
-        hand_over(shared, here, turn);
+        hand_over(shared, here, turn, maps.q);
         const uint32_t taken = atomicAdd(next, 1u);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
             shared.k[place(n)].load(maps.k, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
-            if (tile == here.key_tiles - 1) {
-                mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
-                mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-                shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
-            }
             mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
             shared.v[place(n)].load(maps.v, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
@@ -91,7 +93,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;
     }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* head -1: there are no more */
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn, maps.q); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -103,7 +105,6 @@ template <typename T, int D>
 __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int consumer) {
     constexpr int consumers = Roles<D>::consumers;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
-    const int own_row = 64 * consumer + 16 * warp;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
 
     /* Turns: a consumer waits at a named barrier of its own, at which the consumer before it arrives when its turn
@@ -113,36 +114,48 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
     if (consumer == consumers - 1)
         end_turn(); /* consumer 0 begins */
 
-    int n = 0, q_turn = 0;
+    int n = 0;
     for (int turn = 0;; turn++) {
         mbarrier_wait(&shared.tile_full, turn % 2);
         const QueryTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
         if (here.batch_head < 0)
             break;
-        const int row = here.first_row + own_row;
+        const int first_row = here.first_row + 64 * consumer, row = first_row + 16 * warp; /* this consumer's, the warp's */
         float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
 
-        if (here.key_tiles > 0) {
-            int tile = here.key_tiles - 1;
-            if (t.key_lengths && here.keys < (tile + 1) * Bc) { /* all consumers meet: not within a turn */
-                mbarrier_wait(&shared.v_full[place(n)], parity(n));
-                zero_rows(shared.v[place(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
-                named_barrier_sync(ZEROED, 128 * consumers);
-            }
+        const auto &q = shared.q[turn % 2];
+        int tile = here.key_tiles - 1;
+        if (t.key_lengths && tile >= 0 && here.keys < (tile + 1) * Bc) { /* all consumers meet: not within a turn */
+            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            zero_rows(shared.v[place(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
+            named_barrier_sync(ZEROED, 128 * consumers);
+        }
 
+        /* Key tiles that only rows of other consumers see pass by. */
+        const int end_row = min(first_row + 64, p.seqlen_q), whole_tiles = visible_keys(&p, here.keys, first_row) / Bc;
+        const int seen_tiles = first_row < end_row ? ceil_div(visible_keys(&p, here.keys, end_row - 1), Bc) : 0;
+        for (; tile >= seen_tiles; n++, tile--) {
+            mbarrier_wait(&shared.k_full[place(n)], parity(n));
+            my_turn();
+            end_turn();
+            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            if (elect_one())
+                mbarrier_arrive(&shared.k_empty[place(n)]), mbarrier_arrive(&shared.v_empty[place(n)]);
+        }
+
+        if (tile >= 0) {
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
             float first[1][Bc / 8][4];
-            mbarrier_wait(&shared.q_full, q_turn++ % 2);
             mbarrier_wait(&shared.k_full[place(n)], parity(n));
             my_turn();
-            start_abt(first, shared.q, 64 * consumer, shared.k[place(n)]);
+            start_abt(first, q, 64 * consumer, shared.k[place(n)]);
             end_turn();
             wgmma_wait<0>(first);
             if (elect_one())
                 mbarrier_arrive(&shared.k_empty[place(n)]);
-            if (tile >= here.whole_tiles)
+            if (tile >= whole_tiles)
                 mask(first, p, here.keys, row, tile * Bc);
             softmax(first, m, l, alpha, scale_log2);
             to_operand<T>(a, first);
@@ -152,7 +165,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 float s[1][Bc / 8][4];
                 mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
                 my_turn();
-                start_abt(s, shared.q, 64 * consumer, shared.k[place(n + 1)]);
+                start_abt(s, q, 64 * consumer, shared.k[place(n + 1)]);
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
                 start_ab(o, a, shared.v[place(n)]);
                 end_turn();
@@ -160,7 +173,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 wgmma_wait<1>(s);
                 if (elect_one())
                     mbarrier_arrive(&shared.k_empty[place(n + 1)]);
-                if (tile >= here.whole_tiles)
+                if (tile >= whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
                 const bool moved = softmax(s, m, l, alpha, scale_log2);
 
@@ -177,8 +190,6 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
                 to_operand<T>(a, s);
             }
-            if (elect_one())
-                mbarrier_arrive(&shared.q_empty);
 
             /* The last tile's P V */
             mbarrier_wait(&shared.v_full[place(n)], parity(n));
@@ -205,8 +216,6 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
         constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
         mbarrier_init(&shared.tile_full, 1);
         mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
-        mbarrier_init(&shared.q_full, 1);
-        mbarrier_init(&shared.q_empty, consumer_warps);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.k_full[i], 1);
             mbarrier_init(&shared.v_full[i], 1);
