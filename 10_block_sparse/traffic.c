@@ -91,11 +91,13 @@ int sparse_skipping_traffic(const Problem *p, const int *key_lengths, Traffic *t
 }
 
 /* As 08_fa3/overlapped: TMA loads whole tiles as far as the tensor goes, and a query tile without keys loads nothing. The producer
- * reads each block's number, its 256 consumers that of the first block of a walk and of partial ones. */
+ * reads a block's number for each of its tiles, its 256 consumers for the first tile of a walk and for partial ones. */
 int sparse_overlapped_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const ListSums sum = sum_lists(p, key_lengths, 1);
     const double draws = p->heads * (double)list_count(p);
-    int i = walk_traffic(p, "overlapped", &sum, sum.rows, sum.entries + 256 * (sum.partial + sum.only_full), traffic);
+    const int tiles = p->head_dim == 64 ? 2 : 1; /* a block; overlapped.cu: Bc */
+    const double reads = tiles * sum.entries + 256 * (tiles * sum.partial + sum.only_full);
+    int i = walk_traffic(p, "overlapped", &sum, sum.rows, reads, traffic);
     traffic[i++] = (Traffic){"overlapped", "next query tile", draws * 4, (draws + 1) * 4};
     return i;
 }
