@@ -261,10 +261,11 @@ def sparse():
             points.sort()
             style = look(name) | ({"linestyle": "", "markerfacecolor": "none", "markersize": 8} if len(points) == 1 else {})
             axis.plot(*zip(*points), label=name + (", no lists" if len(points) == 1 else ""), **style)
-            if name == "FlexAttention":
-                axis.annotate(f"N = {n}", points[0], (0, 14), textcoords="offset points", fontsize=8)
+            if name.endswith("overlapped") and len(points) > 1:
+                axis.annotate(f"N = {n}", points[1], (4, -15), textcoords="offset points", fontsize=8)
         logarithmic(axis, "xy")
-        axis.set_xticks([percent for percent, _ in points], [f"{percent:g} %" for percent, _ in points])
+        shares = sorted({percent for points in some.values() for percent, _ in points})
+        axis.set_xticks(shares, [f"{percent:g} %" for percent in shares])
         axis.minorticks_off()
         axis.set_title(f"D = {d}", loc="left")
         axis.set(xlabel="blocks kept (logarithmic)", ylabel="latency, ms (logarithmic)")
