@@ -38,6 +38,7 @@ enum {
     V_SCALES,  /* the same shape */
     LSE_SHIFT, /* fp32 [batch, heads, seqlen_q]: what the kernels add to LSE (smooth.cuh); 0 without --smooth-k */
     K_MEAN,    /* fp32 [batch, kv_heads, D]: what was subtracted from every key; only written with --smooth-k */
+    PROGRESS,  /* int [1 + tiles of 128 rows]: how far the pre-pass is (quantise.cu) */
     FP8_BUFFERS,
     NEXT_TILE = FP8_BUFFERS /* overlapped alone: one number, how many query tiles have been drawn */
 };

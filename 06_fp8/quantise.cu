@@ -14,80 +14,130 @@
  *                       score of a row falls by the same number, which softmax does not see. LSE falls by that number,
  *                       too, and the attention kernel adds it again. For keys that have much in common.
  *
- * Where what is. row_tile.cuh: a block's tile of 64 queries or 128 keys in registers, and its scale. rotate.cuh,
- * smooth.cuh: the last two options. transpose.cuh: V, which is stored transposed. This file: scales of heads, rounding,
- * and the launches.
+ * Where what is. row_tile.cuh: a block's tile of 128 queries or keys in registers, and its scales. rotate.cuh, smooth.cuh:
+ * the last two options. transpose.cuh: V, which is stored transposed. This file: rounding, and the order of the work.
  *
- * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. --scaling tensor reads all inputs
- * once more before, for the maxima; --smooth-k reads K once more. FLOPs do not count: device memory is the limit.
+ * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. FLOPs do not count: device memory is the
+ * limit. --smooth-k reads K once more before. And --scaling tensor reads everything twice, as the maximum of a head is known
+ * only when all of it has been read. The second time L2 shall have it, so maxima and rounding go on side by side:
+ *
+ *     maxima     ... tile 70   tile 71   tile 72 ...       an item each, numbered in this order: 140, 141, 142, 143 ...
+ *     rounding   ... tile 10   tile 11   tile 12 ...       here 60 tiles behind; at least a head's, so that its maximum is on
+ *                                                          its way, and few enough for L2
+ *
+ * Blocks draw items from a counter, until there are no more. To round a tile a block waits until all maxima of the head are
+ * there. These items have lower numbers; so they are done, or blocks are at work on them or on lower ones. The lowest one
+ * at work waits for nothing: no order of the blocks can hang.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --scaling block --hadamard
  */
 #include "smooth.cuh"
 #include "transpose.cuh"
 
-/* ---- scales ---- */
-
-/* --scaling tensor, first step: each tile's maximum, written to the place where the tile's scale will be. */
-template <typename T, int D, int Rows> __global__ void tile_amax(Operand x, const float *k_mean, int rotated) {
-    SHARED_MEMORY(Warps, shared);
-    const TileIndex index = tile_index(x);
-    RowTile<T, D, Rows> tile;
-    tile.load((const T *)x.from + head_offset(x, index, D), index,
-              k_mean ? k_mean + (size_t)(index.batch * x.heads + index.head) * D : nullptr, rotated);
-    const float amax = block_max(shared, tile.amax());
-    if (threadIdx.x == 0)
-        x.scales[index.flat] = amax;
-}
-
-/* Second step, one block a head: the head's maximum becomes a scale, which is written for all of its tiles. */
-template <typename F> __global__ void head_scale(float *scales, int tiles) {
-    SHARED_MEMORY(Warps, shared);
-    float *mine = scales + (size_t)blockIdx.x * tiles, amax = 0;
-    for (int tile = threadIdx.x; tile < tiles; tile += THREADS)
-        amax = fmaxf(amax, mine[tile]);
-    amax = block_max(shared, amax);
-    for (int tile = threadIdx.x; tile < tiles; tile += THREADS)
-        mine[tile] = scale_of<F>(amax);
-}
-
 /* ---- rounding ---- */
 
-/* Rounds Q or K. For K, lse_shift is NULL, and k_mean, if it is given, is subtracted. For Q nothing is subtracted:
- * scale q . k_mean is written to lse_shift. k_mean: [batch, kv_heads, D] or NULL. */
-template <typename T, typename F, int D, int Rows>
-__global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *lse_shift) {
-    SHARED_MEMORY(Warps, shared);
-    const TileIndex index = tile_index(x);
-    RowTile<T, D, Rows> tile;
-    const int kv_head = lse_shift ? kv_head_of(&p, index.head) : index.head;
-    const float *mean = k_mean ? k_mean + (size_t)(index.batch * p.kv_heads + kv_head) * D : nullptr;
-    tile.load((const T *)x.from + head_offset(x, index, D), index, lse_shift ? nullptr : mean, p.settings[HADAMARD]);
-
-    const bool scale_is_known = p.settings[SCALING] == SCALING_TENSOR;
-    const float scale = scale_is_known ? x.scales[index.flat] : scale_of<F>(block_max(shared, tile.amax()));
-    if (!scale_is_known && threadIdx.x == 0)
-        x.scales[index.flat] = scale;
-    const float inverse = 1 / scale;
+/* Rounds a tile of Q, which has two scales, or of K. With Q, scale q . k_mean is written to lse_shift. k_mean:
+ * [batch, kv_heads, D] or NULL. */
+template <typename T, typename F, int D, bool Plain, bool IsQ>
+__device__ static void round_rows(Warps (&shared)[2], const Problem &p, const Operand &x, const TileIndex &index,
+                                  const float *k_mean, float *lse_shift) {
+    constexpr int scales = IsQ ? ROWS / BLOCK_Q : 1;
+    RowTile<T, D, Plain> tile;
+    tile.load(x, index);
+    float scale[scales];
+    find_scales<F>(scale, shared, p, x, index, [&](int i) { return tile.amax(i * tile.count / scales, (i + 1) * tile.count / scales); });
 
     float turned_mean[8] = {}; /* this thread's components of the mean, rotated if the rows of Q are */
-    if (lse_shift && mean) {
-        spread(turned_mean, load_4(mean + 8 * tile.chunk()), load_4(mean + 8 * tile.chunk() + 4));
-        if (p.settings[HADAMARD])
+    if (!Plain && IsQ && k_mean) {
+        const float *mean = k_mean + (size_t)(index.batch * p.kv_heads + kv_head_of(&p, index.head)) * D + 8 * tile.chunk();
+        spread(turned_mean, load_4(mean), load_4(mean + 4));
+        if (x.rotated)
             rotate<D>(turned_mean, tile.chunk());
     }
     F *to = (F *)x.to + head_offset(x, index, D) + (size_t)(index.first_row + tile.row()) * D + 8 * tile.chunk();
     UNROLL for (int r = 0; r < tile.count; r++) {
         const int row = index.first_row + tile.row() + r * tile.down;
+        const float its_scale = scale[r * scales / tile.count], inverse = 1 / its_scale;
+        float eight[8];
+        tile.get(eight, r);
         UNROLL for (int i = 0; i < 8; i++)
-            tile.x[r][i] *= inverse;
-        const uint2 packed = pack_8<F>(tile.x[r]);
+            eight[i] *= inverse;
+        const uint2 packed = pack_8<F>(eight);
         if (row < x.seqlen)
             *reinterpret_cast<uint2 *>(to + (size_t)r * tile.down * D) = packed;
-        const float shift = lse_shift && mean ? p.scale * scale * dot_with_mean<F, D>(packed, turned_mean) : 0;
-        if (lse_shift && tile.chunk() == 0 && row < x.seqlen)
-            lse_shift[((size_t)index.batch * x.heads + index.head) * x.seqlen + row] = shift;
+        if (IsQ) {
+            const float shift = !Plain && k_mean ? p.scale * its_scale * dot_with_mean<F, D>(packed, turned_mean) : 0;
+            if (tile.chunk() == 0 && row < x.seqlen)
+                lse_shift[(size_t)matrix_of(x, index) * x.seqlen + row] = shift;
+        }
     }
+}
+
+/* ---- the order of the work ---- */
+
+/* With --scaling tensor item 2i is to find the maximum of tile i, and item 2i + 1 to round the tile `behind` tiles before; with
+ * --scaling block item i is to round tile i. Tiles are counted through Q, K and V; some that are asked for do not exist. */
+struct Work {
+    Operand x[3];
+    int tiles[3], behind, items;
+    int *last_item; /* that has been drawn; -1: none */
+};
+
+template <typename T, typename F, int D, bool Plain>
+__device__ static void do_item(TransposedTile<D> &shared, const Problem &p, const Work &work, int number, const float *k_mean,
+                               float *lse_shift) {
+    const bool is_maximum = work.behind > 0 && number % 2 == 0;
+    int tile = work.behind == 0 ? number : number / 2 - (is_maximum ? 0 : work.behind), operand = 0;
+    for (; operand < 3 && tile >= work.tiles[operand]; operand++)
+        tile -= work.tiles[operand];
+    if (tile < 0 || operand == 3)
+        return;
+    const Operand &x = work.x[operand];
+    const TileIndex index = tile_index(x, tile);
+    if (is_maximum) {
+        RowTile<T, D, Plain> rows;
+        rows.load(x, index);
+        const float amax = block_max(shared.warps[0], rows.amax(0, rows.count));
+        if (threadIdx.x == 0)
+            atomicExch(x.maxima + tile, __float_as_int(amax));
+    } else if (x.to_buffer == Q8) {
+        round_rows<T, F, D, Plain, true>(shared.warps, p, x, index, k_mean, lse_shift);
+    } else if (x.to_buffer == K8) {
+        round_rows<T, F, D, Plain, false>(shared.warps, p, x, index, nullptr, nullptr);
+    } else {
+        round_transposed<T, F, D>(shared, p, x, index);
+    }
+}
+
+template <int D, bool Plain> constexpr int BLOCKS = Plain ? (D == 64 ? 6 : 4) : (D == 64 ? 4 : 3); /* on a multiprocessor */
+
+template <typename T, typename F, int D, bool Plain>
+__global__ void __launch_bounds__(THREADS, CAPABILITY == 75 ? 3 : BLOCKS<D, Plain>) /* sm_75 has room for four */
+    quantise(Problem p, Work work, const float *k_mean, float *lse_shift) {
+    SHARED_MEMORY(TransposedTile<D>, shared);
+    int drawn = 0;
+    const auto draw = [&] {
+        if (threadIdx.x == 0)
+            drawn = atomicAdd(work.last_item, 1) + 1;
+    };
+    draw();
+    for (;;) {
+        if (threadIdx.x == 0)
+            shared.number = drawn;
+        __syncthreads();
+        const int number = shared.number;
+        if (number >= work.items)
+            break;
+        draw(); /* the next one, ahead: it takes its time */
+        do_item<T, F, D, Plain>(shared, p, work, number, k_mean, lse_shift);
+        __syncthreads();
+    }
+}
+
+static __global__ void begin(int *progress, int count) {
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < count)
+        progress[i] = -1;
 }
 
 /* ---- host ---- */
@@ -95,32 +145,34 @@ __global__ void quantise_rows(Problem p, Operand x, const float *k_mean, float *
 template <typename T, typename F, int D>
 static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspace) {
     const auto floats = [&](int buffer) { return (float *)workspace[buffer].pointer; };
-    const Operand q = {t.q, workspace[Q8].pointer, floats(Q_SCALES), p.heads, p.seqlen_q, BLOCK_Q, nullptr};
-    const Operand k = {t.k, workspace[K8].pointer, floats(K_SCALES), p.kv_heads, p.seqlen_k, BLOCK_K, t.key_lengths};
-    const Operand v = {t.v, workspace[VT8].pointer, floats(V_SCALES), p.kv_heads, p.seqlen_k, BLOCK_K, t.key_lengths};
-    const int q_heads = p.batch * p.heads, k_heads = p.batch * p.kv_heads;
-    const int q_tiles = q_heads * q_scale_count(&p), k_tiles = k_heads * k_scale_count(&p);
-    const int rotated = p.settings[HADAMARD];
-
-    const float *mean = nullptr, *none = nullptr;
+    const int q_in_head = ceil_div(p.seqlen_q, ROWS), k_in_head = ceil_div(p.seqlen_k, ROWS), k_heads = p.batch * p.kv_heads;
+    const int q_tiles = p.batch * p.heads * q_in_head, k_tiles = k_heads * k_in_head, tiles = q_tiles + 2 * k_tiles;
+    int *progress = (int *)workspace[PROGRESS].pointer, *maxima = progress + 1;
+    Operand q = {Q8, t.q, workspace[Q8].pointer, maxima, floats(Q_SCALES), p.heads, p.seqlen_q, BLOCK_Q, nullptr, nullptr, 0};
+    Operand k = {K8, t.k, workspace[K8].pointer, maxima + q_tiles, floats(K_SCALES), p.kv_heads, p.seqlen_k, BLOCK_K,
+                 t.key_lengths, nullptr, 0};
+    const Operand v = {VT8, t.v, workspace[VT8].pointer, maxima + q_tiles + k_tiles, floats(V_SCALES), p.kv_heads,
+                       p.seqlen_k, BLOCK_K, t.key_lengths, nullptr, 0};
+    const float *k_mean = nullptr;
     if (p.settings[SMOOTH_K]) {
-        float *sums = floats(VT8), *k_mean = floats(K_MEAN);
-        LAUNCH((key_sums<T, D>), k_tiles, THREADS, sizeof(Sums<D>), k, sums);
-        LAUNCH((key_mean<D>), k_heads, D, 0, p, sums, t.key_lengths, k_mean);
-        mean = k_mean;
+        LAUNCH((key_sums<T, D>), k_tiles, THREADS, sizeof(Sums<D>), k, floats(VT8));
+        LAUNCH((key_mean<D>), k_heads, D, 0, p, floats(VT8), t.key_lengths, floats(K_MEAN));
+        k_mean = k.mean = floats(K_MEAN);
     }
+    q.rotated = k.rotated = p.settings[HADAMARD];
+
+    const bool plain = !k_mean && !q.rotated;
+    const int blocks = (plain ? BLOCKS<D, true> : BLOCKS<D, false>) * device_properties()->sm_count;
+    Work work = {{q, k, v}, {q_tiles, k_tiles, k_tiles}, 0, tiles, progress};
     if (p.settings[SCALING] == SCALING_TENSOR) {
-        LAUNCH((tile_amax<T, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), q, none, rotated);
-        LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), k, mean, rotated);
-        LAUNCH((tile_amax<T, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), v, none, 0);
-        LAUNCH((head_scale<F>), q_heads, THREADS, sizeof(Warps), q.scales, q_scale_count(&p));
-        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), k.scales, k_scale_count(&p));
-        LAUNCH((head_scale<F>), k_heads, THREADS, sizeof(Warps), v.scales, k_scale_count(&p));
+        work.behind = max(q_in_head, k_in_head) + blocks / 2;
+        work.items = 2 * (tiles + work.behind);
     }
-    float *lse_shift = floats(LSE_SHIFT), *no_shift = nullptr;
-    LAUNCH((quantise_rows<T, F, D, BLOCK_Q>), q_tiles, THREADS, sizeof(Warps), p, q, mean, lse_shift);
-    LAUNCH((quantise_rows<T, F, D, BLOCK_K>), k_tiles, THREADS, sizeof(Warps), p, k, mean, no_shift);
-    LAUNCH((quantise_v<T, F, D>), k_tiles, THREADS, sizeof(TransposedTile<D>), p, v);
+    LAUNCH(begin, ceil_div(1 + tiles, THREADS), THREADS, 0, progress, 1 + tiles);
+    if (plain)
+        LAUNCH((quantise<T, F, D, true>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k_mean, floats(LSE_SHIFT));
+    else
+        LAUNCH((quantise<T, F, D, false>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k_mean, floats(LSE_SHIFT));
 }
 
 LAUNCHER(fp8_quantise) {

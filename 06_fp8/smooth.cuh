@@ -1,8 +1,8 @@
 /* smooth.cuh - --smooth-k: the mean of the keys, and what subtracting it takes from LSE.
  *
  * q . (k - mean) = q . k - q . mean: every score of a row falls by the same number, scale q . mean. Softmax does not
- * see that. LSE falls by the number, too, and the attention kernel adds it again (LSE_SHIFT). RowTile subtracts the
- * mean as it loads; this file computes it, in two steps.
+ * see that. LSE falls by the number, too, and the attention kernel adds it again (LSE_SHIFT). get subtracts the
+ * mean; this file computes it, in two steps.
  */
 #ifndef FA_SMOOTH_CUH
 #define FA_SMOOTH_CUH
@@ -16,23 +16,26 @@ template <int D> struct Sums {
 };
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
     SHARED_MEMORY(Sums<D>, shared);
-    const TileIndex index = tile_index(k);
+    const TileIndex index = tile_index(k, blockIdx.x);
     if (index.first_row >= index.row_end)
         return;
-    RowTile<T, D, BLOCK_K> tile;
-    tile.load((const T *)k.from + head_offset(k, index, D), index, nullptr, false);
-    UNROLL for (int r = 1; r < tile.count; r++)
+    constexpr int down = THREADS / (D / 8), count = BLOCK_K / down;
+    const int row = threadIdx.x / (D / 8), chunk = threadIdx.x % (D / 8);
+    const T *from = (const T *)k.from + head_offset(k, index, D) + (size_t)(index.first_row + row) * D + 8 * chunk;
+    float rows[count][8], (&x)[8] = rows[0];
+    UNROLL for (int r = 0; r < count; r++)
+        load_8(rows[r], from + (size_t)r * down * D, index.first_row + row + r * down < index.row_end);
+    UNROLL for (int r = 1; r < count; r++)
         UNROLL for (int i = 0; i < 8; i++)
-            tile.x[0][i] += tile.x[r][i];
-    const float(&x)[8] = tile.x[0];
-    float *to = &shared.row[tile.row()][8 * tile.chunk()];
+            x[i] += rows[r][i];
+    float *to = &shared.row[row][8 * chunk];
     store_4(to, make_float4(x[0], x[1], x[2], x[3])), store_4(to + 4, make_float4(x[4], x[5], x[6], x[7]));
     __syncthreads();
     if (threadIdx.x < D) {
         float sum = 0;
-        for (int row = 0; row < tile.down; row++)
-            sum += shared.row[row][threadIdx.x];
-        sums[index.flat * D + threadIdx.x] = sum;
+        for (int i = 0; i < down; i++)
+            sum += shared.row[i][threadIdx.x];
+        sums[(size_t)index.flat * D + threadIdx.x] = sum;
     }
 }
 

@@ -1,4 +1,5 @@
 /* traffic.c - the bytes that 06_fp8's kernels move. */
+#include "../common/device/device.h"
 #include "../common/traffic.h"
 #include "fp8.h"
 
@@ -17,14 +18,18 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
     return sum;
 }
 
-/* The pre-pass. Where scales are found first (--scaling tensor), quantising reads Q, K and V again, and each thread of a
- * block its tile's scale. */
+/* The pre-pass. With --scaling tensor Q, K and V are read twice. Each item is drawn, and each block draws once in vain; that and
+ * leaving a tile's maximum are atomics, which count as read and written. Waiting for a maximum is not counted. */
 int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    const double D = p->head_dim, threads = 256; /* row_tile.cuh: THREADS */
-    const double q_tiles = (double)q_scale_offset(p, p->batch, 0), k_tiles = (double)k_scale_offset(p, p->batch, 0);
-    const double q_bytes = query_bytes(p), k_bytes = stored_keys(p, key_lengths) * D * (double)dtype_bytes(p->dtype);
-    const int found_first = p->settings[SCALING] == SCALING_TENSOR;
-    const double mean_read = p->settings[SMOOTH_K] ? 4.0 * 8 * threads : 0; /* a block: each thread its eight components */
+    const double D = p->head_dim, q_in_head = ceil(p->seqlen_q / 128.0), k_in_head = ceil(p->seqlen_k / 128.0);
+    const double q_scales = (double)q_scale_offset(p, p->batch, 0), k_scales = (double)k_scale_offset(p, p->batch, 0);
+    const double q_bytes = query_bytes(p), keys = stored_keys(p, key_lengths), k_bytes = keys * D * (double)dtype_bytes(p->dtype);
+    const double q_tiles = p->batch * p->heads * q_in_head, tiles = q_tiles + 2 * k_heads(p) * k_in_head;
+    const int by_head = p->settings[SCALING] == SCALING_TENSOR, times = 1 + by_head;
+    const int is_plain = !p->settings[SMOOTH_K] && !p->settings[HADAMARD];
+    const int blocks = (is_plain ? p->head_dim == 64 ? 6 : 4 : p->head_dim == 64 ? 4 : 3) * device_properties()->sm_count;
+    const double items = by_head ? 2 * (tiles + fmax(q_in_head, k_in_head) + blocks / 2) : tiles;
+    const double atomics = items + blocks + (by_head ? tiles : 0);
     int i = 0;
     if (p->settings[SMOOTH_K]) {
         const double sums = 4 * D * used_tiles(p, key_lengths);
@@ -32,33 +37,21 @@ int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traf
         traffic[i++] = (Traffic){"key_sums", "VT8", 0, sums};
         traffic[i++] = (Traffic){"key_mean", "VT8", sums, 0};
         traffic[i++] = (Traffic){"key_mean", "K mean", 0, 4 * D * k_heads(p)};
+        /* with each key for its maximum and its rounding; and each of 256 threads its eight components for a tile of Q */
+        traffic[i++] = (Traffic){"quantise", "K mean", 2 * keys * D * 4 + q_tiles * 256 * 32, 0};
     }
-    if (found_first) {
-        traffic[i++] = (Traffic){"tile_amax", "Q", q_bytes, 0};
-        traffic[i++] = (Traffic){"tile_amax", "K", k_bytes, 0};
-        traffic[i++] = (Traffic){"tile_amax", "V", k_bytes, 0};
-        if (p->settings[SMOOTH_K])
-            traffic[i++] = (Traffic){"tile_amax", "K mean", mean_read * k_tiles, 0};
-        traffic[i++] = (Traffic){"tile_amax", "Q scales", 0, 4 * q_tiles};
-        traffic[i++] = (Traffic){"tile_amax", "K scales", 0, 4 * k_tiles};
-        traffic[i++] = (Traffic){"tile_amax", "V scales", 0, 4 * k_tiles};
-        traffic[i++] = (Traffic){"head_scale", "Q scales", 4 * q_tiles, 4 * q_tiles};
-        traffic[i++] = (Traffic){"head_scale", "K scales", 4 * k_tiles, 4 * k_tiles};
-        traffic[i++] = (Traffic){"head_scale", "V scales", 4 * k_tiles, 4 * k_tiles};
-    }
-    const double scale_read = found_first ? 4 * threads : 0, scale_written = found_first ? 0 : 4;
-    traffic[i++] = (Traffic){"quantise_rows", "Q", q_bytes, 0};
-    traffic[i++] = (Traffic){"quantise_rows", "K", k_bytes, 0};
-    if (p->settings[SMOOTH_K])
-        traffic[i++] = (Traffic){"quantise_rows", "K mean", mean_read * (q_tiles + k_tiles), 0};
-    traffic[i++] = (Traffic){"quantise_rows", "Q8", 0, (double)query_elements(p)};
-    traffic[i++] = (Traffic){"quantise_rows", "K8", 0, (double)key_elements(p)};
-    traffic[i++] = (Traffic){"quantise_rows", "Q scales", scale_read * q_tiles, scale_written * q_tiles};
-    traffic[i++] = (Traffic){"quantise_rows", "K scales", scale_read * k_tiles, scale_written * k_tiles};
-    traffic[i++] = (Traffic){"quantise_rows", "LSE shift", 0, row_bytes(p)};
-    traffic[i++] = (Traffic){"quantise_v", "V", k_bytes, 0};
-    traffic[i++] = (Traffic){"quantise_v", "VT8", 0, (double)vt_head_offset(p, p->batch, 0)};
-    traffic[i++] = (Traffic){"quantise_v", "V scales", scale_read * k_tiles, scale_written * k_tiles};
+    traffic[i++] = (Traffic){"begin", "progress", 0, 4 * (1 + tiles)};
+    traffic[i++] = (Traffic){"quantise", "progress", 4 * atomics, 4 * atomics};
+    traffic[i++] = (Traffic){"quantise", "Q", times * q_bytes, 0};
+    traffic[i++] = (Traffic){"quantise", "K", times * k_bytes, 0};
+    traffic[i++] = (Traffic){"quantise", "V", times * k_bytes, 0};
+    traffic[i++] = (Traffic){"quantise", "Q8", 0, (double)query_elements(p)};
+    traffic[i++] = (Traffic){"quantise", "K8", 0, (double)key_elements(p)};
+    traffic[i++] = (Traffic){"quantise", "VT8", 0, (double)vt_head_offset(p, p->batch, 0)};
+    traffic[i++] = (Traffic){"quantise", "Q scales", 0, 4 * q_scales};
+    traffic[i++] = (Traffic){"quantise", "K scales", 0, 4 * k_scales};
+    traffic[i++] = (Traffic){"quantise", "V scales", 0, 4 * k_scales};
+    traffic[i++] = (Traffic){"quantise", "LSE shift", 0, row_bytes(p)};
     return i;
 }
 

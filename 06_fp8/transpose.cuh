@@ -12,7 +12,8 @@
  * the same bank. In one store the lanes of a warp write to eight rows, d = 8 chunk + j for chunk = 0 .. 7, and to the
  * same 16 bytes of each row. Those would be the same banks; so a row's 16-byte chunks are permuted by d / 8. */
 template <int D> struct TransposedTile {
-    Warps warps;
+    Warps warps[2];
+    int number; /* of the block's item: quantise.cu */
     alignas(128) unsigned char byte[D * BLOCK_K];
     __device__ void *chunk(int d, int chunk) { return byte + d * BLOCK_K + 16 * (chunk ^ (d / 8 % 8)); }
     __device__ uint32_t *four(int d, int group) {
@@ -20,32 +21,40 @@ template <int D> struct TransposedTile {
     }
 };
 
-template <typename T, typename F, int D> __global__ void quantise_v(Problem p, Operand v) {
-    SHARED_MEMORY(TransposedTile<D>, shared);
-    const TileIndex index = tile_index(v);
+__device__ static uint32_t word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
+
+template <typename T, typename F, int D>
+__device__ static void round_transposed(TransposedTile<D> &shared, const Problem &p, const Operand &v, const TileIndex &index) {
     const T *from = (const T *)v.from + head_offset(v, index, D);
 
     /* Thread: keys of the group threadIdx.x / 8, chunks of components threadIdx.x % 8, + 8 */
     constexpr int passes = D / 64;
     const int group = threadIdx.x / 8, chunk = threadIdx.x % 8;
-    float x[passes][4][8], amax = 0;
-    UNROLL for (int pass = 0; pass < passes; pass++)
-        UNROLL for (int i = 0; i < 4; i++) {
-            const int key = index.first_row + key_at_place(4 * group + i);
-            load_8(x[pass][i], from + (size_t)key * D + 64 * pass + 8 * chunk, key < index.row_end);
-            amax = largest_of(x[pass][i], amax);
+    uint4 raw[passes * 4];
+    UNROLL for (int i = 0; i < passes * 4; i++) {
+        const int key = index.first_row + key_at_place(4 * group + i % 4);
+        raw[i] = load_16_or_0(from + (size_t)key * D + 64 * (i / 4) + 8 * chunk, key < index.row_end);
+    }
+    float scale[1];
+    find_scales<F>(scale, shared.warps, p, v, index, [&](int) {
+        float x[8], largest = 0;
+        UNROLL for (int i = 0; i < passes * 4; i++) {
+            spread<T>(x, raw[i]);
+            largest = largest_of(x, largest);
         }
+        return largest;
+    });
 
-    const bool scale_is_known = p.settings[SCALING] == SCALING_TENSOR;
-    const float scale = scale_is_known ? v.scales[index.flat] : scale_of<F>(block_max(shared.warps, amax));
-    if (!scale_is_known && threadIdx.x == 0)
-        v.scales[index.flat] = scale;
-    const float inverse = 1 / scale;
-
+    const float inverse = 1 / scale[0];
     UNROLL for (int pass = 0; pass < passes; pass++)
-        UNROLL for (int j = 0; j < 8; j++)
-            *shared.four(64 * pass + 8 * chunk + j, group) = pack_4<F>(x[pass][0][j] * inverse, x[pass][1][j] * inverse, //
-                                                                       x[pass][2][j] * inverse, x[pass][3][j] * inverse);
+        UNROLL for (int j = 0; j < 8; j += 2) {
+            float2 x[4]; /* two components of four keys */
+            UNROLL for (int i = 0; i < 4; i++)
+                x[i] = unpack_pair<T>(word_of(raw[4 * pass + i], j / 2));
+            uint32_t *to = shared.four(64 * pass + 8 * chunk + j, group);
+            to[0] = pack_4<F>(x[0].x * inverse, x[1].x * inverse, x[2].x * inverse, x[3].x * inverse);
+            to[BLOCK_K / 4] = pack_4<F>(x[0].y * inverse, x[1].y * inverse, x[2].y * inverse, x[3].y * inverse);
+        }
     __syncthreads();
     F *to = (F *)v.to + vt_head_offset(&p, index.batch, index.head) + index.first_row;
     constexpr int chunks = BLOCK_K / 16;

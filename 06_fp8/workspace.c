@@ -18,6 +18,8 @@ int fp8_plan(const Problem *p, Buffer *workspace) {
     workspace[V_SCALES] = (Buffer){.purpose = "V scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
     workspace[LSE_SHIFT] = (Buffer){.purpose = "LSE shift", .bytes = row_count(p) * sizeof(float)};
     workspace[K_MEAN] = (Buffer){.purpose = "K mean", .bytes = (size_t)p->batch * p->kv_heads * p->head_dim * sizeof(float)};
+    size_t tiles = (size_t)p->batch * p->heads * ((p->seqlen_q + BLOCK_K - 1) / BLOCK_K) + 2 * k_scale_offset(p, p->batch, 0);
+    workspace[PROGRESS] = (Buffer){.purpose = "progress", .bytes = (1 + tiles) * sizeof(int)};
     return FP8_BUFFERS;
 }
 

@@ -92,7 +92,7 @@ typedef struct {
     int zeroed;    /* 1: holds zeros before the first launch, and each launch leaves zeros behind; 0: NaN at first */
 } Buffer;
 
-#define MAX_WORKSPACE_BUFFERS 9
+#define MAX_WORKSPACE_BUFFERS 10
 
 static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
 

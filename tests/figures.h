@@ -129,6 +129,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"V scales", key_blocks * 4, 0};
         w[n++] = (Piece){"LSE shift", rows * 4, 0};
         w[n++] = (Piece){"K mean", k_heads * D * 4, 0};
+        w[n++] = (Piece){"progress", 4 * (1 + p->batch * p->heads * ceil(p->seqlen_q / 128.0) + 2 * key_blocks), 0};
         if (strcmp(variant, "06_fp8/overlapped") == 0)
             w[n++] = (Piece){"next query tile", 4, 1};
     } else if (strncmp(variant, "07_flash_decoding/", 18) == 0) {

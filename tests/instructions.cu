@@ -288,6 +288,22 @@ static void test_in_turn() {
     ok(order.read() == std::vector<int>({2, 1, 0}), "wait_ordered: the warps of a block, the last one first");
 }
 
+/* ---- wait_for_number: each block adds to the number that the one before has left ---- */
+
+__global__ void run_on_numbers(int *drawn, int *left) {
+    const int number = atomicAdd(drawn, 1);
+    atomicExch(left + number + 1, wait_for_number(left + number) + 3);
+}
+
+static void test_numbers() {
+    enum { blocks = 200 };
+    std::vector<int> none(blocks + 1, -1);
+    none[0] = 0;
+    DeviceArray<int> drawn(std::vector<int>(1, 0)), left(none);
+    LAUNCH(run_on_numbers, blocks, 1, 0, drawn.pointer, left.pointer);
+    ok(left.read()[blocks] == 3 * blocks, "wait_for_number: %d blocks, each with what the one before left", blocks);
+}
+
 __global__ void run_quads(float *max, float *sum) {
     max[threadIdx.x] = quad_max((float)(7 * threadIdx.x % 32));
     sum[threadIdx.x] = quad_sum((float)threadIdx.x);
@@ -476,6 +492,7 @@ int main() {
     test_exp2();
     test_atomic_add();
     test_in_turn();
+    test_numbers();
     test_quads();
     test_tile<32>();
     test_tile<64>();

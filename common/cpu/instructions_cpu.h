@@ -210,7 +210,7 @@ inline void atomic_add_4(float *to, float4 value, CALLER) {
     atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
 }
 
-/* ---- atom.acq_rel, ld.acquire ---- */
+/* ---- atom.acq_rel, ld.acquire, ld.relaxed ---- */
 inline int atomic_add_ordered(int *to, int value) {
     __threadfence();
     int old = atomicAdd(to, value);
@@ -220,6 +220,12 @@ inline int atomic_add_ordered(int *to, int value) {
 inline void wait_ordered(const int *at, int value) {
     while (__atomic_load_n(at, __ATOMIC_SEQ_CST) != value)
         simt_look_later();
+}
+inline int wait_for_number(const int *at) {
+    int found;
+    while ((found = __atomic_load_n(at, __ATOMIC_SEQ_CST)) < 0)
+        simt_look_later();
+    return found;
 }
 
 /* ---- ex2.approx.ftz: results below the smallest normal float become 0 ---- */

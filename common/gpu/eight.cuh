@@ -6,14 +6,20 @@
 
 #include "instructions.cuh"
 
-/* Eight elements of T, or zeros, as floats. */
-template <typename T> __device__ inline void load_8(float (&x)[8], const T *from, bool exists) {
-    const uint4 raw = exists ? load_16(from) : make_uint4(0, 0, 0, 0); /* 0 is 0 in every format */
+/* Eight elements of T, which lie in memory side by side, as floats. */
+template <typename T> __device__ inline void spread(float (&x)[8], uint4 raw) {
     const uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
     UNROLL for (int i = 0; i < 4; i++) {
         const float2 pair = unpack_pair<T>(word[i]);
         x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
     }
+}
+/* The same from memory, or zeros. */
+__device__ inline uint4 load_16_or_0(const void *from, bool exists) {
+    return exists ? load_16(from) : make_uint4(0, 0, 0, 0); /* 0 is 0 in every format */
+}
+template <typename T> __device__ inline void load_8(float (&x)[8], const T *from, bool exists) {
+    spread<T>(x, load_16_or_0(from, exists));
 }
 /* Eight elements of F that are stored together. */
 template <typename F> __device__ inline uint2 pack_8(const float (&x)[8]) {

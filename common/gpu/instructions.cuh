@@ -291,6 +291,16 @@ __device__ inline void wait_ordered(const int *at, int value) {
     while (found != value);
 }
 
+/* ld.relaxed, until it finds a number that is not negative, which it returns. Nothing else is ordered by it: it suits a message
+ * of one number, in a place that held -1 before. */
+__device__ inline int wait_for_number(const int *at) {
+    int found;
+    do
+        asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(at)) : "memory");
+    while (found < 0);
+    return found;
+}
+
 /* ---- ex2.approx: 2^x, relative error below 2^-22, 2^-inf = 0 -----------------------------------------------------------
  * The special-function unit computes 2^x, not e^x; so softmax folds log2(e) into its scale: e^x = 2^(x log2 e). */
 __device__ inline float exp2_approx(float x) {
