@@ -66,22 +66,23 @@ sub from_copies {
 # changed file must not be taken for the original's. Returns what $look does.
 sub with_file {
     my ($file, $text, $look) = @_;
-    my $source = read_file($file);
-    my @times = (stat $file)[8, 9];
+    rename $file, "$file.kept" or die "$file: $!";
     write_file($file, $text);
     my @results = $look->();
-    write_file($file, $source);
-    utime $times[0], $times[1], $file;
-    system("rm -rf '$build' && cp -a '$root/$build' '$build'") == 0 or die "cannot restore $build";
+    for (split /\n/, `find '$build' -type f -newer '$file'`) { # written since
+        unlink or die "$_: $!";
+        system('cp', '-p', "$root/$_", $_) == 0 or die "cannot restore $_" if -e "$root/$_";
+    }
+    rename "$file.kept", $file or die "$file: $!";
     return @results;
 }
 
-# Builds a target for the CPU device; variables as make takes them. Returns whether it did, and the compiler's words. Flags may
-# be others than those of the build that was copied: what nobody changed is not compiled again.
+# Builds a target for the CPU device; variables as make takes them. Returns whether it did, and the compiler's words. Flags
+# and commit may be others than those of the build that was copied: what nobody changed is not compiled again.
 sub built {
     my ($target, @variables) = @_;
-    my ($flags) = glob "$build/flags-*";
-    my $log = `make --no-print-directory DEVICE=cpu IS_FLAGS=$flags WARN=-w COMMIT=scratch @variables $target 2>&1`;
+    my ($flags, $commit) = glob "$build/{flags,commit}-*";
+    my $log = `make --no-print-directory DEVICE=cpu IS_FLAGS=$flags IS_COMMIT=$commit WARN=-w COMMIT=scratch @variables $target 2>&1`;
     return ($? == 0, $log);
 }
 
