@@ -64,7 +64,7 @@ else ifndef TRACE
   OUT       := build/cpu$(addprefix -,$(subst $(,),-,$(SANITIZE)))
   SAN       := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer)
   CFLAGS    += $(SAN)
-  KERNEL_CC := $(CXX) -x c++ -std=c++17 $(KERNEL_OPTIMISE) -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
+  KERNEL_CC := $(CXX) -x c++ -std=c++17 -g $(KERNEL_OPTIMISE) -ffp-contract=off $(WARN) -Wno-unknown-pragmas -pthread $(SAN)
   LINK      := $(CXX) -pthread $(SAN)
 else
   # TRACE=1: the kernels report each access to memory (common/trace/trace.c, notes/trace.md). -fsanitize=thread inserts the
