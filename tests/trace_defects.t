@@ -43,7 +43,7 @@ sub try_layout {
     return ["$name: the line is no longer there", 0] if $at < 0;
     my $spoilt = $source;
     substr($spoilt, $at, length $from) = $to;
-    my ($rows, $log) = trace_with($file, $spoilt, $stage, "--heads 1 --seqlen 128 --variant $variant");
+    my ($rows, $log) = trace_with($file, $spoilt, $stage, [$variant =~ s/^00_//r], sub { [@_] }, '--heads 1 --seqlen 128');
     return ["$name: does not compile", 0, $log] if !$rows;
     my ($worst) = grep { /"(?:tensor|memory)": "\Q$memory\E"/ && /"worst": "[^"]/ } @$rows;
     my ($place) = ($worst // '') =~ /"worst": "([^"]*)"/;
@@ -76,7 +76,7 @@ sub try_barrier {
                                '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
                                '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
         '06_fp8' => ['--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --seqlen-k 900 --head-dim 128',
-                     '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4 --variant overlapped'],
+                     '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
         '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
                                 '--heads 16 --seqlen 1 --seqlen-k 40', '--heads 2 --seqlen 1 --seqlen-k 600 --kv-cache e4m3'],
         '09_fa3_backward' => ['--heads 2 --kv-heads 1 --seqlen 300 --seqlen-k 400 --lengths 350',
@@ -85,23 +85,46 @@ sub try_barrier {
                               '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
         decoding => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal']);
     my $shapes = $shapes{$stage} // $shapes{kind_of($stage)} // ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128'];
-    my ($rows, $log) = trace_with($file, join('', @lines), $stage, @$shapes);
-    return ["$name: does not compile", 0, $log] if !$rows;
-    my @races = map { [/"earlier": "([^"]*)", "later": "([^"]*)"/] } grep { /"race"/ } @$rows;
-    # Where the kernel comes to a standstill, the races stand behind that.
-    my $all = join '', @$rows;
-    push @races, [$1, $2] while $all =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
-    my @here = grep { $base =~ /\.cuh$/ || "@$_[0] " =~ /\b\Q$base\E:/ && "@$_[1] " =~ /\b\Q$base\E:/ } @races;
-    my $stuck = grep { /no thread can go on/ } @$rows;
-    return ["$name: " . (@here ? "$here[0][0] and $here[0][1]" : $stuck ? 'a standstill' : 'no race'), @here + $stuck > 0];
+    # All kernels with that line and all shapes, until one shows it.
+    my ($seen, $log) = trace_with($file, join('', @lines), $stage, [kernels_with($stage, $file)],
+        sub { race_or_standstill($base, @_) }, @$shapes);
+    return ["$name: " . ($seen // ($log ? 'does not compile' : 'no race')), defined $seen, $log];
 }
 
-# Builds the stage with the file changed, and traces it with each list of options. Returns the JSON rows, or undef and the
-# compiler's words.
+# What the trace's rows say of a kernel without one of its barriers.
+sub race_or_standstill {
+    my ($base, @rows) = @_;
+    my @races = map { [/"earlier": "([^"]*)", "later": "([^"]*)"/] } grep { /"race"/ } @rows;
+    # Where the kernel comes to a standstill, the races stand behind that.
+    my $all = join '', @rows;
+    push @races, [$1, $2] while $all =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
+    my ($here) = grep { $base =~ /\.cuh$/ || "@$_[0] " =~ /\b\Q$base\E:/ && "@$_[1] " =~ /\b\Q$base\E:/ } @races;
+    return $here ? "@$here[0] and @$here[1]" : $all =~ /no thread can go on/ ? 'a standstill' : undef;
+}
+
+# The stage's kernels that are made of the file: themselves, or as they include it.
+sub kernels_with {
+    my ($stage, $file) = @_;
+    return grep { read_file("$build/$stage/$_.cu.d") =~ /(?<!\S)\Q$file\E(?!\S)/ } map { m{/(\w+)\.cu$} } glob "$stage/*.cu";
+}
+
+# Builds the stage with the file changed, one kernel of several at a time, and traces that (all, if it is not a variant's) with
+# each list of options. Ends where $look, given the JSON rows, returns something, and returns it, and the compiler's words if
+# they are an error.
 sub trace_with {
-    my ($file, $text, $stage, @runs) = @_;
+    my ($file, $text, $stage, $kernels, $look, @runs) = @_;
+    my $main = read_file("$stage/main.c");
     return with_file($file, $text, sub {
-        my ($built, $log) = built("$build/$stage/$stage", 'TRACE=1');
-        return $built ? ([map { `$build/$stage/$stage --trace --json $_ 2>&1` } @runs], $log) : (undef, $log);
+        for my $kernel (@$kernels) {
+            my @others = map { "-o $_" } grep { $_ ne "$build/$stage/$kernel.cu.o" } glob "$build/*/*.cu.o";
+            my ($built, $log) = built("$build/$stage/$stage", 'TRACE=1', @others);
+            return (undef, $log) if !$built;
+            my $variant = $main =~ /^ +\{\.name = "$kernel"/m ? "--variant $kernel" : '';
+            for my $options (@runs) {
+                my $seen = $look->(`$build/$stage/$stage --trace --json $options $variant 2>&1`);
+                return ($seen) if defined $seen;
+            }
+        }
+        return;
     });
 }
