@@ -72,7 +72,7 @@ else
   override CXX := $(or $(GNU_CXX),$(error the trace needs g++, and it is not there; clang cannot stand in))
   OUT       := build/cpu-trace
   CFLAGS    += -DTRACE
-  KERNEL_CC := $(CXX) -x c++ -std=c++17 -O1 -g -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \
+  KERNEL_CC := $(CXX) -x c++ -std=c++17 -O1 -g1 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \
                -fsanitize=thread --param tsan-instrument-func-entry-exit=0 --param tsan-distinguish-volatile=1 -fno-tree-sra \
                -fsanitize-coverage=trace-pc
   LINK      := $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f
