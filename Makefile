@@ -208,7 +208,7 @@ fuzz: $(GRIDS) ## random problems, each variant against the oracle (default N=10
 	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
 sanitize: $(if $(on_gpu),$(GRIDS)) ## the shape grid under AddressSanitizer and UBSan (CPU), or compute-sanitizer's four tools (GPU)
-	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE=-O1)
+	@$(if $(on_gpu),sh tests/compute_sanitizer.sh $(GRIDS),ASAN_OPTIONS=allocator_may_return_null=1 $(MAKE) test-quick SANITIZE=address,undefined KERNEL_OPTIMISE='-Og -g1')
 
 mutations: ## plant mistakes in kernels and host code, and see the tests catch them (default SEED=1 MUTANTS=200)
 	@$(MAKE) mutations-kernels DEVICE=cpu && $(MAKE) mutations-host DEVICE=cpu
