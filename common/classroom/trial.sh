@@ -28,7 +28,7 @@ copy_tree() { # OUT
 }
 
 # Sets `built` to the folder that the programs are in. If they do not compile it fails, and `error` says why. What came along
-# has other flags than the file that is new, as -O1 compiles in half the time: with IS_FLAGS make does not mind.
+# has other flags than the file that is new, as -Og compiles in a quarter of the time: with IS_FLAGS make does not mind.
 build_copy() { # OUT "PROGRAM..." VARIABLE=VALUE...
     progress 'building ...'
     copy_tree "$1"
@@ -36,7 +36,7 @@ build_copy() { # OUT "PROGRAM..." VARIABLE=VALUE...
     built=$copy/$out targets=$(printf "$out/%s " $2)
     shift 2
     flags=$(cd "$copy" && ls "$out"/flags-* 2>/dev/null)
-    error=$(cd "$copy" && "$MAKE" --no-print-directory "$@" OUT="$out" WARN=-w KERNEL_OPTIMISE=-O1 COMMIT=scratch \
+    error=$(cd "$copy" && "$MAKE" --no-print-directory "$@" OUT="$out" WARN=-w KERNEL_OPTIMISE="-Og -g0" COMMIT=scratch \
         ${flags:+IS_FLAGS="$flags"} $targets 2>&1) && error= && return
     error=$({ echo "$error" | grep -m 1 -w error || echo "$error"; } | sed "1!d; s|^$original|$file|")
     return 1
