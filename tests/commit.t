@@ -8,13 +8,14 @@ use Scratch;
 
 plan skip_all => 'the CPU device will do for make' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 $ENV{JOBS} = 1;
-in_copies($ENV{TEST_BUILD} || 'build/cpu', \&try, 'one');
+my $build = $ENV{TEST_BUILD} || 'build/cpu';
+in_copies($build, \&try, 'one');
 
 # Builds twice; what the rows say then.
 sub try {
     return map {
         my $commit = $_;
-        my ($built, $log) = built('00_naive', "COMMIT=$commit");
+        my ($built, $log) = built('00_naive', "COMMIT=$commit", "IS_COMMIT=$build/commit-$commit");
         my $row = `00_naive/00_naive --json --batch 1 --heads 1 --seqlen 8 --iters 1 2>&1`;
         ["built from $commit", scalar($built && $row =~ /"commit": "$commit"/), "$log$row"]
     } 'one', 'two';
