@@ -177,7 +177,7 @@ sub against {
     for my $row (grep { $_->{latency_ms} && $_->{direction} =~ /forward$/ && "$_->{dtype} $_->{causal}" eq 'fp16 false' } @$rows) {
         $at{join ' ', @$row{qw(head_dim seqlen_q batch heads)}}{$row->{variant}} = $row->{latency_ms};
     }
-    my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), 'ratio'], [('---:') x (4 + @variants)]);
+    my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), 'last / first'], [('---:') x (4 + @variants)]);
     for my $shape (sort { my @a = split ' ', $a; my @b = split ' ', $b; $a[0] <=> $b[0] || $a[1] <=> $b[1] } keys %at) {
         my @latency = grep { $_ } @{$at{$shape}}{@variants};
         my ($head_dim, $length, $batch, $heads) = split ' ', $shape;
