@@ -136,10 +136,9 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         const int end_row = min(first_row + 64, p.seqlen_q), whole_tiles = visible_keys(&p, here.keys, first_row) / Bc;
         const int seen_tiles = first_row < end_row ? ceil_div(visible_keys(&p, here.keys, end_row - 1), Bc) : 0;
         for (; tile >= seen_tiles; n++, tile--) {
-            mbarrier_wait(&shared.k_full[place(n)], parity(n));
             my_turn();
             end_turn();
-            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            mbarrier_wait(&shared.v_full[place(n)], parity(n)); /* who sees the tile waits for its K */
             if (elect_one())
                 mbarrier_arrive(&shared.k_empty[place(n)]), mbarrier_arrive(&shared.v_empty[place(n)]);
         }

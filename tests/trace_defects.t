@@ -74,7 +74,7 @@ sub try_barrier {
     # A ring must go round, and a block have several query tiles, also short ones: there are more than multiprocessors.
     my %shapes = ('08_fa3' => ['--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700',
                                '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
-                               '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
+                               '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4', '--heads 45 --seqlen 200 --seqlen-k 300 --causal --roofline t4'],
         '06_fp8' => ['--heads 1 --seqlen 200 --causal --smooth-k', '--heads 1 --seqlen 300 --seqlen-k 900 --head-dim 128',
                      '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
         '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal',
@@ -105,7 +105,7 @@ sub race_or_standstill {
 # The stage's kernels that are made of the file: themselves, or as they include it.
 sub kernels_with {
     my ($stage, $file) = @_;
-    return grep { read_file("$build/$stage/$_.cu.d") =~ /(?<!\S)\Q$file\E(?!\S)/ } map { m{/(\w+)\.cu$} } glob "$stage/*.cu";
+    return grep { read_file("$build/$stage/$_.cu.d") =~ s{(?<!\S)\w+/\.\./}{}gr =~ /(?<!\S)\Q$file\E(?!\S)/ } map { m{/(\w+)\.cu$} } glob "$stage/*.cu";
 }
 
 # Builds the stage with the file changed, one kernel of several at a time, and traces that (all, if it is not a variant's) with
