@@ -21,7 +21,7 @@ __global__ void copy(const __grid_constant__ TensorMap map, unsigned char *seen)
     if (elect_one()) { /* one thread for all */
         mbarrier_init(&shared.full, 1); /* one thread arrives in a phase */
         mbarrier_init_fence();
-        mbarrier_arrive_expect(&shared.full, BYTES); /* it arrives, and announces bytes; the row of zeros counts, too */
+        mbarrier_arrive_expect(&shared.full, BYTES); /* arrives, and announces bytes; the row of zeros counts, too */
         tma_load(shared.tile, map, 0, 0, 0, &shared.full); /* starts the copy, and returns */
     }
     __syncthreads(); /* from here on all know of the mbarrier */
