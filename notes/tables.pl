@@ -234,6 +234,7 @@ sub peers {
             for (@peers) {
                 /(\S+)\s+([\d.]+)\s+x\s*([\d.]+)(?:\s+([\d.]+) %)?/ or die "cannot read '$_'\n";
                 push @{$spreads{$1}}, $4 if defined $4;
+                next if $1 eq 'better'; # one of the others
                 push @here, $1;
                 push @cells, three_digits($2), sprintf '%.2f', $3;
             }
