@@ -3,8 +3,8 @@
  * The idea. With a fixed number of pieces a head, as in split_k, multiprocessors are idle if heads are not equally
  * long, or if the number of blocks is not a multiple of what the chip holds at once. So the key tiles of all heads are
  * laid end to end on one line, and the line is cut into as many equal shares as the chip holds blocks at once. All
- * blocks start together and end together, whatever the number of heads and their lengths. (Stream-K does the same for
- * matrix products: Osama et al. 2023.)
+ * blocks start together and, but for the last few, end together, whatever the number of heads and their lengths.
+ * (Stream-K does the same for matrix products: Osama et al. 2023.)
  *
  *     head       0            1       2                    3
  *            |------------|-------|--------------------|-----------|        tiles of keys ->

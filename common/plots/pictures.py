@@ -247,7 +247,7 @@ def warp_ownership():
 def backward_ownership():
     """Which block owns which gradient in the two kernels of 05_fa2_backward."""
     unit, d, top = 48, 40, 95
-    for left, title in ((100, "a block owns keys: dK and dV (both variants)"),
+    for left, title in ((100, "a block owns keys: dK and dV"),
                         (510, "a block owns queries: dQ (two_pass, second kernel)")):
         keys = "keys" in title
         heading(left - 90, 12, title)
@@ -266,7 +266,7 @@ def backward_ownership():
         if keys:
             lane(left, top + 4 * unit + 8, d, unit, "", [(i, 1, WARPS[i], f"dK, dV\n{i}") for i in range(4)])
     write(205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
-          "A row of dQ is a sum over all blocks: atomics (atomic), or left out (two_pass)")
+          "A row of dQ is a sum over all blocks: atomics (fma, atomic), or left out (two_pass)")
     write(610, 362, "Each dQ is whole when its block ends: no atomics,\n"
           "the same bits in every run. The price: S and dP are computed again")
 
