@@ -110,29 +110,29 @@ def tiling():
 
 
 def online_softmax():
-    """A row of scores, tile by tile: the maximum rises in steps, and the sum moves to each new maximum."""
-    tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 4, 1, 3)  # S in units of ln 2
+    """A row of scores, tile by tile: both sums, so far and of the tile, move to the larger maximum."""
+    tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 1, 0, 1)  # S in units of ln 2
     zero, unit, wide = 195, 32, 36
     m, l = float("-inf"), 0
     write(5, 32, "scores S in units of ln 2,\nso e^S is a power of 2", 8, "left")
     for t, tile in enumerate(tiles):
         left = 110 + 200 * t
         before, m = m, max(m, *tile)
-        alpha = 2.0**(before - m)
-        of_tile = sum(2.0**(s - m) for s in tile)
+        own = max(tile)
+        alpha, beta = 2.0**(before - m), 2.0**(own - m)
+        of_tile = sum(2.0**(s - own) for s in tile)
         for i, s in enumerate(tile):
             cell(left + wide * i, zero - s * unit - 2, wide - 4, s * unit + 2, WARPS[t])
             write(left + wide * i + 16, zero + 9, s, 7.5)
         plt.plot([left - 8, left + 4 * wide + 4], [zero - m * unit - 5] * 2, color=ALARM, linewidth=1.8)
         write(left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
         write(left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
-        new = alpha * l + of_tile
-        text = f"α = 2^({before} − {m}) = {alpha:g}\nl = α · {l:g} + {of_tile:g} = {new:g}" if t else f"l = {new:g}"
+        new = alpha * l + beta * of_tile
+        factors = f"α = 2^({before} − {m}) = {alpha:g}   β = 2^({own} − {m}) = {beta:g}"
+        text = f"{factors}\nl = α · {l:g} + β · {of_tile:g} = {new:g}" if t else f"l = {new:g}"
         write(left + 2 * wide, 258 if t else 251, text, 8)
         l = new
-    write(360, 297,
-          f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.\n"
-          "Here each tile's own sum has the factor 1, since its maximum is larger than those before it")
+    write(360, 290, f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.")
 
 
 def merge():
