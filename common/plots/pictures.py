@@ -128,11 +128,11 @@ def online_softmax():
         write(left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
         write(left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
         new = alpha * l + beta * of_tile
-        factors = f"α = 2^({before} − {m}) = {alpha:g}   β = 2^({own} − {m}) = {beta:g}"
+        factors = f"α = 2^({before} − {m}) = {alpha:g}\nβ = 2^({own} − {m}) = {beta:g}"
         text = f"{factors}\nl = α · {l:g} + β · {of_tile:g} = {new:g}" if t else f"l = {new:g}"
-        write(left + 2 * wide, 258 if t else 251, text, 8)
+        write(left + 2 * wide, 262 if t else 251, text, 8)
         l = new
-    write(360, 290, f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.")
+    write(360, 300, f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.")
 
 
 def merge():
