@@ -34,12 +34,11 @@
  * has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
  * what 8 bits lose; for speed see wgmma.cu.
  *
+ * The words for tiles (add_abt, mask) are in common/gpu/warp.cuh; softmax, to_operand and write_output in softmax8.cuh.
+ *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
-#include "../common/gpu/query_tile.cuh"
-#include "../common/gpu/warp.cuh"
-
-#include "fp8.h"
+#include "softmax8.cuh"
 
 #include <limits.h>
 
@@ -60,29 +59,21 @@ template <int D> struct Fp8Shared {
     Tile<Pair, D, Bc / 2> v[2]; /* [d][key] */
 };
 
-/* The workspace of fp8.h; codes in pairs. */
-struct Quantised {
-    const Pair *q8, *k8, *vt8;
-    const float *q_scales, *k_scales, *v_scales, *lse_shift;
-};
-
-template <typename T, typename E, int D>
-__global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, Quantised x) {
-    using Shared = Fp8Shared<D>;
-    SHARED_MEMORY(Shared, shared);
+/* Block: a query tile of a head. The codes of fp8.h come in pairs. */
+template <typename E, int D>
+__global__ void __launch_bounds__(THREADS)
+    fp8_mma_kernel(Problem p, Tensors t, Scales scales, const Pair *q8, const Pair *k8, const Pair *vt8) {
+    SHARED_MEMORY(Fp8Shared<D>, shared);
     const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
 
     /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
     const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
-    const int batch = here.batch_head / p.heads, head = here.batch_head % p.heads, kv_head = kv_head_of(&p, head);
-
-    /* Offsets in pairs, two elements each */
-    const Pair *q = x.q8 + query_head_offset(&p, batch, head) / 2;
-    const Pair *k = x.k8 + key_head_offset(&p, batch, kv_head) / 2;
-    const Pair *v = x.vt8 + vt_head_offset(&p, batch, kv_head) / 2;
-    const int pitch = key_pitch(&p) / 2;
-    const float q_scale = x.q_scales[q_scale_offset(&p, batch, head) + here.first_row / Br];
-    const size_t first_k_scale = k_scale_offset(&p, batch, kv_head);
+    const int pitch = key_pitch(&p) / 2; /* in pairs, two elements each, as all offsets */
+    const Pair *q = q8 + (size_t)here.batch_head * p.seqlen_q * (D / 2), *k = k8 + (size_t)here.kv_matrix * p.seqlen_k * (D / 2);
+    const Pair *v = vt8 + (size_t)here.kv_matrix * D * pitch;
+    const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + here.first_row / BLOCK_Q];
+    const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
+                *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
 
     const auto load_keys = [&](int tile, int row_end) {
         load_tile_async<THREADS>(shared.k[tile % 2], k, tile * Bc, row_end, D / 2);
@@ -96,9 +87,8 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
     float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {};
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
-        const float k_scale = x.k_scales[first_k_scale + tile * Bc / BLOCK_K];
-        const float v_scale = x.v_scales[first_k_scale + tile * Bc / BLOCK_K];
-        float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
+        const float k_scale = k_scales[tile * Bc / BLOCK_K], v_scale = v_scales[tile * Bc / BLOCK_K];
+        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
         if (tile > 0)
@@ -109,39 +99,12 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
         add_abt<E>(s, shared.q, warp_row, shared.k[tile % 2], 0);
         if (tile >= here.whole_tiles)
             mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
-        if (scale_log2 > far_scale(D, E::largest)) {
-            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-            scale_log2 = 1;
-        }
 
-        /* The maximum. m follows each new one: e4m3 has no room for a P above 2^8. */
+        /* P, in the place of S, and rounded */
         float alpha[2]; /* factor of what was summed with the old maximum */
-        UNROLL for (int r = 0; r < 2; r++) {
-            const float m_new = fmaxf(m[r], row_max(s, r) * scale_log2);
-            alpha[r] = exp2_approx(m[r] - m_new);
-            m[r] = m_new;
-            l[r] *= alpha[r];
-        }
-
-        /* P = 2^(scale_log2 S + shift), shift = largest_exponent - m: one fused multiply-add and one ex2 an element.
-         * The shift is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may become
-         * 16 - m, and P = 2^16 would be beyond the format's largest number. l gets a tile's sum as one, because beside
-         * a large l a single P loses its last bits. Rounded, 32 keys make an A operand: quarter % 2 is 8 rows down,
-         * quarter / 2 is 16 keys right, and 16 keys are two pieces of S. */
+        softmax<E, D>(s, m, l, alpha, scale_log2);
         uint32_t rounded_p[1][Bc / 32][4];
-        float tile_l[2] = {};
-        UNROLL for (int n = 0; n < Bc / 8; n += 4)
-            UNROLL for (int quarter = 0; quarter < 4; quarter++) {
-                const int r = quarter % 2;
-                const float shift = __fadd_rd(E::largest_exponent, -m[r]); /* down: the nearest may be 16 - m, and P 2^16 */
-                float four[4];
-                UNROLL for (int j = 0; j < 4; j++) {
-                    four[j] = exp2_approx(s[0][n + 2 * (quarter / 2) + j / 2][2 * r + j % 2] * scale_log2 + shift);
-                    tile_l[r] += four[j];
-                }
-                rounded_p[0][n / 4][quarter] = pack_4<E>(four[0], four[1], four[2], four[3]);
-            }
-        l[0] += tile_l[0], l[1] += tile_l[1];
+        to_operand<E>(rounded_p[0], s);
 
         /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
         UNROLL for (int d = 0; d < D / 8; d += 2) {
@@ -153,31 +116,14 @@ __global__ void __launch_bounds__(THREADS) fp8_mma_kernel(Problem p, Tensors t, 
             }
         }
     }
-
     cp_async_wait<0>(); /* without a key tile nothing has waited for Q yet */
-
-    /* Divide by l, once; write O and LSE. A row that saw no key has l = 0: O = 0, LSE = -inf */
-    const HeadTensors<T> out = head_tensors<T>(p, t, here.batch_head);
-    float inverse[2];
-    UNROLL for (int r = 0; r < 2; r++) {
-        const int row = here.first_row + warp_row + row_of(r);
-        const float l_row = quad_sum(l[r]);
-        inverse[r] = l_row > 0 ? 1 / l_row : 0;
-        if (threadIdx.x % 4 == 0 && row < p.seqlen_q)
-            out.lse[row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + x.lse_shift[out.first_row + row]
-                                     : -INFINITY;
-    }
-    store_rows<D>(out.o, here.first_row + warp_row, p.seqlen_q, o, inverse);
+    write_output<E>(p, t, scales, here.batch_head, here.first_row + warp_row, o, m, l, 1);
 }
 
 LAUNCHER(fp8_mma) {
-    const Buffer *w = workspace;
-    const Quantised x = {(const Pair *)w[Q8].pointer,          (const Pair *)w[K8].pointer,
-                         (const Pair *)w[VT8].pointer,         (const float *)w[Q_SCALES].pointer,
-                         (const float *)w[K_SCALES].pointer,   (const float *)w[V_SCALES].pointer,
-                         (const float *)w[LSE_SHIFT].pointer};
+    const auto codes = [&](int buffer) { return (const Pair *)workspace[buffer].pointer; };
     const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Br);
-    WITH_HALF_TYPE(p->dtype, T, WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((fp8_mma_kernel<T, E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), *p, *t, x);
-    })));
+    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D,
+        LAUNCH((fp8_mma_kernel<E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), *p, *t, scales_in(workspace), codes(Q8), codes(K8),
+               codes(VT8))));
 }
