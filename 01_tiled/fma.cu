@@ -52,7 +52,7 @@ __device__ inline void multiply_slice(const Shared &shared, float (&c)[OWN][OWN]
 
 /* S = scale Q K^T, masked. Block: (tile of queries and of keys, batch x head). */
 template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S) {
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int row_tiles = ceil_div(p.seqlen_q, Br);
     int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
@@ -89,7 +89,7 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
 
 /* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. */
 template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *P) {
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.z);
     int first_row = blockIdx.x * Br, first_d = blockIdx.y * Bc, pitch = score_pitch(&p);
     const T *probabilities = P + head.first_row * pitch;

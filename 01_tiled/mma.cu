@@ -43,8 +43,7 @@ template <typename T, int D> struct ScoresShared {
 
 /* S = scale Q K^T, masked. Block: (tile of queries and of keys, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_scores(Problem p, Tensors t, float *S) {
-    using Shared = ScoresShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, ScoresShared<T, D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int row_tiles = ceil_div(p.seqlen_q, Br);
     int first_row = blockIdx.x % row_tiles * Br, first_column = blockIdx.x / row_tiles * Bc;
@@ -91,8 +90,7 @@ template <typename T, int D> struct OutputShared {
 
 /* O = P V. Block: (tile of queries, batch x head); it walks over the key tiles. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_output(Problem p, Tensors t, const T *P) {
-    using Shared = OutputShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, OutputShared<T, D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, pitch = score_pitch(&p);
     const T *probabilities = P + head.first_row * pitch;

@@ -66,7 +66,7 @@ template <int D> __device__ inline void multiply(float (&s)[ROWS][COLUMNS], cons
 
 /* Block: (tile of queries, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_fma(Problem p, Tensors t) {
-    SHARED_MEMORY(Shared<D>, shared);
+    SHARED_MEMORY(shared, Shared<D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */

@@ -83,8 +83,7 @@ template <typename T, int D> struct StatisticsShared {
 
 /* LSE. Block: (tile of queries, batch x head); it walks over the key tiles. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_statistics(Problem p, Tensors t) {
-    using Shared = StatisticsShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, StatisticsShared<T, D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, warp_row = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
@@ -128,8 +127,7 @@ template <typename T, int D> struct OutputShared {
 
 /* O = e^(S - LSE) V. Block: (tile of queries, batch x head); it walks over the key tiles. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_output(Problem p, Tensors t) {
-    using Shared = OutputShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, OutputShared<T, D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, warp_row = threadIdx.x / 32 * 16;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1);

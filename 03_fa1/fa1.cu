@@ -80,9 +80,8 @@ template <typename T, int D, int capability> struct Fa1Shared {
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, float *O, float *l, float *m) {
     constexpr int Bc = key_tile(D, CAPABILITY), warp_keys = Bc / WARPS;
-    using Shared = Fa1Shared<T, D, CAPABILITY>;
-    SHARED_MEMORY(Shared, shared);
-    static_assert(sizeof(Shared) <= (CAPABILITY < 80 ? 64 : 99) * 1024, "what a block can have");
+    SHARED_MEMORY(shared, Fa1Shared<T, D, CAPABILITY>);
+    static_assert(sizeof(shared) <= (CAPABILITY < 80 ? 64 : 99) * 1024, "what a block can have");
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.x);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, thread = threadIdx.x;
 

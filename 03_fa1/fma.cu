@@ -58,7 +58,7 @@ template <int D> struct Shared {
  * more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, float *O, float *l, float *m) {
-    SHARED_MEMORY(Shared<D>, shared);
+    SHARED_MEMORY(shared, Shared<D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.x);
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
 

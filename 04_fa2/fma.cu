@@ -49,7 +49,7 @@ template <int D> struct Shared {
 /* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so
  * there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_fma(Problem p, Tensors t) {
-    SHARED_MEMORY(Shared<D>, shared);
+    SHARED_MEMORY(shared, Shared<D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     int first_row = blockIdx.x * Br;

@@ -55,9 +55,8 @@ template <typename T, int D> struct LoopSwapShared {
 
 /* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128 registers. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Problem p, Tensors t) {
-    using Shared = LoopSwapShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
-    static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
+    SHARED_MEMORY(shared, LoopSwapShared<T, D>);
+    static_assert(sizeof(shared) <= 64 * 1024, "what a block can have on sm_75");
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */

@@ -36,9 +36,8 @@ template <typename T, int D> struct TallShared {
 
 /* Block: (tile of queries, batch x head). */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS) tall_kernel(Problem p, Tensors t) {
-    using Shared = TallShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
-    static_assert(sizeof(Shared) <= 64 * 1024, "what a block can have on sm_75");
+    SHARED_MEMORY(shared, TallShared<T, D>);
+    static_assert(sizeof(shared) <= 64 * 1024, "what a block can have on sm_75");
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */

@@ -65,8 +65,7 @@ template <typename T, int D, int capability> struct TunedShared {
 
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned(Problem p, Tensors t) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
-    using Shared = TunedShared<T, D, CAPABILITY>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, TunedShared<T, D, CAPABILITY>);
 
     /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
     const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);

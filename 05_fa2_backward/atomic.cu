@@ -38,8 +38,7 @@ template <typename S> __device__ inline size_t dq_place(size_t padded_row, int i
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, S::blocks)
     backward_atomic(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {
-    using Shared = typename S::Shared;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, typename S::Shared);
     key_half<S>(p, t, statistics, shared, [&](int batch_head, int first_row) {
         if (!S::paired)
             __syncthreads(); /* the dS of all warps is there */

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, fl
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4)
     backward_fma(Problem p, Tensors t, const float *delta, float *dq_accumulator) {
-    SHARED_MEMORY(Shared<D>, shared);
+    SHARED_MEMORY(shared, Shared<D>);
     int batch = blockIdx.y / p.kv_heads, kv_head = blockIdx.y % p.kv_heads, group = p.heads / p.kv_heads;
     int keys = key_length(&p, t.key_lengths, batch), first_column = blockIdx.x * Bc;
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;

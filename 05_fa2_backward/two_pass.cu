@@ -26,8 +26,7 @@
 
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, S::blocks) key_gradients(Problem p, Tensors t, RowStatistics statistics) {
-    using Shared = typename S::Shared;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, typename S::Shared);
     key_half<S>(p, t, statistics, shared, [](int, int) {});
 }
 
@@ -51,9 +50,8 @@ template <typename T, int D, typename Use> auto with_query_shape(Use use) {
 template <typename S>
 __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors t, RowStatistics statistics) {
     using T = typename S::T;
-    using Shared = typename S::Shared;
     constexpr int D = S::D, Br = S::Br, Bc = S::Bc, m_tiles = Br / 16 / WARPS;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, typename S::Shared);
 
     /* Head by head, the last query tile first: under a causal mask it sees the most keys */
     const QueryTile here = query_tile(p, t.key_lengths, 1, blockIdx.x, Br, Bc);

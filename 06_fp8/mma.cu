@@ -63,7 +63,7 @@ template <int D> struct Fp8Shared {
 template <typename E, int D>
 __global__ void __launch_bounds__(THREADS)
     fp8_mma_kernel(Problem p, Tensors t, Scales scales, const Pair *q8, const Pair *k8, const Pair *vt8) {
-    SHARED_MEMORY(Fp8Shared<D>, shared);
+    SHARED_MEMORY(shared, Fp8Shared<D>);
     const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
 
     /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */

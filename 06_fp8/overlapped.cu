@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     using Shared = OverlappedShared<E, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp == 0 && elect_one()) {
         constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */

@@ -114,7 +114,7 @@ template <int D, bool Plain> constexpr int BLOCKS = Plain ? (D == 64 ? 6 : 4) : 
 template <typename T, typename F, int D, bool Plain>
 __global__ void __launch_bounds__(THREADS, CAPABILITY == 75 ? 3 : BLOCKS<D, Plain>) /* sm_75 has room for four */
     quantise(Problem p, Work work, const float *k_mean, float *lse_shift) {
-    SHARED_MEMORY(TransposedTile<D>, shared);
+    SHARED_MEMORY(shared, TransposedTile<D>);
     int drawn = 0;
     const auto draw = [&] {
         if (threadIdx.x == 0)

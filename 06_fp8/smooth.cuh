@@ -15,7 +15,7 @@ template <int D> struct Sums {
     float row[THREADS / (D / 8)][D];
 };
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
-    SHARED_MEMORY(Sums<D>, shared);
+    SHARED_MEMORY(shared, Sums<D>);
     const TileIndex index = tile_index(k, blockIdx.x);
     if (index.first_row >= index.row_end)
         return;

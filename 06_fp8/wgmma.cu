@@ -57,8 +57,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     wgmma_attention(Problem p, Tensors t, Scales scales, const __grid_constant__ TensorMap q_map,
                     const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
-    using Shared = WgmmaShared<E, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, WgmmaShared<E, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
     const QueryTile here = query_tile(p, t.key_lengths, HEADS_TOGETHER, blockIdx.x, Br, Bc);

@@ -38,7 +38,7 @@ __device__ inline Slice slice_of(const Problem &p, const int *key_lengths) {
 
 /* largest: [2, heads, SLICES] */
 template <typename T> __global__ void cache_largest(Problem p, Tensors t, float *largest) {
-    SHARED_MEMORY(Maxima<FILL_THREADS>, shared);
+    SHARED_MEMORY(shared, Maxima<FILL_THREADS>);
     const Slice s = slice_of(p, t.key_lengths);
     const T *from = (const T *)(s.tensor ? t.v : t.k) + (size_t)s.head * p.seqlen_k * p.head_dim;
 

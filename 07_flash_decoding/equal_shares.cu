@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     using T = typename Rows::Element;
     constexpr int D = Rows::head_dim;
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
-    SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow, and then the flag */
+    SHARED_MEMORY(shared, WarpShared<Rows>); /* the first warp's; the others' follow, and then the flag */
     WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
     int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
 

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensor
     using T = typename Rows::Element;
     constexpr int D = Rows::head_dim;
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
-    SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow */
+    SHARED_MEMORY(shared, WarpShared<Rows>); /* the first warp's; the others' follow */
     WarpShared<Rows> *warp = &shared;
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x);
     const size_t head_row = head_row_of(work, head);

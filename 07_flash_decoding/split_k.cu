@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     split_k(Problem p, Tensors t, Cache cache, Work work, Split split, Partials partials) {
     constexpr int D = Rows::head_dim;
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
-    SHARED_MEMORY(WarpShared<Rows>, shared); /* the first warp's; the others' follow */
+    SHARED_MEMORY(shared, WarpShared<Rows>); /* the first warp's; the others' follow */
     WarpShared<Rows> *warp = &shared;
     const int piece = blockIdx.x % split.pieces;
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x / split.pieces);

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                      float *dq_accumulator, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OrderedShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp == 0 && elect_one()) {
         for (int i = 0; i < CONSUMERS; i++) {

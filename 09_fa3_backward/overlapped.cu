@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                         float *dq_accumulator, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp == 0 && elect_one())
         init_barriers(shared);

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                    const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     const KeyTile here = key_tile(p, t.key_lengths, order.together, blockIdx.x, Br, Bc);
     const int first_matrix = here.kv_matrix * (p.heads / p.kv_heads); /* in Q: the first head of the group */

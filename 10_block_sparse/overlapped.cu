@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
     struct Shared {
         OverlappedShared<T, D> team[S::teams];
     };
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp < S::teams && elect_one()) {
         OverlappedShared<T, D> &own = shared.team[warp];

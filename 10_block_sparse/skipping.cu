@@ -50,8 +50,7 @@ template <typename T, int D, int capability> struct SkippingShared {
 
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lists lists, int together) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Bc = Shape<D, CAPABILITY>::Bc;
-    using Shared = SkippingShared<T, D, CAPABILITY>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, SkippingShared<T, D, CAPABILITY>);
 
     /* Which query tile of which head, and its list: see lists.cuh. Registers are short, so it is kept in shared memory. */
     const ListedTile &here = shared.here;

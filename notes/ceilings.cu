@@ -76,7 +76,7 @@ template <typename E> struct Wgmma {
     static __device__ float run(int repetitions) {
         float d[128] = {};
 #ifdef HOPPER
-        SHARED_MEMORY(Bytes<SHARED>, shared);
+        SHARED_MEMORY(shared, Bytes<SHARED>);
         shared.fill();
         proxy_fence();
         __syncthreads();
@@ -131,7 +131,7 @@ struct Ldmatrix { /* eight neighbouring rows of 16 bytes are all 32 banks */
     static constexpr int THREADS = 1024, SHARED = 16 * THREADS;
     static constexpr double WORK = 4 * 16; /* bytes a thread and repetition */
     static __device__ float run(int repetitions) {
-        SHARED_MEMORY(Bytes<SHARED>, shared);
+        SHARED_MEMORY(shared, Bytes<SHARED>);
         shared.fill();
         uint32_t sum = 0;
         for (int r = 0; r < repetitions; r++)

@@ -201,7 +201,7 @@ struct AttentionTiles {
 
 template <typename F>
 __global__ void run_attention(const Pair *q, const Pair *k, const Pair *vt, float *s_out, float *o_out) {
-    SHARED_MEMORY(AttentionTiles, tiles);
+    SHARED_MEMORY(tiles, AttentionTiles);
     load_tile_async<32>(tiles.q, q, 0, 16);
     load_tile_async<32>(tiles.k, k, 0, 32);
     load_tile_async<32>(tiles.vt, vt, 0, 64);

@@ -44,7 +44,7 @@ template <int RowBytes>
 __global__ void run_tma(const __grid_constant__ TensorMap map, int column, int row, int matrix, unsigned char *bytes) {
 #ifdef HOPPER
     using Shared = TmaShared<RowBytes>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
         mbarrier_init_fence();
@@ -93,7 +93,7 @@ template <typename E, int RowBytes> static void test_tma() {
 template <int RowBytes> __global__ void run_tma_rows(const __grid_constant__ TensorMap map, unsigned char *bytes) {
 #ifdef HOPPER
     using Shared = TmaShared<RowBytes>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     constexpr int rows = 128 / RowBytes;
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
@@ -131,7 +131,7 @@ struct MbarrierShared {
 /* One warp loads matrix after matrix into the same place, the other adds each up: two barriers hand the tile to and fro. */
 __global__ void run_mbarrier(const __grid_constant__ TensorMap map, int *sums) {
 #ifdef HOPPER
-    SHARED_MEMORY(MbarrierShared, shared);
+    SHARED_MEMORY(shared, MbarrierShared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
         mbarrier_init(&shared.empty, 32);
@@ -190,7 +190,7 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
                           const uint32_t *a_words, float *d_out) {
 #ifdef HOPPER
     using Shared = WgmmaShared<N, RowBytes>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
         mbarrier_init_fence();
@@ -275,7 +275,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
                              const uint32_t *a_words, float *d_out) {
 #ifdef HOPPER
     using Shared = MnShared<N, K, RowBytes>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
         mbarrier_init_fence();
@@ -344,7 +344,7 @@ template <typename E, int N, int K>
 __global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out) {
 #ifdef HOPPER
     using Shared = AtbShared<N, K>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
         mbarrier_init_fence();
@@ -398,7 +398,7 @@ struct BulkShared {
 /* Row after row comes, is doubled, and is added to `sums`; two places, so a place is written again after its addition has read it. */
 template <bool waits> __global__ void run_bulk(const float *rows, float *sums) {
 #ifdef HOPPER
-    SHARED_MEMORY(BulkShared, shared);
+    SHARED_MEMORY(shared, BulkShared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full[0], 1);
         mbarrier_init(&shared.full[1], 1);
@@ -451,7 +451,7 @@ static void test_bulk() {
 __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float *d_out) {
 #ifdef HOPPER
     using Shared = WgmmaShared<64, 128>;
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     for (int i = threadIdx.x; i < 64 * 8; i += 128) { /* chunk i % 8 of row i / 8 */
         const int to = 16 * (i ^ i / 8 % 8);
         store_16(shared.a + to, a_chunks[i]);
@@ -518,7 +518,7 @@ struct TurnShared {
 /* Two warpgroups take turns; a third has nothing to do and leaves. */
 __global__ void run_turns(int *order) {
 #ifdef HOPPER
-    SHARED_MEMORY(TurnShared, shared);
+    SHARED_MEMORY(shared, TurnShared);
     if (threadIdx.x == 0)
         shared.turns = 0;
     __syncthreads();
@@ -561,7 +561,7 @@ struct RingShared {
 __global__ void __launch_bounds__(384, 1)
     run_ring(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out) {
 #ifdef HOPPER
-    SHARED_MEMORY(RingShared, shared);
+    SHARED_MEMORY(shared, RingShared);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.a_full, 1);
         for (int stage = 0; stage < STAGES; stage++) {

@@ -43,7 +43,7 @@ template <int matrices, bool transposed> __device__ void load_matrices(uint32_t 
 /* Each lane hands in the address of chunk chunks[lane]. */
 template <int matrices, bool transposed>
 __global__ void run_ldmatrix(const uint16_t *elements, const int *chunks, uint32_t *out) {
-    SHARED_MEMORY(ChunkMemory, memory);
+    SHARED_MEMORY(memory, ChunkMemory);
     for (int i = threadIdx.x; i < 8 * CHUNKS; i += 32)
         memory.element[i] = elements[i];
     __syncthreads();
@@ -331,7 +331,7 @@ template <int D> using TestTile = Tile<__half, TILE_ROWS, D>;
  * the rows back, 32 columns of one a quad. */
 template <int D>
 __global__ void run_tile(const __half *matrix, int first_row, int row_end, __half *plain, int *place, __half *copy) {
-    SHARED_MEMORY(TestTile<D>, tile);
+    SHARED_MEMORY(tile, TestTile<D>);
     load_tile_async<TILE_THREADS>(tile, matrix, first_row, row_end);
     cp_async_wait<0>();
     __syncthreads();
@@ -395,7 +395,7 @@ struct AttentionTiles {
 };
 
 __global__ void run_fragments(const __half *q, const __half *k, const __half *v, float *s_out, float *o_out, float *w_out) {
-    SHARED_MEMORY(AttentionTiles, tiles);
+    SHARED_MEMORY(tiles, AttentionTiles);
     load_tile_async<32>(tiles.q, q, 0, 16);
     load_tile_async<32>(tiles.k, k, 0, 16);
     load_tile_async<32>(tiles.v, v, 0, 16);

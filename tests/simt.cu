@@ -53,7 +53,7 @@ struct Row {
 
 /* Hands each thread's value to its left neighbour, `rounds` times; `barriers` says whether it waits as it must. */
 __global__ void rotate(float *out, int rounds, bool barriers) {
-    SHARED_MEMORY(Row, row);
+    SHARED_MEMORY(row, Row);
     int i = threadIdx.x, n = blockDim.x;
     float value = i;
     for (int round = 0; round < rounds; round++) {
@@ -154,7 +154,7 @@ __global__ void vote_in_warp(unsigned *out) {
 }
 
 __global__ void exchange_by_syncwarp(float *out) {
-    SHARED_MEMORY(Row, row);
+    SHARED_MEMORY(row, Row);
     int i = threadIdx.x;
     row.element[i] = i;
     __syncwarp();
@@ -251,7 +251,7 @@ struct Chunks {
 };
 
 __global__ void fill_after_look(int *not_nan) {
-    SHARED_MEMORY(Row, row);
+    SHARED_MEMORY(row, Row);
     for (int i = threadIdx.x; i < 1024; i += blockDim.x) {
         atomicAdd(not_nan, row.element[i] == row.element[i]);
         row.element[i] = 1;
@@ -259,7 +259,7 @@ __global__ void fill_after_look(int *not_nan) {
 }
 
 __global__ void copy_step_by_step(float *out, const float *in) {
-    SHARED_MEMORY(Chunks, chunks);
+    SHARED_MEMORY(chunks, Chunks);
     int i = threadIdx.x;
     cp_async_16(chunks.element[i], in + 4 * i);
     cp_async_commit();
@@ -311,7 +311,7 @@ struct Late {
 
 /* A tile of ones, over one of zeros; then two batches, D0 = 64 and D1 += 64, both begun and the older one waited for. */
 __global__ void look_too_early(const __grid_constant__ TensorMap map, float *out) {
-    SHARED_MEMORY(Late, shared);
+    SHARED_MEMORY(shared, Late);
     for (int i = threadIdx.x; i < 64 * 64; i += 128)
         shared.tile[i] = __float2half(0);
     if (threadIdx.x == 0)

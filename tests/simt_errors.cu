@@ -73,14 +73,14 @@ __global__ void mma_in_a_small_block(int) {
 }
 
 __global__ void too_much_used(int) {
-    SHARED_MEMORY(Tile4K, tile); /* @used */
+    SHARED_MEMORY(tile, Tile4K); /* @used */
     tile.byte[threadIdx.x] = 0;
 }
 
 __global__ void empty(int) {}
 
 __global__ void bad_address(const void *device, int what) {
-    SHARED_MEMORY(Tile4K, tile);
+    SHARED_MEMORY(tile, Tile4K);
     uint32_t r[2];
     int i = threadIdx.x % 32;
     const unsigned char *row = tile.byte + 16 * i;
@@ -97,7 +97,7 @@ __global__ void bad_address(const void *device, int what) {
 
 /* What a kernel touches that is nobody's. */
 __global__ void outside(unsigned char *memory, long byte) {
-    SHARED_MEMORY(Tile4K, tile);
+    SHARED_MEMORY(tile, Tile4K);
     if (in_bad_block() && threadIdx.x == 9)
         (memory ? memory : tile.byte)[byte] = 1;
 }
@@ -121,7 +121,7 @@ struct Hopper {
 
 enum { TOO_MANY_ARRIVALS, NOT_INITIALISED, WARP_MISSING, NO_FENCE };
 __global__ void hopper(int what) {
-    SHARED_MEMORY(Hopper, shared);
+    SHARED_MEMORY(shared, Hopper);
     if (threadIdx.x == 0 && !(in_bad_block() && what == NOT_INITIALISED))
         mbarrier_init(&shared.full, in_bad_block() && what == TOO_MANY_ARRIVALS ? 2 : 1);
     __syncthreads();
@@ -145,7 +145,7 @@ struct Stages {
 };
 enum { WRONG_PARITY, NO_COPY, TOO_MANY_BYTES, TOO_FEW_BYTES };
 __global__ void ring(const __grid_constant__ TensorMap map, int what) {
-    SHARED_MEMORY(Stages, shared);
+    SHARED_MEMORY(shared, Stages);
     if (threadIdx.x == 0)
         for (int stage = 0; stage < 2; stage++)
             mbarrier_init(&shared.full[stage], 1), mbarrier_init(&shared.empty[stage], 32);
@@ -167,7 +167,7 @@ __global__ void ring(const __grid_constant__ TensorMap map, int what) {
 
 enum { ODD_BYTES, ODD_SHARED, ODD_DEVICE };
 __global__ void bulk(float *memory, int what) {
-    SHARED_MEMORY(Tile4K, tile);
+    SHARED_MEMORY(tile, Tile4K);
     if (in_bad_block() && threadIdx.x == 9)
         bulk_add(memory + (what == ODD_DEVICE), tile.byte + (what == ODD_SHARED ? 8 : 0), what == ODD_BYTES ? 24 : 32); /* @bulk */
 }
@@ -201,7 +201,7 @@ __global__ void registers(int what) {
 }
 
 __global__ void wgmma_by_some(int) {
-    SHARED_MEMORY(Hopper, shared);
+    SHARED_MEMORY(shared, Hopper);
     float d[32];
     wgmma_fence();
     if (threadIdx.x >= 32)

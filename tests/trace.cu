@@ -67,7 +67,7 @@ __global__ void half_a_warp(const float *from, float *to) {
         to[threadIdx.x] = from[threadIdx.x];
 }
 __global__ void asynchronous(const __half *from, float *to) {
-    SHARED_MEMORY(Chunks, tile);
+    SHARED_MEMORY(tile, Chunks);
     cp_async_16(&tile[threadIdx.x], from + 8 * threadIdx.x, threadIdx.x < 31); /* the last lane's row does not exist */
     cp_async_commit();
     cp_async_wait<0>();
@@ -135,26 +135,26 @@ static void test_sectors() {
 /* ---- wavefronts ---- */
 
 template <int Pitch> __global__ void transpose(float *to) {
-    SHARED_MEMORY(Floats, tile);
+    SHARED_MEMORY(tile, Floats);
     for (int row = 0; row < 32; row++)
         tile[row * Pitch + threadIdx.x] = row; /* a row: 32 banks */
     __syncwarp();
     to[threadIdx.x] = tile[threadIdx.x * Pitch]; /* a column */
 }
 __global__ void shared_8(float *to) {
-    SHARED_MEMORY(Pairs, tile);
+    SHARED_MEMORY(tile, Pairs);
     tile[threadIdx.x] = make_float2(threadIdx.x, 1);
     __syncwarp();
     to[threadIdx.x] = tile[31 - threadIdx.x].x;
 }
 __global__ void shared_broadcast(float *to) {
-    SHARED_MEMORY(Floats, tile);
+    SHARED_MEMORY(tile, Floats);
     tile[threadIdx.x] = threadIdx.x;
     __syncwarp();
     to[threadIdx.x] = tile[5];
 }
 template <bool swizzled> __global__ void ldmatrix_rows(uint32_t *to) {
-    SHARED_MEMORY(Chunks, tile); /* 16 rows of 128 bytes */
+    SHARED_MEMORY(tile, Chunks); /* 16 rows of 128 bytes */
     int row = threadIdx.x % 16, chunk = threadIdx.x / 16;
     uint32_t r[4];
     ldmatrix_x4(r, &tile[8 * row + (swizzled ? chunk ^ (row & 7) : chunk)]);
@@ -189,14 +189,14 @@ static void test_wavefronts() {
 /* ---- races. Each kernel is right with <true> and wrong with <false>. Two warps a block. ---- */
 
 template <bool right> __global__ void read_after_write(int *to) {
-    SHARED_MEMORY(Ints, tile);
+    SHARED_MEMORY(tile, Ints);
     tile[threadIdx.x] = threadIdx.x; /* raw: write */
     if (right)
         __syncthreads();
     to[threadIdx.x] = tile[63 - threadIdx.x]; /* raw: read */
 }
 template <bool right> __global__ void overwrite(int *to) { /* warp 0 runs first: it has read when warp 1 writes */
-    SHARED_MEMORY(Ints, tile);
+    SHARED_MEMORY(tile, Ints);
     tile[threadIdx.x] = 0;
     __syncthreads();
     if (threadIdx.x < 32)
@@ -207,7 +207,7 @@ template <bool right> __global__ void overwrite(int *to) { /* warp 0 runs first:
         tile[threadIdx.x] = 1; /* overwrite: write */
 }
 template <bool right> __global__ void write_after_read(int *to) {
-    SHARED_MEMORY(Ints, tile);
+    SHARED_MEMORY(tile, Ints);
     for (int turn = 0; turn < 3; turn++) {
         tile[threadIdx.x] = turn; /* war: write in the next turn */
         __syncthreads();
@@ -217,25 +217,25 @@ template <bool right> __global__ void write_after_read(int *to) {
     }
 }
 template <bool right> __global__ void lanes_of_a_warp(int *to) {
-    SHARED_MEMORY(Ints, tile);
+    SHARED_MEMORY(tile, Ints);
     tile[threadIdx.x] = threadIdx.x; /* lanes: write */
     if (right)
         __syncwarp();
     to[threadIdx.x] = tile[threadIdx.x ^ 1]; /* lanes: read */
 }
 __global__ void shuffle_between(int *to) {
-    SHARED_MEMORY(Ints, tile);
+    SHARED_MEMORY(tile, Ints);
     tile[threadIdx.x] = threadIdx.x; /* shuffle: write */
     int one = __shfl_xor_sync(0xffffffff, 1, 1);
     to[threadIdx.x] = one + tile[threadIdx.x ^ 1]; /* shuffle: read */
 }
 __global__ void bytes_of_a_word(int *to) {
-    SHARED_MEMORY(Bytes, tile);
+    SHARED_MEMORY(tile, Bytes);
     tile[threadIdx.x] = threadIdx.x;
     to[threadIdx.x] = tile[threadIdx.x];
 }
 template <bool right> __global__ void copy_while_in_use(const __half *from, int *to) {
-    SHARED_MEMORY(Chunks, tile);
+    SHARED_MEMORY(tile, Chunks);
     tile[threadIdx.x] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     to[threadIdx.x] = tile[63 - threadIdx.x].x; /* copy: read */
@@ -246,7 +246,7 @@ template <bool right> __global__ void copy_while_in_use(const __half *from, int 
     cp_async_wait<0>();
 }
 template <bool right> __global__ void barrier_before_wait(const __half *from, int *to) {
-    SHARED_MEMORY(Chunks, tile);
+    SHARED_MEMORY(tile, Chunks);
     cp_async_16(&tile[threadIdx.x], from + 8 * threadIdx.x); /* wait: issue */
     cp_async_commit();
     if (!right)
@@ -262,7 +262,7 @@ struct Loaded {
     Mbarrier full[2];
 };
 template <bool right> __global__ void tile_given_back(const __grid_constant__ TensorMap map, int *to) {
-    SHARED_MEMORY(Loaded, shared);
+    SHARED_MEMORY(shared, Loaded);
     if (threadIdx.x == 0)
         mbarrier_init(&shared.full[0], 1), mbarrier_init(&shared.full[1], 1);
     __syncthreads();
@@ -281,7 +281,7 @@ template <bool right> __global__ void tile_given_back(const __grid_constant__ Te
 /* What a bulk addition reads has been written by another thread, and is written again. */
 enum BulkDefect { BULK_RIGHT, BULK_NO_WAIT, BULK_NO_FENCE };
 template <BulkDefect defect> __global__ void added(float *to) {
-    SHARED_MEMORY(Loaded, shared);
+    SHARED_MEMORY(shared, Loaded);
     for (int turn = 0; turn < 2; turn++) {
         shared.tile[threadIdx.x] = threadIdx.x; /* added: write */
         if (defect != BULK_NO_FENCE)
@@ -306,7 +306,7 @@ struct Ring {
     Mbarrier full[2], empty[2];
 };
 template <Defect defect> __global__ void ring(const __grid_constant__ TensorMap map, float *to) {
-    SHARED_MEMORY(Ring, shared);
+    SHARED_MEMORY(shared, Ring);
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < 2; stage++) {
             mbarrier_init(&shared.full[stage], 1);
@@ -379,7 +379,7 @@ template <bool right> __global__ void one_does_it_plainly(int *to) {
 }
 /* The block that comes last reads what all have written: each fences its writes, then counts itself in an atomic. */
 template <bool right> __global__ void last_block(int *to, unsigned *counter) {
-    SHARED_MEMORY(int, is_last);
+    SHARED_MEMORY(is_last, int);
     to[blockIdx.x * 64 + threadIdx.x] = 1; /* last: write */
     if (right || blockIdx.x == 0)          /* one fence is not enough */
         __threadfence();
@@ -593,7 +593,7 @@ static int says(const char *program, const char *what, int number, const char *l
 /* ---- what is in no tensor: before it and behind it on its own pages, and beyond them, by all ways to get there ---- */
 
 __global__ void outside(float *to, int index, int way) {
-    SHARED_MEMORY(Floats, tile);
+    SHARED_MEMORY(tile, Floats);
     if (way == 0)
         to[index] = 1; /* outside: plain */
     else if (way == 1)

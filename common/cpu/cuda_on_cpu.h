@@ -28,7 +28,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-#define __shared__ static_assert(false, "shared memory is declared with SHARED_MEMORY(Type, name), see gpu/kernel.cuh");
+#define __shared__ static_assert(false, "shared memory is declared with SHARED_MEMORY(name, Type), see gpu/kernel.cuh");
 
 /* Where in the kernel a word was used. */
 #define CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
@@ -238,7 +238,8 @@ inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 /* ---- the two macros of kernel.cuh that are syntax in CUDA ---- */
-#define SHARED_MEMORY(Type, name) Type &name = *static_cast<Type *>(simt_shared(sizeof(Type), __FILE__, __LINE__))
+#define SHARED_MEMORY(name, ...) \
+    __VA_ARGS__ &name = *static_cast<__VA_ARGS__ *>(simt_shared(sizeof(__VA_ARGS__), __FILE__, __LINE__))
 
 template <typename... Parameter, typename... Argument>
 void launch(const char *name, const char *file, int line, void (*kernel)(Parameter...), dim3 grid, dim3 block,

@@ -5,7 +5,7 @@
  * cpu/cuda_on_cpu.h supplies the CUDA words. Two things CUDA writes with syntax of its own become macros here:
  *
  *     kernel<<<grid, block, shared>>>(a, b)     LAUNCH(kernel, grid, block, shared, a, b)
- *     extern __shared__ ...                     SHARED_MEMORY(Type, name)
+ *     extern __shared__ ...                     SHARED_MEMORY(name, Type)
  */
 #ifndef FA_KERNEL_CUH
 #define FA_KERNEL_CUH
@@ -19,12 +19,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* `name` is a reference to one `Type` in the block's dynamic shared memory (launch with sizeof(Type)). Put every tile of a
+/* `name` becomes a reference to one `Type` in the block's dynamic shared memory (launch with sizeof(Type)). Put every tile of a
  * kernel into one struct: its declaration is then the picture of shared memory. Aligned to 1024 bytes,
  * since that is what Hopper's swizzled tiles need (hopper.cuh). */
-#define SHARED_MEMORY(Type, name)                                     \
+#define SHARED_MEMORY(name, ...)                                      \
     extern __shared__ __align__(1024) unsigned char shared_memory[];  \
-    Type &name = *reinterpret_cast<Type *>(shared_memory)
+    __VA_ARGS__ &name = *reinterpret_cast<__VA_ARGS__ *>(shared_memory)
 
 /* Launches `kernel`. Above 48 KB of shared memory CUDA wants to be asked for permission first. */
 template <typename... Parameter, typename... Argument>

@@ -15,7 +15,7 @@ struct Shared {
 };
 
 __global__ void transpose_kernel(const float *from, float *to, int rows, int columns) {
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     (void)shared; /* not used yet */
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int first_row = TILE * blockIdx.y, first_column = TILE * blockIdx.x;

@@ -17,7 +17,7 @@ struct Shared {
 
 __global__ void copy(const __grid_constant__ TensorMap map, unsigned char *seen) {
 #ifdef HOPPER
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (elect_one()) { /* one thread for all */
         mbarrier_init(&shared.full, 1); /* one thread arrives in a phase */
         mbarrier_init_fence();

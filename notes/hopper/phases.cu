@@ -22,7 +22,7 @@ struct Shared {
 
 __global__ void phases(int *put, int *taken, int *number) {
 #ifdef HOPPER
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         shared.clock = 0;
         for (int i = 0; i < PLACES; i++) {

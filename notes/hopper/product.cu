@@ -21,7 +21,7 @@ template <Major major>
 __global__ void product(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out,
                         uint64_t *descriptor) {
 #ifdef HOPPER
-    SHARED_MEMORY(Shared<major>, shared);
+    SHARED_MEMORY(shared, Shared<major>);
     if (threadIdx.x == 0) {
         mbarrier_init(&shared.full, 1);
         mbarrier_init_fence();

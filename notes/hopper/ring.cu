@@ -20,7 +20,7 @@ struct Shared {
 
 __global__ void ring(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out) {
 #ifdef HOPPER
-    SHARED_MEMORY(Shared, shared);
+    SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < PLACES; i++) {
             mbarrier_init(&shared.full[i], 1);               /* the producer arrives, and TMA brings bytes */
