@@ -153,15 +153,14 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
                  t.key_lengths, nullptr, 0};
     const Operand v = {VT8, t.v, workspace[VT8].pointer, maxima + q_tiles + k_tiles, floats(V_SCALES), p.kv_heads,
                        p.seqlen_k, BLOCK_K, t.key_lengths, nullptr, 0};
-    const float *k_mean = nullptr;
     if (p.settings[SMOOTH_K]) {
         LAUNCH((key_sums<T, D>), k_tiles, THREADS, sizeof(Sums<D>), k, floats(VT8));
         LAUNCH((key_mean<D>), k_heads, D, 0, p, floats(VT8), t.key_lengths, floats(K_MEAN));
-        k_mean = k.mean = floats(K_MEAN);
+        k.mean = floats(K_MEAN);
     }
     q.rotated = k.rotated = p.settings[HADAMARD];
 
-    const bool plain = !k_mean && !q.rotated;
+    const bool plain = !k.mean && !q.rotated;
     const int blocks = (plain ? BLOCKS<D, true> : BLOCKS<D, false>) * device_properties()->sm_count;
     Work work = {{q, k, v}, {q_tiles, k_tiles, k_tiles}, 0, tiles, progress};
     if (p.settings[SCALING] == SCALING_TENSOR) {
@@ -170,9 +169,9 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
     }
     LAUNCH(begin, ceil_div(1 + tiles, THREADS), THREADS, 0, progress, 1 + tiles);
     if (plain)
-        LAUNCH((quantise<T, F, D, true>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k_mean, floats(LSE_SHIFT));
+        LAUNCH((quantise<T, F, D, true>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k.mean, floats(LSE_SHIFT));
     else
-        LAUNCH((quantise<T, F, D, false>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k_mean, floats(LSE_SHIFT));
+        LAUNCH((quantise<T, F, D, false>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k.mean, floats(LSE_SHIFT));
 }
 
 LAUNCHER(fp8_quantise) {

@@ -11,30 +11,28 @@
 
 /* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V needs
  * there. */
-template <int D> struct Sums {
-    float row[THREADS / (D / 8)][D];
-};
+template <int D> using Sums = float[THREADS / (D / 8)][D];
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
-    SHARED_MEMORY(shared, Sums<D>);
+    SHARED_MEMORY(row, Sums<D>);
     const TileIndex index = tile_index(k, blockIdx.x);
     if (index.first_row >= index.row_end)
         return;
-    constexpr int down = THREADS / (D / 8), count = BLOCK_K / down;
-    const int row = threadIdx.x / (D / 8), chunk = threadIdx.x % (D / 8);
-    const T *from = (const T *)k.from + head_offset(k, index, D) + (size_t)(index.first_row + row) * D + 8 * chunk;
-    float rows[count][8], (&x)[8] = rows[0];
-    UNROLL for (int r = 0; r < count; r++)
-        load_8(rows[r], from + (size_t)r * down * D, index.first_row + row + r * down < index.row_end);
-    UNROLL for (int r = 1; r < count; r++)
+    RowTile<T, D, true> tile;
+    tile.load(k, index);
+    float x[8], next[8];
+    tile.get(x, 0);
+    UNROLL for (int r = 1; r < tile.count; r++) {
+        tile.get(next, r);
         UNROLL for (int i = 0; i < 8; i++)
-            x[i] += rows[r][i];
-    float *to = &shared.row[row][8 * chunk];
+            x[i] += next[i];
+    }
+    float *to = &row[tile.row()][8 * tile.chunk()];
     store_4(to, make_float4(x[0], x[1], x[2], x[3])), store_4(to + 4, make_float4(x[4], x[5], x[6], x[7]));
     __syncthreads();
     if (threadIdx.x < D) {
         float sum = 0;
-        for (int i = 0; i < down; i++)
-            sum += shared.row[i][threadIdx.x];
+        for (int i = 0; i < tile.down; i++)
+            sum += row[i][threadIdx.x];
         sums[(size_t)index.flat * D + threadIdx.x] = sum;
     }
 }

@@ -36,17 +36,15 @@ __device__ inline float largest_of(const float (&x)[8], float largest) {
     return largest;
 }
 /* The largest of what the block's threads bring; every thread gets it. */
-template <int Threads> struct Maxima {
-    float warp[Threads / 32];
-};
-template <int Threads> __device__ inline float block_max(Maxima<Threads> &shared, float x) {
+template <int Threads> using Maxima = float[Threads / 32]; /* of its warps, in shared memory */
+template <int Warps> __device__ inline float block_max(float (&of_warp)[Warps], float x) {
     UNROLL for (int offset = 16; offset > 0; offset /= 2)
         x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, offset));
     if (threadIdx.x % 32 == 0)
-        shared.warp[threadIdx.x / 32] = x;
+        of_warp[threadIdx.x / 32] = x;
     __syncthreads();
-    UNROLL for (int warp = 0; warp < Threads / 32; warp++)
-        x = fmaxf(x, shared.warp[warp]);
+    UNROLL for (int warp = 0; warp < Warps; warp++)
+        x = fmaxf(x, of_warp[warp]);
     return x;
 }
 
