@@ -39,7 +39,7 @@ template <typename S>
 __global__ void __launch_bounds__(S::THREADS, S::blocks)
     backward_atomic(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {
     SHARED_MEMORY(shared, typename S::Shared);
-    key_half<S>(p, t, statistics, shared, [&](int batch_head, int first_row) {
+    key_half<S>(p, t, statistics, shared, [&](int head, int first_row) {
         if (!S::paired)
             __syncthreads(); /* the dS of all warps is there */
 
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(S::THREADS, S::blocks)
                 load_a_fragment_trans(a[i], shared.ds, k, warp % down * 32 + 16 * i);
             add_step(dq, a, shared.k, k, warp / down * columns);
         }
-        const size_t padded_row = (size_t)batch_head * padded_rows(&p) + first_row;
+        const size_t padded_row = (size_t)head * padded_rows(&p) + first_row;
         UNROLL for (int i = 0; i < 2; i++)
             UNROLL for (int d = 0; d < columns / 8; d++)
                 atomic_add_4(dq_accumulator + dq_place<S>(padded_row, i, d),

@@ -154,7 +154,7 @@ __device__ inline void accumulate(float (&c)[2][N][4], const uint32_t (&own)[Ste
 
 /* ---- the walk ---- */
 
-/* Computes and writes dK and dV of the block's keys. After each query tile it calls finish_tile(batch x head, first_row);
+/* Computes and writes dK and dV of the block's keys. After each query tile it calls finish_tile(head, first_row);
  * with S::keeps_ds each warp has then stored dS^T of its keys in shared.ds. */
 template <typename S, typename FinishTile>
 __device__ inline void key_half(const Problem &p, const Tensors &t, const RowStatistics &statistics,
@@ -167,9 +167,9 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
     const int warp_d = warp % S::sharing * 64;                   /* its first column, of 64, of dK and dV */
 
     const int key_tiles = ceil_div(p.seqlen_k, Bc), first_column = blockIdx.x % key_tiles * Bc;
-    const int batch = blockIdx.x / key_tiles / p.kv_heads, kv_head = blockIdx.x / key_tiles % p.kv_heads;
-    const int keys = key_length(&p, t.key_lengths, batch);
-    const size_t kv_offset = key_head_offset(&p, batch, kv_head);
+    const int kv_matrix = blockIdx.x / key_tiles; /* the K/V head; and below `head`: counted through the batch */
+    const int keys = key_length(&p, t.key_lengths, kv_matrix / p.kv_heads);
+    const size_t kv_offset = (size_t)kv_matrix * p.seqlen_k * D;
 
     /* A step is one query tile of one head. Under a causal mask, row first_column - (keys - seqlen_q) is the first to see
      * any of these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
@@ -179,19 +179,16 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
     const int steps = first_column < keys ? group * (query_tiles - first_tile) : 0;
 
     auto load_q = [&](int head, int tile, int stage) {
-        const size_t matrix = (size_t)batch * p.heads + head;
-        load_statistics_async(shared.statistics[stage], statistics, matrix * padded_rows(&p) + tile * Br);
-        const T *q = (const T *)t.q + query_head_offset(&p, batch, head);
-        load_tile_async<THREADS>(shared.q[stage], q, tile * Br, p.seqlen_q);
+        load_statistics_async(shared.statistics[stage], statistics, (size_t)head * padded_rows(&p) + tile * Br);
+        load_tile_async<THREADS>(shared.q[stage], (const T *)t.q + (size_t)head * p.seqlen_q * D, tile * Br, p.seqlen_q);
     };
     auto load_d_o = [&](int head, int tile, int stage) {
-        const T *d_o = (const T *)t.d_o + query_head_offset(&p, batch, head);
-        load_tile_async<THREADS>(shared.d_o[stage], d_o, tile * Br, p.seqlen_q);
+        load_tile_async<THREADS>(shared.d_o[stage], (const T *)t.d_o + (size_t)head * p.seqlen_q * D, tile * Br, p.seqlen_q);
     };
 
     load_tile_async<THREADS>(shared.k, (const T *)t.k + kv_offset, first_column, keys);
     load_tile_async<THREADS>(shared.v, (const T *)t.v + kv_offset, first_column, keys);
-    int head = kv_head * group, tile = first_tile;
+    int head = kv_matrix * group, tile = first_tile;
     if (steps > 0) {
         load_q(head, tile, 0);
         load_d_o(head, tile, 0);
@@ -231,7 +228,7 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
             }
             accumulate<S>(dk, ds_a, shared.ds, warp_key, shared.q[stage], first_query, warp_d);
         }
-        finish_tile(batch * p.heads + head, first_row);
+        finish_tile(head, first_row);
         head = next_head, tile = next_tile;
     }
 
