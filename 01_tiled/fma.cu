@@ -117,7 +117,12 @@ template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *
         }
 }
 
-PLANNER(tiled_fma_plan) { return tiled_workspace(p, workspace); }
+PLANNER(tiled_plan) { /* of both variants */
+    size_t elements = row_count(p) * score_pitch(p);
+    workspace[0] = Buffer{"S", elements * sizeof(float), nullptr, 0};
+    workspace[1] = Buffer{"P", elements * dtype_bytes(p->dtype), nullptr, 0};
+    return 2;
+}
 
 LAUNCHER(tiled_fma) {
     float *S = (float *)workspace[0].pointer;

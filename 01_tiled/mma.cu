@@ -126,8 +126,6 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) mma_outp
     }
 }
 
-PLANNER(tiled_mma_plan) { return tiled_workspace(p, workspace); }
-
 LAUNCHER(tiled_mma) {
     float *S = (float *)workspace[0].pointer;
     dim3 scores_grid(ceil_div(p->seqlen_q, Br) * (score_pitch(p) / Bc), p->batch * p->heads);

@@ -14,13 +14,6 @@ constexpr int Bc = 64; /* columns of a tile of S: keys */
 
 HOST_DEVICE inline int score_pitch(const Problem *p) { return ceil_div(p->seqlen_k, Bc) * Bc; }
 
-inline int tiled_workspace(const Problem *p, Buffer *workspace) {
-    size_t elements = row_count(p) * score_pitch(p);
-    workspace[0] = Buffer{"S", elements * sizeof(float), nullptr, 0};
-    workspace[1] = Buffer{"P", elements * dtype_bytes(p->dtype), nullptr, 0};
-    return 2;
-}
-
 /* P is stored 1024 times as large, and O divided by 1024, as in 00_naive: among N keys P is about 1 / N, where fp16 has fewer
  * digits when N is large. */
 constexpr float P_SCALE = 1024;

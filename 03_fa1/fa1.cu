@@ -191,8 +191,6 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
     }
 }
 
-PLANNER(fa1_plan) { return keys_outer_workspace(p, workspace); }
-
 LAUNCHER(fa1_forward) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
     const bool small = device_properties()->capability < 80;

@@ -137,8 +137,6 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
     }
 }
 
-PLANNER(fa1_fma_plan) { return keys_outer_workspace(p, workspace); }
-
 LAUNCHER(fa1_fma_forward) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D,

@@ -1,8 +1,7 @@
 /* 03_fa1 - FlashAttention-1 as published: one pass; O lives in device memory and is corrected at every key tile. */
-#include "../common/stage.h"
+#include "../common/traffic.h"
 
 extern Launcher fa1_fma_forward, fa1_forward;
-extern Planner fa1_fma_plan, fa1_plan;
 extern Predictor fa1_fma_traffic, fa1_traffic;
 
 const Stage stage = {
@@ -11,9 +10,11 @@ const Stage stage = {
     .kind = FORWARD,
     .variants = {
         {.name = "fma", .idea = "keys outer, queries inner; O, l and m in device memory; plain CUDA", .launch = fa1_fma_forward,
-         .plan = fa1_fma_plan, .predict = fa1_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
+         .plan = keys_outer_workspace, .predict = fa1_fma_traffic,
+         .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
         {.name = "fa1", .idea = "keys outer, queries inner, on tensor cores; keys split over the warps", .launch = fa1_forward,
-         .plan = fa1_plan, .predict = fa1_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
+         .plan = keys_outer_workspace, .predict = fa1_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
     },
 };
 

@@ -168,8 +168,6 @@ __global__ void __launch_bounds__(THREADS, 2) epilogue_kernel(Problem p, Tensors
     }
 }
 
-PLANNER(fa2_epilogue_plan) { return keys_outer_workspace(p, workspace); }
-
 LAUNCHER(fa2_epilogue) {
     float *O = (float *)workspace[0].pointer, *l = (float *)workspace[1].pointer, *m = (float *)workspace[2].pointer;
     const bool small = device_properties()->capability < 80;

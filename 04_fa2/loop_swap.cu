@@ -145,9 +145,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
 
 LAUNCHER(fa2_loop_swap) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
-    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, sizeof(LoopSwapShared<T, D>), *p, *t);
-    }));
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D,
+        LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, sizeof(LoopSwapShared<T, D>), *p, *t)));
 }
 
 PREDICTOR(fa2_loop_swap_traffic) { return queries_outer_traffic(p, key_lengths, "loop_swap_kernel", Br, ONLY_SEEN, traffic); }

@@ -92,9 +92,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) split_q_
 
 LAUNCHER(fa2_split_q) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
-    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((split_q_kernel<T, D>), grid, THREADS, sizeof(SplitQShared<T, D>), *p, *t);
-    }));
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D,
+        LAUNCH((split_q_kernel<T, D>), grid, THREADS, sizeof(SplitQShared<T, D>), *p, *t)));
 }
 
 PREDICTOR(fa2_split_q_traffic) { return queries_outer_traffic(p, key_lengths, "split_q_kernel", Br, ONLY_SEEN, traffic); }

@@ -86,9 +86,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) tall_ker
 
 LAUNCHER(fa2_tall) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
-    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((tall_kernel<T, D>), grid, THREADS, sizeof(TallShared<T, D>), *p, *t);
-    }));
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D,
+        LAUNCH((tall_kernel<T, D>), grid, THREADS, sizeof(TallShared<T, D>), *p, *t)));
 }
 
 PREDICTOR(fa2_tall_traffic) { return queries_outer_traffic(p, key_lengths, "tall_kernel", Br, ONLY_SEEN, traffic); }
