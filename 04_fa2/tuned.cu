@@ -135,13 +135,11 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     write_output(head, here.first_row + warp_row, o, m, l, LN_2);
 }
 
-#define WITH_HEAD_DIM(head_dim, D, ...)                                                  \
-    do {                                                                                 \
-        if ((head_dim) == 32) { constexpr int D = 32; __VA_ARGS__; }                     \
-        else if ((head_dim) == 96) { constexpr int D = 96; __VA_ARGS__; }                \
-        else if ((head_dim) == 256) { constexpr int D = 256; __VA_ARGS__; }              \
-        else WITH_HEAD_DIM_64_128(head_dim, D, __VA_ARGS__);                             \
-    } while (0)
+#define WITH_HEAD_DIM(head_dim, D, ...)                                  \
+    if ((head_dim) == 32) { constexpr int D = 32; __VA_ARGS__; }         \
+    else if ((head_dim) == 96) { constexpr int D = 96; __VA_ARGS__; }    \
+    else if ((head_dim) == 256) { constexpr int D = 256; __VA_ARGS__; }  \
+    else WITH_HEAD_DIM_64_128(head_dim, D, __VA_ARGS__)
 
 LAUNCHER(fa2_tuned) {
     const bool small = device_properties()->capability < 80;

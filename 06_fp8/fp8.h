@@ -22,10 +22,8 @@
 enum { FORMAT, SCALING, HADAMARD, SMOOTH_K };
 enum { FORMAT_E4M3, FORMAT_E5M2 };
 #define WITH_FORMAT(format, E, ...) /* the statement with E bound to the format's type */ \
-    do {                                                                            \
-        if ((format) == FORMAT_E4M3) { using E = E4m3; __VA_ARGS__; }               \
-        else { using E = E5m2; __VA_ARGS__; }                                       \
-    } while (0)
+    if ((format) == FORMAT_E4M3) { using E = E4m3; __VA_ARGS__; }                   \
+    else { using E = E5m2; __VA_ARGS__; }
 enum { SCALING_TENSOR, SCALING_BLOCK };
 
 /* The workspace, in this order. A code is a byte. */

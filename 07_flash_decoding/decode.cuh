@@ -174,10 +174,8 @@ __device__ inline void finish(State &state, WarpShared<Rows> *warp, int slot, in
         else { using Rows = MmaRows<T, D, bytes, 2>; __VA_ARGS__; }                                            \
     }))
 #define WITH_ROWS(p, work, Rows, ...)                                                                          \
-    do {                                                                                                       \
-        if (cache_wanted(&(p))) WITH_MMA_ROWS(p, work, 1, Rows, __VA_ARGS__);                                  \
-        else if ((p).dtype != DTYPE_FP32) WITH_MMA_ROWS(p, work, 2, Rows, __VA_ARGS__);                        \
-        else WITH_HEAD_DIM_64_128((p).head_dim, D, { using Rows = FmaRows<D>; __VA_ARGS__; });                 \
-    } while (0)
+    if (cache_wanted(&(p))) { WITH_MMA_ROWS(p, work, 1, Rows, __VA_ARGS__) }                                   \
+    else if ((p).dtype != DTYPE_FP32) { WITH_MMA_ROWS(p, work, 2, Rows, __VA_ARGS__) }                         \
+    else WITH_HEAD_DIM_64_128((p).head_dim, D, { using Rows = FmaRows<D>; __VA_ARGS__; })
 
 #endif

@@ -72,22 +72,16 @@ template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
 template <> __device__ inline float from_float<float>(float x) { return x; }
 
 /* Host-side choice of template arguments from run-time values: the statement runs with T (or D) bound to the match. The
- * harness has already refused what the variant's table entry does not list. */
-#define WITH_HALF_TYPE(dtype, T, ...)                                             \
-    do {                                                                          \
-        if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }             \
-        else if ((dtype) == DTYPE_BF16) { using T = __nv_bfloat16; __VA_ARGS__; } \
-    } while (0)
-#define WITH_ANY_TYPE(dtype, T, ...)                                         \
-    do {                                                                     \
-        if ((dtype) == DTYPE_FP32) { using T = float; __VA_ARGS__; }         \
-        else WITH_HALF_TYPE(dtype, T, __VA_ARGS__);                          \
-    } while (0)
-#define WITH_HEAD_DIM_64_128(head_dim, D, ...)                               \
-    do {                                                                     \
-        if ((head_dim) == 64) { constexpr int D = 64; __VA_ARGS__; }         \
-        else { constexpr int D = 128; __VA_ARGS__; }                         \
-    } while (0)
+ * harness has already refused what the variant's table entry does not list. These are plain ifs: an if around one takes braces. */
+#define WITH_HALF_TYPE(dtype, T, ...)                                     \
+    if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }         \
+    else if ((dtype) == DTYPE_BF16) { using T = __nv_bfloat16; __VA_ARGS__; }
+#define WITH_ANY_TYPE(dtype, T, ...)                                      \
+    if ((dtype) == DTYPE_FP32) { using T = float; __VA_ARGS__; }          \
+    else WITH_HALF_TYPE(dtype, T, __VA_ARGS__)
+#define WITH_HEAD_DIM_64_128(head_dim, D, ...)                            \
+    if ((head_dim) == 64) { constexpr int D = 64; __VA_ARGS__; }          \
+    else { constexpr int D = 128; __VA_ARGS__; }
 
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
