@@ -25,15 +25,10 @@ struct Slice {
     int first_key, end, keys; /* of the slice as stored; keys that exist in the whole head */
 };
 __device__ inline Slice slice_of(const Problem &p, const int *key_lengths) {
-    const int heads = p.batch * p.kv_heads, a_slice = ceil_div(p.seqlen_k, SLICES);
-    Slice s;
-    s.slice = blockIdx.x % SLICES;
-    s.head = blockIdx.x / SLICES % heads;
-    s.tensor = blockIdx.x / SLICES / heads;
-    s.first_key = min(s.slice * a_slice, p.seqlen_k);
-    s.end = min(s.first_key + a_slice, p.seqlen_k);
-    s.keys = key_length(&p, key_lengths, s.head / p.kv_heads);
-    return s;
+    const int heads = p.batch * p.kv_heads, slice = blockIdx.x % SLICES, head = blockIdx.x / SLICES % heads;
+    const int a_slice = ceil_div(p.seqlen_k, SLICES), first_key = min(slice * a_slice, p.seqlen_k);
+    const int end = min(first_key + a_slice, p.seqlen_k), keys = key_length(&p, key_lengths, head / p.kv_heads);
+    return {(int)(blockIdx.x / SLICES / heads), head, slice, first_key, end, keys};
 }
 
 /* largest: [2, heads, SLICES] */

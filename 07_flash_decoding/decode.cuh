@@ -43,11 +43,8 @@ struct Head {
     int keys, tiles; /* that exist, and the key tiles that they make */
 };
 __device__ inline Head head_at(const Problem &p, const int *key_lengths, const Work &work, int index) {
-    Head head;
-    head.kv = index / work.row_tiles;
-    head.row = index % work.row_tiles * work.tile_rows;
-    head.rows = min(work.tile_rows, work.rows - head.row);
-    head.keys = p.seqlen_k, head.tiles = work.tiles;
+    const int row = index % work.row_tiles * work.tile_rows;
+    Head head = {index / work.row_tiles, row, min(work.tile_rows, work.rows - row), p.seqlen_k, work.tiles};
     if (key_lengths)
         head.keys = key_lengths[head.kv / p.kv_heads], head.tiles = tiles_of(head.keys, work.tile_keys);
     return head;
@@ -67,6 +64,7 @@ template <typename Rows> struct alignas(128) WarpShared {
     } stage[STAGES];
     float m[Rows::Br], l[Rows::Br];
 };
+
 template <typename Rows> constexpr bool as_planned = sizeof(WarpShared<Rows>) == warp_shared_bytes(Rows::Br); /* decode.h */
 
 /* The number of the warp's first key of a key tile. */
@@ -95,8 +93,9 @@ __device__ inline void wait_for_stage() {
 
 /* Walks over key tiles first .. end - 1 of a head. Returns the warp's state: m, l and O of its keys. */
 template <typename Rows>
-__device__ inline Rows walk(WarpShared<Rows> &own, const Problem &p, const Tensors &t, const Cache &cache, const Work &work,
+__device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tensors &t, const Cache &cache, const Work &work,
                             const Head &head, int first, int end) {
+    WarpShared<Rows> &own = warp[threadIdx.x / 32];
     const auto load = [&](int tile) {
         if (tile < end)
             load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile);
@@ -158,6 +157,7 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, i
  * pass through stage `slot` of shared memory, which no copy may be on its way to. */
 template <typename State, typename Rows, typename Out>
 __device__ inline void finish(State &state, WarpShared<Rows> *warp, int slot, int rows, float o_scale, Out *o, float *lse) {
+    static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {
         state.store(slab, own.stage[slot].o, own.m, own.l);

@@ -171,9 +171,8 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     equal_shares(Problem p, Tensors t, Cache cache, Work work, int share, Partials partials) {
     using T = typename Rows::Element;
     constexpr int D = Rows::head_dim;
-    static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
-    SHARED_MEMORY(shared, WarpShared<Rows>); /* the first warp's; the others' follow, and then the flag */
-    WarpShared<Rows> *warp = &shared, &own = warp[threadIdx.x / 32];
+    SHARED_MEMORY(first_warp, WarpShared<Rows>); /* the others' follow, and then the flag */
+    WarpShared<Rows> *warp = &first_warp, &own = warp[threadIdx.x / 32];
     int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
 
     /* Two places on the line: `use`, the keys that are computed with, and ahead of it `load`, the keys that are copied.

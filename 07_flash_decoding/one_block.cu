@@ -23,13 +23,11 @@ template <typename Rows>
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1) one_block(Problem p, Tensors t, Cache cache, Work work) {
     using T = typename Rows::Element;
     constexpr int D = Rows::head_dim;
-    static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
-    SHARED_MEMORY(shared, WarpShared<Rows>); /* the first warp's; the others' follow */
-    WarpShared<Rows> *warp = &shared;
+    SHARED_MEMORY(first_warp, WarpShared<Rows>); /* the others' follow */
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x);
     const size_t head_row = head_row_of(work, head);
-    Rows state = walk(warp[threadIdx.x / 32], p, t, cache, work, head, 0, head.tiles);
-    finish(state, warp, 0, head.rows, scale_of(cache.v_scale, head), (T *)t.o + head_row * D, t.lse + head_row);
+    Rows state = walk(&first_warp, p, t, cache, work, head, 0, head.tiles);
+    finish(state, &first_warp, 0, head.rows, scale_of(cache.v_scale, head), (T *)t.o + head_row * D, t.lse + head_row);
 }
 
 LAUNCHER(decode_one_block) {

@@ -39,16 +39,14 @@ template <typename Rows>
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     split_k(Problem p, Tensors t, Cache cache, Work work, Split split, Partials partials) {
     constexpr int D = Rows::head_dim;
-    static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
-    SHARED_MEMORY(shared, WarpShared<Rows>); /* the first warp's; the others' follow */
-    WarpShared<Rows> *warp = &shared;
+    SHARED_MEMORY(first_warp, WarpShared<Rows>); /* the others' follow */
     const int piece = blockIdx.x % split.pieces;
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x / split.pieces);
     const size_t head_row = head_row_of(work, head), place = piece * row_count(&p) + head_row;
     const int first = piece * split.tiles, end = min(first + split.tiles, head.tiles); /* the block's key tiles */
 
-    Rows state = walk(warp[threadIdx.x / 32], p, t, cache, work, head, first, end);
-    finish(state, warp, 0, head.rows, scale_of(cache.v_scale, head), partials.o + place * D, partials.lse + place);
+    Rows state = walk(&first_warp, p, t, cache, work, head, first, end);
+    finish(state, &first_warp, 0, head.rows, scale_of(cache.v_scale, head), partials.o + place * D, partials.lse + place);
 }
 
 /* Merges the pieces of each row. A block is a row, a thread a column. */

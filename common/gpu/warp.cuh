@@ -143,28 +143,21 @@ __device__ inline void share_columns(float (&to)[16 * M][Pitch], const float (&c
         }
 }
 
-/* Writes the accumulator's rows, each times its factor, to rows `row` .. of `to`, whose rows have D elements; rows from
- * row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes (store_quad). */
-template <int D, typename T, int M, int N>
-__device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], const float (&factor)[2 * M]) {
+/* Writes the accumulator's rows, times `factor`, one for all or one a row, to rows `row` .. of `to`, whose rows have D elements;
+ * rows from row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes (store_quad). */
+__device__ inline float of_row(float factor, int) { return factor; }
+template <int R> __device__ inline float of_row(const float (&factor)[R], int r) { return factor[r]; }
+template <int D, typename T, int M, int N, typename Factor>
+__device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], const Factor &factor) {
     UNROLL for (int r = 0; r < 2 * M; r++)
         UNROLL for (int n = 0; n < N; n += 4) {
             uint32_t x[4];
             UNROLL for (int i = 0; i < 4; i++) {
                 const float *pair = &c[r / 2][n + i][2 * (r % 2)];
-                x[i] = pack_pair<T>(factor[r] * pair[0], factor[r] * pair[1]);
+                x[i] = pack_pair<T>(of_row(factor, r) * pair[0], of_row(factor, r) * pair[1]);
             }
             store_quad(to + (size_t)(row + row_of(r)) * D + 8 * n, x, row + row_of(r) < row_end);
         }
-}
-
-/* The same, with one factor for all. */
-template <int D, typename T, int M, int N>
-__device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[M][N][4], float factor) {
-    float factors[2 * M];
-    UNROLL for (int r = 0; r < 2 * M; r++)
-        factors[r] = factor;
-    store_rows<D>(to, row, row_end, c, factors);
 }
 
 /* The end: O / l, and LSE = m unit + ln l, of queries `row` .. of a head. l is the lane's own part of the sum. `unit` is
