@@ -111,8 +111,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_s
     UNROLL for (int r = 0; r < 2; r++) {
         Statistics whole = row_statistics[r];
         for (int offset = 1; offset < 4; offset *= 2) { /* the four lanes of the quad share the row */
-            Statistics other = {__shfl_xor_sync(WHOLE_WARP, whole.m, offset), __shfl_xor_sync(WHOLE_WARP, whole.l, offset)};
-            whole = merge(whole, other);
+            const float m = __shfl_xor_sync(WHOLE_WARP, whole.m, offset), l = __shfl_xor_sync(WHOLE_WARP, whole.l, offset);
+            whole = merge(whole, {m, l});
         }
         int row = first_row + warp_row + row_of(r);
         if (lane % 4 == 0 && row < p.seqlen_q)

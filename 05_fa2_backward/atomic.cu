@@ -79,9 +79,8 @@ __global__ void __launch_bounds__(S::THREADS) convert_dq(Problem p, Tensors t, c
 }
 
 PLANNER(backward_atomic_plan) {
-    int count = plan_statistics(p, workspace);
-    workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
-    return count;
+    workspace[2] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
+    return plan_statistics(p, workspace) + 1;
 }
 
 LAUNCHER(backward_atomic) {

@@ -31,14 +31,13 @@ __device__ inline void load_statistics_async(StatisticsTile<Rows> &tile, const R
 
 /* use(shape) with the first of these shapes of a block that fits: for the launch, and for what the formula is told. */
 template <typename S, typename... Smaller, typename Use> auto with_shape_that_fits(const char *gradients, Use use) {
-    const size_t available = device_properties()->shared_bytes;
-    if (sizeof(typename S::Shared) <= available)
+    if (sizeof(typename S::Shared) <= device_properties()->shared_bytes)
         return use(S());
     else if constexpr (sizeof...(Smaller) > 0)
         return with_shape_that_fits<Smaller...>(gradients, use);
     else
         cannot_run("%s, head dim %d: the smallest tiles need more shared memory than the %zu bytes of a block here",
-                   gradients, S::D, available);
+                   gradients, S::D, device_properties()->shared_bytes);
 }
 constexpr auto tile_of = [](auto shape) { return TileShape{shape.Br, shape.Bc}; };
 

@@ -75,15 +75,12 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
         return;
     size_t key = element / p.head_dim;
     int d = element % p.head_dim, column = key % p.seqlen_k;
-    size_t matrix = key / p.seqlen_k; /* which (batch, K/V head) */
-    int group = p.heads / p.kv_heads;
+    size_t rows = (size_t)(p.heads / p.kv_heads) * p.seqlen_q; /* of the group, whose heads are neighbours */
+    size_t first_row = key / p.seqlen_k * rows;                /* key / p.seqlen_k: which (batch, K/V head) */
     float dk = 0, dv = 0;
-    for (int member = 0; member < group; member++) {
-        size_t first_row = (matrix * group + member) * p.seqlen_q; /* the group's heads are neighbours */
-        for (size_t row = first_row; row < first_row + p.seqlen_q; row++) {
-            dk += to_float(dS[row * p.seqlen_k + column]) * to_float(((const T *)t.q)[row * p.head_dim + d]);
-            dv += to_float(P[row * p.seqlen_k + column]) * to_float(((const T *)t.d_o)[row * p.head_dim + d]);
-        }
+    for (size_t row = first_row; row < first_row + rows; row++) {
+        dk += to_float(dS[row * p.seqlen_k + column]) * to_float(((const T *)t.q)[row * p.head_dim + d]);
+        dv += to_float(P[row * p.seqlen_k + column]) * to_float(((const T *)t.d_o)[row * p.head_dim + d]);
     }
     ((T *)t.dk)[element] = from_float<T>(p.scale * dk);
     ((T *)t.dv)[element] = from_float<T>(dv);

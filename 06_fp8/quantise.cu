@@ -78,7 +78,7 @@ __device__ static void round_rows(Warps (&shared)[2], const Problem &p, const Op
 /* With --scaling tensor item 2i is to find the maximum of tile i, and item 2i + 1 to round the tile `behind` tiles before; with
  * --scaling block item i is to round tile i. Tiles are counted through Q, K and V; some that are asked for do not exist. */
 struct Work {
-    Operand x[3];
+    Operand x[3]; /* Q8, K8, VT8 */
     int tiles[3], behind, items;
     int *last_item; /* that has been drawn; -1: none */
 };
@@ -100,9 +100,9 @@ __device__ static void do_item(TransposedTile<D> &shared, const Problem &p, cons
         const float amax = block_max(shared.warps[0], rows.amax(0, rows.count));
         if (threadIdx.x == 0)
             atomicExch(x.maxima + tile, __float_as_int(amax));
-    } else if (x.to_buffer == Q8) {
+    } else if (operand == Q8) {
         round_rows<T, F, D, Plain, true>(shared.warps, p, x, index, k_mean, lse_shift);
-    } else if (x.to_buffer == K8) {
+    } else if (operand == K8) {
         round_rows<T, F, D, Plain, false>(shared.warps, p, x, index, nullptr, nullptr);
     } else {
         round_transposed<T, F, D>(shared, p, x, index);
@@ -148,11 +148,9 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
     const int q_in_head = ceil_div(p.seqlen_q, ROWS), k_in_head = ceil_div(p.seqlen_k, ROWS), k_heads = p.batch * p.kv_heads;
     const int q_tiles = p.batch * p.heads * q_in_head, k_tiles = k_heads * k_in_head, tiles = q_tiles + 2 * k_tiles;
     int *progress = (int *)workspace[PROGRESS].pointer, *maxima = progress + 1;
-    Operand q = {Q8, t.q, workspace[Q8].pointer, maxima, floats(Q_SCALES), p.heads, p.seqlen_q, BLOCK_Q, nullptr, nullptr, 0};
-    Operand k = {K8, t.k, workspace[K8].pointer, maxima + q_tiles, floats(K_SCALES), p.kv_heads, p.seqlen_k, BLOCK_K,
-                 t.key_lengths, nullptr, 0};
-    const Operand v = {VT8, t.v, workspace[VT8].pointer, maxima + q_tiles + k_tiles, floats(V_SCALES), p.kv_heads,
-                       p.seqlen_k, BLOCK_K, t.key_lengths, nullptr, 0};
+    Operand q = {t.q, workspace[Q8].pointer, maxima, floats(Q_SCALES), p.heads, p.seqlen_q, nullptr};
+    Operand k = {t.k, workspace[K8].pointer, q.maxima + q_tiles, floats(K_SCALES), p.kv_heads, p.seqlen_k, t.key_lengths};
+    Operand v = {t.v, workspace[VT8].pointer, k.maxima + k_tiles, floats(V_SCALES), p.kv_heads, p.seqlen_k, t.key_lengths};
     if (p.settings[SMOOTH_K]) {
         LAUNCH((key_sums<T, D>), k_tiles, THREADS, sizeof(Sums<D>), k, floats(VT8));
         LAUNCH((key_mean<D>), k_heads, D, 0, p, floats(VT8), t.key_lengths, floats(K_MEAN));

@@ -16,15 +16,14 @@ using Warps = Maxima<THREADS>;
 
 /* One of Q, K and V: where it comes from, what is done to it, and where its 8-bit copy goes. */
 struct Operand {
-    int to_buffer; /* Q8, K8 or VT8 */
     const void *from;
     void *to;
     int *maxima;   /* the largest |x| of each tile, as bits; -1: not found yet */
-    float *scales; /* one for scale_rows rows */
-    int heads, seqlen, scale_rows;
-    const int *key_lengths; /* NULL for Q: all rows exist */
-    const float *mean;      /* NULL, or what is subtracted from each row: [batch, heads, D] */
-    int rotated;
+    float *scales; /* one for 64 rows of Q, for 128 of K and V */
+    int heads, seqlen;
+    const int *key_lengths;      /* NULL for Q: all rows exist */
+    const float *mean = nullptr; /* or what is subtracted from each row: [batch, heads, D] */
+    int rotated = 0;
 };
 
 /* The tile with the number `flat`, counted through all heads. */
@@ -105,7 +104,8 @@ __device__ static void find_scales(float (&scale)[Scales], Warps (&shared)[2], c
         if (p.settings[SCALING] == SCALING_BLOCK)
             amax = block_max(shared[i], own_amax(i));
         scale[i] = amax > 0 ? fmaxf(amax / F::largest, LEAST_SCALE) : 1;
-        const int place = index.first_row / x.scale_rows + i, scales = ceil_div(x.seqlen, x.scale_rows);
+        constexpr int scale_rows = ROWS / Scales;
+        const int place = index.first_row / scale_rows + i, scales = ceil_div(x.seqlen, scale_rows);
         if (threadIdx.x == 0 && place < scales)
             x.scales[(size_t)matrix_of(x, index) * scales + place] = scale[i];
     }

@@ -67,10 +67,7 @@ __device__ inline void write_output(const Problem &p, const Tensors &t, const Sc
             t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row]
                                         : -INFINITY;
     }
-    if (p.dtype == DTYPE_FP16)
-        store_rows<8 * N>(head_tensors<__half>(p, t, batch_head).o, row, p.seqlen_q, o, to_o);
-    else
-        store_rows<8 * N>(head_tensors<__nv_bfloat16>(p, t, batch_head).o, row, p.seqlen_q, o, to_o);
+    WITH_HALF_TYPE(p.dtype, T, store_rows<8 * N>(head_tensors<T>(p, t, batch_head).o, row, p.seqlen_q, o, to_o));
 }
 
 #endif

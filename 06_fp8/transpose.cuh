@@ -15,10 +15,7 @@ template <int D> struct TransposedTile {
     Warps warps[2];
     int number; /* of the block's item: quantise.cu */
     alignas(128) unsigned char byte[D * BLOCK_K];
-    __device__ void *chunk(int d, int chunk) { return byte + d * BLOCK_K + 16 * (chunk ^ (d / 8 % 8)); }
-    __device__ uint32_t *four(int d, int group) {
-        return reinterpret_cast<uint32_t *>((unsigned char *)chunk(d, 4 * group / 16) + 4 * group % 16);
-    }
+    __device__ unsigned char *chunk(int d, int chunk) { return byte + d * BLOCK_K + 16 * (chunk ^ (d / 8 % 8)); }
 };
 
 __device__ static uint32_t word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
@@ -51,7 +48,7 @@ __device__ static void round_transposed(TransposedTile<D> &shared, const Problem
             float2 x[4]; /* two components of four keys */
             UNROLL for (int i = 0; i < 4; i++)
                 x[i] = unpack_pair<T>(word_of(raw[4 * pass + i], j / 2));
-            uint32_t *to = shared.four(64 * pass + 8 * chunk + j, group);
+            auto *to = reinterpret_cast<uint32_t *>(shared.chunk(64 * pass + 8 * chunk + j, group / 4)) + group % 4;
             to[0] = pack_4<F>(x[0].x * inverse, x[1].x * inverse, x[2].x * inverse, x[3].x * inverse);
             to[BLOCK_K / 4] = pack_4<F>(x[0].y * inverse, x[1].y * inverse, x[2].y * inverse, x[3].y * inverse);
         }

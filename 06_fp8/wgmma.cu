@@ -135,13 +135,12 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
 LAUNCHER(fp8_wgmma) {
     const Buffer *w = workspace;
-    const Scales scales = scales_in(w);
     const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads, blocks = heads * ceil_div(p->seqlen_q, Br);
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using Shared = WgmmaShared<E, D>;
         const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Br);
         const TensorMap k_map = tensor_map<E, decltype(Shared::k)::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, decltype(Shared::v)::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), *p, *t, scales, q_map, k_map, v_map);
+        LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), *p, *t, scales_in(w), q_map, k_map, v_map);
     }));
 }

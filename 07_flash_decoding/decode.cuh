@@ -72,18 +72,19 @@ template <typename Rows> __device__ inline int first_column_of(const Work &work,
     return tile * work.tile_keys + threadIdx.x / 32 * Rows::Bc;
 }
 
-/* Starts copying the warp's keys of a key tile; those from head.keys on do not exist and become zeros. Two groups of
- * cp.async. */
+/* Starts copying the warp's keys of key tile `tile`, if it is before `end`; keys from head.keys on do not exist and become
+ * zeros. Two groups of cp.async in any case. */
 template <typename Rows>
 __device__ inline void load_stage(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache,
-                                  const Work &work, const Head &head, int tile) {
+                                  const Work &work, const Head &head, int tile, int end) {
+    if (tile >= end)
+        return cp_async_commit(), cp_async_commit();
     constexpr int units = Rows::units;
     const size_t offset = (size_t)head.kv * p.seqlen_k * units;
     const int first_column = first_column_of<Rows>(work, tile), lane = threadIdx.x % 32;
     load_tile_async<32>(stage.in.k, (const uint16_t *)cache.k + offset, first_column, head.keys, units, lane);
     load_tile_async<32>(stage.in.v, (const uint16_t *)cache.v + offset, first_column, head.keys, units, lane);
 }
-__device__ inline void load_nothing() { cp_async_commit(), cp_async_commit(); }
 
 /* Waits for the oldest stage. */
 __device__ inline void wait_for_stage() {
@@ -96,12 +97,7 @@ template <typename Rows>
 __device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tensors &t, const Cache &cache, const Work &work,
                             const Head &head, int first, int end) {
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
-    const auto load = [&](int tile) {
-        if (tile < end)
-            load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile);
-        else
-            load_nothing();
-    };
+    const auto load = [&](int tile) { load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile, end); };
     for (int tile = first; tile < first + STAGES - 1; tile++)
         load(tile);
 

@@ -43,9 +43,8 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
     const size_t flat_row = matrix * p.seqlen_q + row;
     const bool exists = row < p.seqlen_q;
 
-    float o[8], d_o[8], delta = 0, lse = -INFINITY;
-    if (exists)
-        lse = t.lse[flat_row];
+    const float lse = exists ? t.lse[flat_row] : -INFINITY;
+    float o[8], d_o[8], delta = 0;
     load_8(o, (const T *)t.o + flat_row * D + 8 * chunk, exists);
     load_8(d_o, (const T *)t.d_o + flat_row * D + 8 * chunk, exists);
     for (int i = 0; i < 8; i++)

@@ -76,10 +76,14 @@ __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], 
     }
 }
 
-/* C += f(A) B. A is an accumulator; f(element, r), rounded to T, is its element as an operand, made just before it is
- * multiplied; of a row the elements come from left to right. B is as many rows of b_tile, `row` .., as A has columns. */
-template <typename T, int M, int K, int N, int BRows, int D, typename F>
-__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row, F f) {
+/* C += f(A) B. A is an accumulator; f(element, r), or the element itself, rounded to T, is its element as an operand, made just
+ * before it is multiplied; of a row the elements come from left to right. B is as many rows of b_tile, `row` .., as A has
+ * columns. */
+struct AsItIs {
+    __device__ float operator()(float x, int) const { return x; }
+};
+template <typename T, int M, int K, int N, int BRows, int D, typename F = AsItIs>
+__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row, F f = {}) {
     UNROLL for (int k = 0; k < K / 2; k++) {
         uint32_t operand[M][4];
         UNROLL for (int i = 0; i < M; i++)
@@ -91,10 +95,6 @@ __device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Ti
             }
         add_step(c, operand, b_tile, row / 16 + k);
     }
-}
-template <typename T, int M, int K, int N, int BRows, int D>
-__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row) {
-    add_ab(c, a, b_tile, row, [](float x, int) { return x; });
 }
 
 /* f(element) for each of the lane's elements in its row number r. */
