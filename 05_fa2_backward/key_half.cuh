@@ -189,10 +189,8 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
     load_tile_async<THREADS>(shared.k, (const T *)t.k + kv_offset, first_column, keys);
     load_tile_async<THREADS>(shared.v, (const T *)t.v + kv_offset, first_column, keys);
     int head = kv_matrix * group, tile = first_tile;
-    if (steps > 0) {
-        load_q(head, tile, 0);
-        load_d_o(head, tile, 0);
-    }
+    if (steps > 0)
+        load_q(head, tile, 0), load_d_o(head, tile, 0);
 
     float dk[2][8][4] = {}, dv[2][8][4] = {};
     #pragma unroll 1

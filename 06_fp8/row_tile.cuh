@@ -75,11 +75,10 @@ template <typename T, int D, bool Plain> struct RowTile {
     }
     __device__ float amax(int first, int end) const {
         float x[8], largest = 0;
-        UNROLL for (int r = 0; r < count; r++)
-            if (r >= first && r < end) {
-                get(x, r);
-                largest = largest_of(x, largest);
-            }
+        UNROLL for (int r = first; r < end; r++) {
+            get(x, r);
+            largest = largest_of(x, largest);
+        }
         return largest;
     }
 };

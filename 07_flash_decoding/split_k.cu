@@ -38,7 +38,6 @@ struct Partials {
 template <typename Rows>
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     split_k(Problem p, Tensors t, Cache cache, Work work, Split split, Partials partials) {
-    constexpr int D = Rows::head_dim;
     SHARED_MEMORY(first_warp, WarpShared<Rows>); /* the others' follow */
     const int piece = blockIdx.x % split.pieces;
     const Head head = head_at(p, t.key_lengths, work, blockIdx.x / split.pieces);
@@ -46,7 +45,8 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     const int first = piece * split.tiles, end = min(first + split.tiles, head.tiles); /* the block's key tiles */
 
     Rows state = walk(&first_warp, p, t, cache, work, head, first, end);
-    finish(state, &first_warp, 0, head.rows, scale_of(cache.v_scale, head), partials.o + place * D, partials.lse + place);
+    finish(state, &first_warp, 0, head.rows, scale_of(cache.v_scale, head), partials.o + place * Rows::head_dim,
+           partials.lse + place);
 }
 
 /* Merges the pieces of each row. A block is a row, a thread a column. */

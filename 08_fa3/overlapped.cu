@@ -208,8 +208,7 @@ template <typename T, int D>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
     overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
-    using Shared = OverlappedShared<T, D>;
-    SHARED_MEMORY(shared, Shared);
+    SHARED_MEMORY(shared, OverlappedShared<T, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp == 0 && elect_one()) {
         constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */

@@ -47,8 +47,7 @@ template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 3)
     wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
-    using Shared = WgmmaShared<T, D>;
-    SHARED_MEMORY(shared, Shared);
+    SHARED_MEMORY(shared, WgmmaShared<T, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
     const QueryTile here = query_tile(p, t.key_lengths, order.together, blockIdx.x, Br, Bc);

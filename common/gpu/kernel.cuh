@@ -71,8 +71,8 @@ template <> __device__ inline __half from_float<__half>(float x) { return __floa
 template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline float from_float<float>(float x) { return x; }
 
-/* Host-side choice of template arguments from run-time values: the statement runs with T (or D) bound to the match. The
- * harness has already refused what the variant's table entry does not list. These are plain ifs: an if around one takes braces. */
+/* Choice of template arguments from run-time values: the statement runs with T (or D) bound to the match. The harness has
+ * already refused what the variant's table entry does not list. They are plain ifs: an if around one takes braces. */
 #define WITH_HALF_TYPE(dtype, T, ...)                                     \
     if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }         \
     else if ((dtype) == DTYPE_BF16) { using T = __nv_bfloat16; __VA_ARGS__; }
