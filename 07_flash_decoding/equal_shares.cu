@@ -180,6 +180,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     Cursor use = find_share(p, t.key_lengths, work, share);
     Cursor load = use;
     const auto load_next = [&](int slot) {
+        /* behind the share's last tile, where load.left <= 0, nothing is copied */
         load_stage<Rows>(own.stage[slot], p, cache, work, load.head, load.tile, load.tile + load.left);
         advance(load, p, t.key_lengths, work);
     };
