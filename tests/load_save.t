@@ -164,7 +164,7 @@ sub refused {
     refused("--load: .*$_.npy", {$_ => ''}) for 'q', 'k', 'v';
     refused('--load: .*k\.npy', {k => substr $file, 0, -1});
     refused('--load: .*k\.npy', {k => $file . 'x'});
-    refused('--load: .*k\.npy', {k => substr $file, 0, 40});
+    refused('--load: .*k\.npy: ends within its header', {k => substr $file, 0, $_}) for 40, 120;
     refused('--load: .*v\.npy', {v => npy($_, \@k_shape, $v)}) for '<i4', '>f4', '|b1', '<c8';
     refused('--load: .*v\.npy.*[Ff]ortran', {v => npy('<f4', \@k_shape, $v, 1)});
     refused('q\.npy: has 3 dimensions, 4 are needed', {q => npy('<f4', [$B * $H, $SQ, $D], $q)});
@@ -172,7 +172,7 @@ sub refused {
     refused('q\.npy and k\.npy differ in batch \(4, 2\)', {q => npy('<f4', [4, 2, $SQ, $D], $q)});
     refused('or head_dim \(32, 64\)', {q => npy('<f4', [$B, $H, 2 * $SQ, 32], $q)});
     refused('2 key/value heads, choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
-    refused('head dim 4, choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
+    refused('--load: head dim 4, choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
     refused('q\.npy: dimension 1 of its shape is 0, it can be 1 to 65535', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
     refused('q\.npy: dimension 3 of its shape is 320, it can be 1 to 256', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
     my @with = @$q;

@@ -74,7 +74,7 @@ refused('--save .*: name the one to save with --variant', '--save', $folder);
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim') {
     refused("--$option and --load: choose one", "--$option", 8, '--load', $folder);
 }
-refused('head dim 12, choose a multiple of 8 up to 256', '--head-dim', 12);
+refused('--head-dim: head dim 12, choose a multiple of 8 up to 256', '--head-dim', 12);
 refused('--kv-heads: 3 .* choose a divisor of 4', '--heads', 4, '--kv-heads', 3);
 refused('--kv-heads: 8 .* choose a divisor of 4', '--heads', 4, '--kv-heads', 8);
 refused('--batch 300 times --heads 300: choose a product up to 65535', '--batch', 300, '--heads', 300, '--seqlen', 8);
@@ -199,7 +199,7 @@ is(run('01_tiled', '-h')->{out}, $help, '-h is --help');
 like($help, qr/^  --batch N         problems of the same shape, computed together\n  --heads N         query heads of each$/m, '--help: whole lines');
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
-    '\nthe problem\n', '\nthe run\n', '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile';
+    '\nthe problem\n', '\nthe run\n', '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile', '\nTFLOP/s are ';
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (

@@ -320,13 +320,12 @@ void options_select(Options *o, int index, int is_cpu) {
         if (o->texts[i])
             p->blocks = o->stage->read_mask(o->stage->settings[i].name, o->texts[i], p);
 
-    free(o->key_lengths);
-    o->key_lengths = NULL;
     if (!o->lengths.count)
         return;
     if (o->lengths.count != 1 && o->lengths.count != p->batch)
         cannot_run("--lengths: %d given, choose one for all batch entries or one for each of the %d", o->lengths.count,
                    p->batch);
+    free(o->key_lengths); /* of the problem before */
     o->key_lengths = host_alloc((size_t)p->batch, sizeof *o->key_lengths);
     for (int b = 0; b < p->batch; b++) {
         o->key_lengths[b] = o->lengths.values[o->lengths.count == 1 ? 0 : b];

@@ -31,11 +31,14 @@ static void put_word(Line *line, const char *name, const char *word) {
         printf("%s", !*word && line->format == FORMAT_JSON ? "null" : word);
 }
 
-static void put_number(Line *line, const char *name, double value, int known) {
+static void put_number(Line *line, const char *name, double value) {
     char word[32] = "";
-    if (known && isfinite(value)) /* JSON has no NaN and no infinity */
+    if (isfinite(value)) /* JSON has no NaN and no infinity */
         snprintf(word, sizeof word, "%.15g", value);
     put_word(line, name, word);
+}
+static void put_number_if(int known, Line *line, const char *name, double value) {
+    put_number(line, name, known ? value : NAN);
 }
 
 /* In CSV a quote inside a string comes twice; in JSON a control character becomes \u00xx. */
@@ -93,43 +96,43 @@ static void put_fields(Line *line, const Row *row) {
     put_text(line, "stage", run->stage->name);
     put_text(line, "variant", row->name);
     put_text(line, "direction", passes_name(row->passes));
-    put_number(line, "batch", p->batch, 1);
-    put_number(line, "heads", p->heads, 1);
-    put_number(line, "kv_heads", p->kv_heads, 1);
-    put_number(line, "seqlen_q", p->seqlen_q, 1);
-    put_number(line, "seqlen_k", p->seqlen_k, 1);
-    put_number(line, "head_dim", p->head_dim, 1);
+    put_number(line, "batch", p->batch);
+    put_number(line, "heads", p->heads);
+    put_number(line, "kv_heads", p->kv_heads);
+    put_number(line, "seqlen_q", p->seqlen_q);
+    put_number(line, "seqlen_k", p->seqlen_k);
+    put_number(line, "head_dim", p->head_dim);
     put_text(line, "dtype", dtype_name(p->dtype));
     put_word(line, "causal", p->causal ? "true" : "false");
     put_lengths(line, run);
-    put_number(line, "scale", p->scale, 1);
+    put_number(line, "scale", p->scale);
     put_settings(line, run);
     put_text(line, "inputs", o->load ? o->load : o->outliers ? "outliers" : "normal");
     put_word(line, "seed", o->load ? "" : seed);
     put_text(line, "l2", o->warm ? "warm" : "cold");
-    put_number(line, "iters", o->iters, o->iters > 0);
-    put_number(line, "runs", row->runs, ran);
-    put_number(line, "latency_ms", row->latency_ms, ran);
-    put_number(line, "min_ms", row->min_ms, ran);
-    put_number(line, "iqr_ms", row->iqr_ms, ran && isfinite(noise));
+    put_number_if(o->iters > 0, line, "iters", o->iters);
+    put_number_if(ran, line, "runs", row->runs);
+    put_number_if(ran, line, "latency_ms", row->latency_ms);
+    put_number_if(ran, line, "min_ms", row->min_ms);
+    put_number_if(ran && isfinite(noise), line, "iqr_ms", row->iqr_ms);
     put_word(line, "noisy", !ran || isnan(noise) ? "" : noise > NOISY ? "true" : "false");
-    put_number(line, "tflops", row_tflops(row), ran);
-    put_number(line, "dense_tflops", row_dense_tflops(row), ran && p->blocks);
-    put_number(line, "percent_of_peak", row_of_peak(row), ran);
-    put_number(line, "gbps", row_gbps(row), ran);
-    put_number(line, "tensor_bytes", (double)row->tensor_bytes, 1);
-    put_number(line, "workspace_bytes", (double)row->workspace_bytes, 1);
-    put_number(line, "gpu_bytes", row->gpu_bytes, ran);
-    put_number(line, "gpu_flops_per_byte", row_intensity(row), ran);
-    put_number(line, "read_gbps", run->bandwidth.read_gbps, run->bandwidth.read_gbps > 0);
-    put_number(line, "copy_gbps", run->bandwidth.copy_gbps, run->bandwidth.copy_gbps > 0);
-    put_number(line, "rmse", row->errors.rms, row_has_errors(row));
-    put_number(line, "worst_fp64_error", row->errors.worst, row_has_errors(row));
-    put_number(line, "worst_error", row_worst(row)->error, known);
-    put_number(line, "allowed_error", row_worst(row)->allowed, known);
+    put_number_if(ran, line, "tflops", row_tflops(row));
+    put_number_if(ran && p->blocks, line, "dense_tflops", row_dense_tflops(row));
+    put_number_if(ran, line, "percent_of_peak", row_of_peak(row));
+    put_number_if(ran, line, "gbps", row_gbps(row));
+    put_number(line, "tensor_bytes", (double)row->tensor_bytes);
+    put_number(line, "workspace_bytes", (double)row->workspace_bytes);
+    put_number_if(ran, line, "gpu_bytes", row->gpu_bytes);
+    put_number_if(ran, line, "gpu_flops_per_byte", row_intensity(row));
+    put_number_if(run->bandwidth.read_gbps > 0, line, "read_gbps", run->bandwidth.read_gbps);
+    put_number_if(run->bandwidth.copy_gbps > 0, line, "copy_gbps", run->bandwidth.copy_gbps);
+    put_number_if(row_has_errors(row), line, "rmse", row->errors.rms);
+    put_number_if(row_has_errors(row), line, "worst_fp64_error", row->errors.worst);
+    put_number_if(known, line, "worst_error", row_worst(row)->error);
+    put_number_if(known, line, "allowed_error", row_worst(row)->allowed);
     put_word(line, "ok", ran && !row_ok(row) ? "false" : !known || row_unchecked(row) ? "" : "true");
     put_text(line, "device", run->device->name);
-    put_number(line, "clock_mhz", run->device->clock_mhz, run->device->clock_mhz > 0);
+    put_number_if(run->device->clock_mhz > 0, line, "clock_mhz", run->device->clock_mhz);
     put_text(line, "cuda", run->device->cuda_version);
     put_text(line, "commit", FA_COMMIT);
     put_text(line, "note", row_note(row));
