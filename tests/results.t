@@ -21,6 +21,7 @@ sub fake_stages {
     for my $stage (stages()) {
         make_path("$scratch/programs/$stage");
         my $direction = $stage =~ /backward/ ? 'backward' : 'forward';
+        my $shown = $stage =~ /backward/ ? "04_fa2 $stage" : $stage; # the kernel that a stage builds on has a row in both stages' files
         write_text("$scratch/programs/$stage/$stage", <<"END");
 #!/usr/bin/env perl
 my \$options = "\@ARGV";
@@ -28,8 +29,8 @@ open my \$calls, '>>', '$scratch/calls'; print \$calls "$stage \$options\\n";
 if (\$options !~ /--json/) { print "device   Fake GPU, sm_75, 40 SMs\\n"; exit 0 }
 my \$cache = \$options =~ /e4m3/ ? 'e4m3' : 'same';
 for my \$causal (\$options =~ /full,causal/ ? qw(false true) : \$options =~ /--causal/ ? 'true' : 'false') {
-    print qq({"stage": "$stage", "variant": "$stage/one", "direction": "$direction", "causal": \$causal, "settings": "kv-cache=\$cache", )
-        . qq("latency_ms": $ms, "note": null, "device": "Fake GPU", "cuda": $cuda, "commit": "abc"}\\n);
+    print qq({"stage": "$stage", "variant": "\$_/one", "direction": "$direction", "causal": \$causal, "settings": "kv-cache=\$cache", )
+        . qq("latency_ms": $ms, "note": null, "device": "Fake GPU", "cuda": $cuda, "commit": "abc"}\\n) for qw($shown);
 }
 END
         chmod 0755, "$scratch/programs/$stage/$stage";
@@ -53,7 +54,7 @@ is($run->{code}, 0, 'it runs') or diag($run->{said});
 like($run->{said}, qr/^forward: left out, not here: Hopper torch\ndecode: left out, not here: torch\nfp8: left out, not here: Hopper jax$/m, 'what is left out, and why');
 like($run->{said}, qr{^02_online_softmax/one +3 ms}m, 'the ladder');
 my %lines = map { $_ => scalar(() = read_text("$scratch/card/$_.jsonl") =~ /\n/g) } qw(ladder backward fp8 decode decode_e4m3 causal);
-is(join(' ', map { "$_ $lines{$_}" } sort keys %lines), 'backward 2 causal 9 decode 1 decode_e4m3 1 fp8 1 ladder 6', 'a file for each problem');
+is(join(' ', map { "$_ $lines{$_}" } sort keys %lines), 'backward 4 causal 11 decode 1 decode_e4m3 1 fp8 1 ladder 6', 'a file for each problem');
 like(read_text("$scratch/card/ladder.jsonl"), qr/\A\{.*"rounds": 2, /, 'a row is the median of the rounds');
 like(read_text("$scratch/card/runs.tsv"), qr/^ladder\tabc\t20\d\d-.*\tladder.jsonl backward.jsonl fp8.jsonl decode.jsonl decode_e4m3.jsonl causal.jsonl 04_fa2.txt$/m, 'which part is of which commit');
 is(join(' ', grep { /part$|round/ } map { s{.*/}{}r } glob "$scratch/card/*"), '', 'nothing half done is left');
