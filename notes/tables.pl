@@ -82,10 +82,10 @@ sub rows {
 }
 
 sub row {
-    my ($file, $name) = @_;
+    my ($file, $name, $may_lack) = @_;
     my ($rows, $key) = rows($file);
     my ($row) = grep { $_->{$key} eq $name } @$rows;
-    print "$page: $file has no row $name: not measured yet\n" if !$row;
+    print "$page: $file has no row $name: not measured yet\n" if !$row && !$may_lack;
     return $row;
 }
 
@@ -119,27 +119,34 @@ sub ladder {
                       with_unit('bytes', $row->{workspace_bytes})];
     }
     my $what = keys %directions == 1 ? ucfirst((keys %directions)[0]) . ", $problem" : ucfirst $problem;
-    return markdown(@lines) . "\n\n$what. $rows->[0]{device}, " . date() . ', ' . link_to($file) . '.';
+    return markdown(@lines) . "\n\n$what. " . measured($file) . '.';
 }
 
-# Lines: result file, row, pass, the column that is its speed, the vendor's figure beside it, the idea. Stages are linked to their notes,
-# variants to their kernels.
+# Lines: result file, row, pass, the column that is its speed, the vendor's row in peers.jsonl (or its place in what peers.py printed),
+# the idea. Stages are linked to their notes, variants to their kernels. The causal rows have the same names, in causal.jsonl and, of
+# the vendor, with the word behind.
 sub course {
     my ($file) = @_;
-    my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed', 'of cuDNN\'s', 'workspace'],
+    my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed, of cuDNN\'s', 'causal, of cuDNN\'s', 'workspace'],
                  [('---') x 3, ('---:') x 5]);
     my ($rows) = rows($file);
     for my $line (@$rows) {
         my ($stage, $variant) = split /\//, $line->{row} =~ s/\w+\+//r; # quantise+mma is about mma
-        my $name = "[$stage](notes/$stage.md)" . ($variant ? " [$variant]($stage/$variant.cu)" : '');
-        my $row = -e "$results/$line->{file}" && row(@$line{qw(file row)});
-        my @figures = !$row ? ('not measured yet') x 5 : (
+        my $name = !-e "notes/$stage.md" ? $stage : "[$stage](notes/$stage.md)" . ($variant ? " [$variant]($stage/$variant.cu)" : '');
+        my ($row, $causal) = map { -e "$results/$_" ? row($_, $line->{row}, $_ eq 'causal.jsonl') : undef } $line->{file}, 'causal.jsonl';
+        my ($vendor, $vendors_causal) = $line->{vendor} =~ /,/ ? {$line->{speed} => peer(split /, /, $line->{vendor})}
+            : map { row('peers.jsonl', $_, 1) } $line->{vendor}, "$line->{vendor} causal";
+        my $speed = sub {
+            my ($of, $vendors) = @_;
+            return join ', ', map { $_ // () } $of && with_unit($line->{speed}, $of->{$line->{speed}}),
+                $of && $vendors && percent($of->{$line->{speed}}, $vendors->{$line->{speed}});
+        };
+        push @lines, [$name, @$line{qw(pass idea)}, !$row ? ('not measured yet') x 5 : (
             with_unit('latency_ms', $row->{latency_ms}),
             spread($row),
-            with_unit($line->{speed}, $row->{$line->{speed}}),
-            percent($row->{$line->{speed}}, peer(split /, /, $line->{vendor})),
-            with_unit('bytes', $row->{workspace_bytes}));
-        push @lines, [$name, @$line{qw(pass idea)}, @figures];
+            $speed->($row, $row->{stage} eq 'peers' ? undef : $vendor),
+            $row->{stage} eq 'peers' ? $speed->($vendors_causal) : $speed->($causal, $vendors_causal),
+            defined $row->{workspace_bytes} ? with_unit('bytes', $row->{workspace_bytes}) : '')];
     }
     return markdown(@lines);
 }
@@ -164,8 +171,7 @@ sub gain {
                       map { sprintf '%.2f', $_ } $full{$length} / $causal{$length},
                       2 * $n / ($n + 1), ($n + 1) / (($n + 1) / 2 + 1)];
     }
-    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . row('machine.tsv', 'GPU')->{is} . ', ' . date()
-        . ', ' . link_to($file) . '.';
+    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . measured($file) . '.';
 }
 
 # Variants side by side, in each shape that all were timed at.
@@ -185,7 +191,7 @@ sub against {
         push @lines, [$head_dim, $length, $batch * $heads, (map { with_unit('latency_ms', $_) } @latency),
                       sprintf '%.2f', $latency[-1] / $latency[0]];
     }
-    return markdown(@lines) . "\n\nFull attention, fp16. " . row('machine.tsv', 'GPU')->{is} . ', ' . date() . ', ' . link_to($file) . '.';
+    return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file) . '.';
 }
 
 # From the fastest round to the slowest, in percent of the median.
@@ -224,7 +230,7 @@ sub plain {
 # and, last:  geometric mean against flash x1.18 worst x1.05
 sub peers {
     my ($file) = @_;
-    my (@lines, @means, @names, %variants, $speed_of, %spreads);
+    my (@lines, %means, @names, %variants, $speed_of, %spreads);
     for (split /\n/, read_text("$results/$file")) {
         if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)(?:\s+([\d.]+) %)?\s*\|(.*)/) {
             my ($shape, $variant, $ms, $speed, $unit, @peers) = ($1, $2, $3, $4, $5, split /\|/, $7);
@@ -242,24 +248,36 @@ sub peers {
             $variants{$variant} = 1;
             push @lines, [$shape, $variant, with_unit('latency_ms', $ms), three_digits($speed), @cells];
         } elsif (/^geometric mean against (\S+)\s+x([\d.]+)\s+worst x([\d.]+)/) {
-            push @means, sprintf 'Against %s: geometric mean %.2f, worst %.2f.', $1, $2, $3;
+            $means{$1} = [map { sprintf '%.2f', $_ } $2, $3];
         }
     }
     die "no lines in it\n" if !@lines;
     my @columns = map { ("$_, $speed_of", 'ratio') } @names;
+    my $spread = sub { my ($name) = @_; return $spreads{$name} ? max(@{$spreads{$name}}) . ' %' : '' };
     if (keys %variants > 1) { # each line says which; where a peer was not timed, its cells are empty
         unshift @lines, ['shape', 'variant', 'latency', $speed_of, @columns], ['---', '---', ('---:') x (2 + @columns)];
         push @$_, ('') x (4 + @columns - @$_) for @lines;
+        push @lines, ["$_: geometric mean; worst", ('') x (2 + @columns), join '; ', @{$means{$_}}] for sort keys %means;
     } else {
+        my ($variant) = keys %variants;
         splice @$_, 1, 1 for @lines;
-        unshift @lines, ['shape', map({; "$_, latency", "$_, $speed_of" } keys %variants), @columns], ['---', ('---:') x (2 + @columns)];
+        unshift @lines, ['shape', "$variant, latency", "$variant, $speed_of", @columns], ['---', ('---:') x (2 + @columns)];
+        push @lines, ['geometric mean', '', '', map { ('', $means{$_}[0]) } @names], ['worst', '', '', map { ('', $means{$_}[1]) } @names];
     }
-    push @means, 'Spread, at most: ' . join(', ', map { "$_ " . max(@{$spreads{$_}}) . ' %' } sort keys %spreads) . '.' if %spreads;
-    return markdown(@lines) . "\n\n" . join(' ', @means) . ' '
-        . row('machine.tsv', 'GPU')->{is} . ', ' . date() . ', ' . link_to($file) . '.';
+    push @lines, ['spread, at most', keys %variants > 1 ? '' : (), join(', ', map { $spread->($_) } sort keys %variants), '', map { ($spread->($_), '') } @names]
+        if %spreads;
+    my $better = $means{better} ? "Against the better in each row: geometric mean $means{better}[0], worst $means{better}[1]. " : '';
+    return markdown(@lines) . "\n\n" . $better . measured($file) . '.';
 }
 
-sub date { return row('machine.tsv', 'date')->{is} }
+# Where and when; where runs.tsv knows it, also of which commit, the lowest and the median clock, the highest power meanwhile.
+sub measured {
+    my ($file) = @_;
+    my @runs = -e "$results/runs.tsv" ? @{(rows('runs.tsv'))[0]} : ();
+    my ($run) = grep { $_->{files} && " $_->{files} " =~ / \Q$file\E / } @runs;
+    return join ', ', row('machine.tsv', 'GPU')->{is}, !$run ? row('machine.tsv', 'date')->{is} : ($run->{date}, $run->{commit},
+        $run->{'MHz, median'} ? "$run->{'MHz, lowest'} to $run->{'MHz, median'} MHz, $run->{'W, highest'} W" : ()), link_to($file);
+}
 
 # A result file, as a link from the page at work.
 sub link_to {

@@ -108,7 +108,7 @@ measure() { # part
     forward) into fa3_forward_fp16.txt peers forward --program 08_fa3/08_fa3 $fa3 ;;
     backward) into fa3_backward_fp16.txt peers backward --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 ;;
     decode) into decode.txt peers decode $fa3 ;;
-    fp8) into fp8_forward.txt peers fp8 ;;
+    fp8) into fp8_forward.txt peers fp8 && into fp8_forward_wgmma.txt peers fp8 --variant wgmma ;;
     tuned) into forward_fp16.txt peers forward $fa3 ;;
     atomic) into backward_fp16.txt peers backward $fa3 ;;
     two_pass) into backward_two_pass_fp16.txt peers backward --variant two_pass $fa3 ;;
