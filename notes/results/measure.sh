@@ -1,6 +1,6 @@
 # measure.sh - measures this machine's GPU into notes/results/<its name>/, as the notes tell it of an H200.      (make results)
 #
-#     make results                                 all parts, in this order, in ten minutes
+#     make results                                 all parts, in this order; ten minutes, and a second call for the rest
 #     make results PARTS="ladder decode"           some
 #
 # PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
@@ -13,14 +13,14 @@
 #   atomic     05_fa2_backward,
 #   two_pass   its kernel without atomics,
 #   sparse     10_block_sparse, beside FlexAttention,
-#   bf16       forward, backward, tuned and atomic again, in bf16,
+#   forward_bf16, backward_bf16, tuned_bf16, atomic_bf16   the same in bf16,
 #   lengths    tuned at more lengths, for the plots
 #   ceilings   what the chip can do
 #   splits     07_flash_decoding/split_k over the number of pieces
 #   tuned_without, fa3_rungs   (if named) 04_fa2/tuned and 08_fa3/overlapped with one thing left out at a time: without.pl
 # FA3, TWO   files: FlashAttention-3 for all the parts that have peers, and 08_fa3 with two consumers; see peers.py
 # ROUNDS     how often each stage is run for the ladder, one after the other; 3
-# LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 600. A further `make results` measures what is missing
+# LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 540. A further `make results` measures what is missing
 #
 # A part that was measured at this commit is not measured again: runs.tsv has a line of each, with the clock and the power during it.
 # The kernels of a round come one after the other, then the next round: what clock and power do meanwhile meets all alike.
@@ -28,8 +28,8 @@
 name=results
 . common/classroom/tools.sh
 programs=${1:-.} # the folder with the stages' programs
-: "${PARTS:=ladder forward backward decode fp8 tuned atomic ceilings splits sparse two_pass bf16 lengths}"
-: "${ROUNDS:=3}" "${LIMIT:=600}"
+: "${PARTS:=ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths}"
+: "${ROUNDS:=3}" "${LIMIT:=540}"
 began=$(date +%s)
 since() { echo $(($(date +%s) - began)); }
 
@@ -112,10 +112,10 @@ measure() { # part
     tuned) into forward_fp16.txt peers forward $fa3 ;;
     atomic) into backward_fp16.txt peers backward $fa3 ;;
     two_pass) into backward_two_pass_fp16.txt peers backward --variant two_pass $fa3 ;;
-    bf16)
-        into fa3_forward_bf16.txt peers forward --dtype bf16 --program 08_fa3/08_fa3 $fa3 &&
-            into fa3_backward_bf16.txt peers backward --dtype bf16 --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 &&
-            into forward_bf16.txt peers forward --dtype bf16 $fa3 && into backward_bf16.txt peers backward --dtype bf16 $fa3 ;;
+    forward_bf16) into fa3_forward_bf16.txt peers forward --dtype bf16 --program 08_fa3/08_fa3 $fa3 ;;
+    backward_bf16) into fa3_backward_bf16.txt peers backward --dtype bf16 --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 ;;
+    tuned_bf16) into forward_bf16.txt peers forward --dtype bf16 $fa3 ;;
+    atomic_bf16) into backward_bf16.txt peers backward --dtype bf16 $fa3 ;;
     lengths) into forward_lengths_fp16.txt peers forward --lengths 512,1024,2048,4096,8192,16384,32768 ;;
     sparse)
         into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
@@ -146,11 +146,11 @@ grep -q "^commit	$commit$" "$RESULTS/machine.tsv" 2>/dev/null || into machine.ts
 missing=
 for part in $PARTS; do
     case $part in
-    forward | backward | bf16 | sparse) needs='Hopper torch' ;;
-    decode | tuned | atomic | two_pass | lengths) needs=torch ;;
+    forward | backward | forward_bf16 | backward_bf16 | sparse) needs='Hopper torch' ;;
+    decode | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
     ladder | ceilings | splits | tuned_without | fa3_rungs) needs= ;;
-    *) stop "PARTS=$part: choose from ladder forward backward decode fp8 tuned atomic two_pass sparse bf16 lengths ceilings splits tuned_without fa3_rungs" ;;
+    *) stop "PARTS=$part: choose from ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths tuned_without fa3_rungs" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done
