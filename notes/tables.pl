@@ -109,7 +109,7 @@ sub ladder {
     my ($rows) = rows($file);
     my (%directions, $problem);
     for my $row (@$rows) {
-        last if defined $stage && $row->{variant} =~ s{/.*}{}r gt $stage; # the row may be of a later stage, which runs it, too
+        last if defined $stage && $row->{stage} gt $stage;
         my ($b, $h, $hk, $q, $k, $d, $type) = @$row{qw(batch heads kv_heads seqlen_q seqlen_k head_dim dtype)};
         my $this = "batch $b, heads $h/$hk, seqlen $q×$k, head_dim $d, $type, " . ($row->{causal} ? 'causal' : 'full');
         $problem //= $this;
