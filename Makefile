@@ -186,7 +186,7 @@ $(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_r
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
-# `make test` takes an eighth of the grids' points, and of what takes long and finds little (TEST_ALL) nothing.
+# `make test` takes an eighth of the grids' points, a third of the trace's problems, and of what takes long and finds little nothing.
 test: export GRID_EVERY ?= 8
 mutations: export GRID_EVERY ?= 3
 test: ## the tests: on the CPU device, then on the GPU where there is one

@@ -63,7 +63,7 @@ sub try {
             return ["$name (mutation $number does not compile)", 0, $log] if !$built;
             return [$name, 1] if is_caught("$test --quick $option");
         }
-        # What the eighth misses, what `make test` takes may see. With more blocks at once than cores, their order differs in every run.
+        # What the eighth misses, a third of the points may see. With more blocks at once than cores, their order differs in every run.
         return [$name, system("CPU_DEVICE_THREADS=8 $test $option >/dev/null 2>&1") != 0];
     });
 }

@@ -53,8 +53,10 @@ my %more_shapes = (
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
 
 my %predicted;    # by variant
+my $taken = 0; # a third of them, but with TEST_ALL
 for my $stage (@stages) {
     for my $shape (kind_of($stage) eq 'DECODING' ? @decoding_shapes : @shapes, @{$more_shapes{$stage} // []}) {
+        next if $taken++ % 3 != 1 && !$ENV{TEST_ALL};
         my ($code, @rows) = trace($stage, $shape);
         is($code, 0, "$stage $shape: exit code");
         my @races = grep { /"race"/ } @rows;

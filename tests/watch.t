@@ -98,11 +98,13 @@ my @drawn = grep { /^4[0-3] / } uniq map { my $step = $_; map { int($_ / 64) . "
     map { @{$_->{steps}} } @{decode_json(read_file($file))->{variants}[0]{launches}};
 is(join(', ', sort @drawn), '40 by block 0, 41 by block 1, 42 by block 2, 43 by block 3', '... where blocks that are free at the same time draw in turn');
 
-my ($wgmma, $overlapped) = map {
-    system("$build/08_fa3/08_fa3 --watch $file --json --heads 5 --seqlen 512 --head-dim 128 --roofline t4 --variant $_ >/dev/null");
-    last_clock(decode_json(read_file($file))->{variants}[0]);
-} 'wgmma', 'overlapped';
-cmp_ok($overlapped, '<=', $wgmma, 'overlapped is not slower than wgmma by the clock');
+if ($ENV{TEST_ALL}) {
+    my ($wgmma, $overlapped) = map {
+        system("$build/08_fa3/08_fa3 --watch $file --json --heads 5 --seqlen 512 --head-dim 128 --roofline t4 --variant $_ >/dev/null");
+        last_clock(decode_json(read_file($file))->{variants}[0]);
+    } 'wgmma', 'overlapped';
+    cmp_ok($overlapped, '<=', $wgmma, 'overlapped is not slower than wgmma by the clock');
+}
 
 # ---- the page in the notes: what shows it, and what is shown but for what a compiler may decide ----
 
