@@ -15,6 +15,7 @@
 #     <!-- table: sweep.csv causal 04_fa2/tuned 128 -->   a variant's latency, full and causal, fp16, at this head dim
 #     <!-- table: sweep.csv against 03_fa1/fa1 01_tiled/mma -->  variants' latencies, full attention, fp16, the last over the first;
 #                                                                a number before them is the head dim, else all are shown
+#     <!-- table: tuned_without.tsv only base 2 | lazy -->   the rows that begin so
 #     <!-- text: 04_fa2.txt -->                what a program printed
 #     <!-- end -->
 #
@@ -54,7 +55,7 @@ sub figure {
     my $new = eval {
         $file eq 'diff' ? changed_lines(@words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
             : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
-            : $file =~ /\.tsv$/ ? plain($file) : peers($file);
+            : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind ne 'value';
     if ($new ne $old) {
@@ -221,8 +222,10 @@ sub ratio {
 }
 
 sub plain {
-    my ($file) = @_;
+    my ($file, $only, @rows) = @_; # only, and the beginnings of the rows that are shown
     my ($heading, @lines) = map { [split /\t/, $_, -1] } split /\n/, read_text("$results/$file");
+    my @wanted = split / *\| */, "@rows";
+    @lines = map { my $start = $_; (grep { index($_->[0], $start) == 0 } @lines)[0] // die "no row begins with $start\n" } @wanted if $only;
     return markdown($heading, [('---') x @$heading], @lines) . "\n\nFrom " . link_to($file) . '.';
 }
 
