@@ -1,7 +1,7 @@
 /* 10_block_sparse/masked - 04_fa2/tuned under a block mask: every tile is visited, and what the mask does not keep is thrown away.
  *
  * The idea. A mask need not change the walk: the scores of pairs that it does not keep become -inf, as those behind the diagonal
- * do. So it is right, and costs as much as without a mask; what skipping saves is measured against it. Three kinds of tiles:
+ * do. So it is right, and does every tile's products; what skipping saves is measured against it. Three kinds of tiles:
  *
  *     full      no mask is evaluated
  *     partial   it is, element by element
@@ -12,7 +12,8 @@
  * Who owns what: as in `tuned`. A tile lies in one block of the mask, so that a block of the mask is kept for all of it or for
  * none.
  *
- * What it costs: what `tuned` costs, but V as far as tiles keep something; and in a partial tile some comparisons an element.
+ * What it costs: what `tuned` costs, but V as far as tiles keep something; and in a tile that is not full some comparisons an
+ * element.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant masked --blocks window:64
  */

@@ -55,7 +55,7 @@ sub figure {
     my $new = eval {
         $file eq 'diff' ? changed_lines(@words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
             : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
-            : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file);
+            : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file, @words);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind ne 'value';
     if ($new ne $old) {
@@ -222,17 +222,24 @@ sub ratio {
 }
 
 sub plain {
-    my ($file, $only, @rows) = @_; # only, and the beginnings of the rows that are shown
+    my ($file, @only) = @_;
     my ($heading, @lines) = map { [split /\t/, $_, -1] } split /\n/, read_text("$results/$file");
-    my @wanted = split / *\| */, "@rows";
-    @lines = map { my $start = $_; (grep { index($_->[0], $start) == 0 } @lines)[0] // die "no row begins with $start\n" } @wanted if $only;
+    @lines = only(\@lines, @only);
     return markdown($heading, [('---') x @$heading], @lines) . "\n\nFrom " . link_to($file) . '.';
+}
+
+# The rows that begin as one of the words between | after `only`; all without.
+sub only {
+    my ($rows, $only, @words) = @_;
+    return @$rows if !$only;
+    return map { my $start = $_; my @found = grep { index($_->[0], $start) == 0 } @$rows; @found ? @found : die "no row begins with $start\n" }
+        split / *\| */, "@words";
 }
 
 # Lines as:   D64 full S512 B32 fp16   split_q   0.1234 ms   278.1 TF  | flash 263.0  x1.057  | cudnn 383.0 x0.726
 # and, last:  geometric mean against flash x1.18 worst x1.05
 sub peers {
-    my ($file) = @_;
+    my ($file, @only) = @_;
     my (@lines, %means, @names, %variants, $speed_of, %spreads);
     for (split /\n/, read_text("$results/$file")) {
         if (/^(\S.*?)\s+(\S+)\s+([\d.]+) ms\s+([\d.]+) (TF|GB\/s)(?:\s+([\d.]+) %)?\s*\|(.*)/) {
@@ -255,12 +262,14 @@ sub peers {
         }
     }
     die "no lines in it\n" if !@lines;
+    @lines = only(\@lines, @only);
+    splice @names, (max(map { scalar @$_ } @lines) - 4) / 2; # peers that none of these rows has
     my @columns = map { ("$_, $speed_of", 'ratio') } @names;
     my $spread = sub { my ($name) = @_; return $spreads{$name} ? max(@{$spreads{$name}}) . ' %' : '' };
     if (keys %variants > 1) { # each line says which; where a peer was not timed, its cells are empty
         unshift @lines, ['shape', 'variant', 'latency', $speed_of, @columns], ['---', '---', ('---:') x (2 + @columns)];
         push @$_, ('') x (4 + @columns - @$_) for @lines;
-        push @lines, ["$_: geometric mean; worst", ('') x (2 + @columns), join '; ', @{$means{$_}}] for sort keys %means;
+        push @lines, ["$_: geometric mean; worst", ('') x (2 + @columns), join '; ', @{$means{$_}}] for @only ? () : sort keys %means;
     } else {
         my ($variant) = keys %variants;
         splice @$_, 1, 1 for @lines;
@@ -268,7 +277,7 @@ sub peers {
         push @lines, ['geometric mean', '', '', map { ('', $means{$_}[0]) } @names], ['worst', '', '', map { ('', $means{$_}[1]) } @names];
     }
     push @lines, ['spread, at most', keys %variants > 1 ? '' : (), join(', ', map { $spread->($_) } sort keys %variants), '', map { ($spread->($_), '') } @names]
-        if %spreads;
+        if %spreads && !@only;
     my $better = $means{better} ? "Against the better in each row: geometric mean $means{better}[0], worst $means{better}[1]. " : '';
     return markdown(@lines) . "\n\n" . $better . measured($file) . '.';
 }
