@@ -76,6 +76,7 @@ else
                -fsanitize=thread --param tsan-instrument-func-entry-exit=0 --param tsan-distinguish-volatile=1 -fno-tree-sra \
                -fsanitize-coverage=trace-pc
   LINK      := $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f
+  READ_CODE := objdump --disassemble --line-numbers --no-show-raw-insn
 endif
 
 # ---- how a file is made -------------------------------------------------------------------------------------------------
@@ -129,6 +130,7 @@ PRIMER   := $(patsubst %.cu,$(OUT)/%,$(wildcard notes/hopper/*.cu))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
 $(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -o $@ -lm
+	$(if $(TRACE),@$(READ_CODE) $@ 2>/dev/null | grep -A1 -E '^[0/]|sanitizer_cov|[bdlv]ss |	f[adsmn]' >$@.code)
 
 # What a page shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor --blocks,
 # which it does not know.
@@ -168,9 +170,12 @@ help: ## this list
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
-# <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t.
+# <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t. What is
+# the same ANYWHERE need not be asked of a GPU again.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
-NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% $(if $(on_gpu),tests/simt%)
+ANYWHERE := adding_a_stage classroom commit make notes pictures results rooms small_shared worked_example
+NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% \
+           $(if $(on_gpu),tests/simt% $(if $(TEST_ALL),,$(ANYWHERE:%=tests/%.t)))
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.
@@ -186,8 +191,8 @@ $(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_r
 
 tests: $(UNITS) $(GRIDS) ## build the test programs without running them
 
-# `make test` takes an eighth of the grids' points, a third of the trace's problems, and of what takes long and finds little nothing.
-test: export GRID_EVERY ?= 8
+# `make test` takes a sixteenth of the grids' points, a third of the trace's problems, and of what takes long and finds little nothing.
+test: export GRID_EVERY ?= 16
 mutations: export GRID_EVERY ?= 3
 test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(MAKE) test-device DEVICE=cpu
@@ -237,7 +242,7 @@ $(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by l
 trace-hopper: hopper
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) $(PRIMER) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
-	$(PROVE) $< tests/trace.t tests/watch.t tests/notebook.t tests/primer.t
+	$(PROVE) $< tests/trace.t tests/trace_output.t tests/watch.t tests/notebook.t tests/primer.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see that it names the line
 	$(PROVE) tests/trace_defects.t

@@ -225,6 +225,8 @@ static void test_workspace(void) {
     int wrong[4] = {0}, apart[2] = {0}, cases = 0;
     for (int choice = 0; choice < 16; choice++)
         for (int length = 0; length < 3; length++) {
+            if ((choice + length) % 3 && !getenv("TEST_ALL"))
+                continue;
             const int settings[] = {choice & 1, choice >> 1 & 1, choice >> 2 & 1, choice >> 3};
             Example e = make_example(DTYPE_FP16, length == 1 ? 128 : 64, 0, settings, length ? all_lengths[length] : NULL,
                                      choice & 1 ? ALIKE : OUTLIERS, 1);
@@ -235,7 +237,7 @@ static void test_workspace(void) {
             free_example(&e);
         }
     for (int tensor = 0; tensor < 3; tensor++)
-        ok(!wrong[tensor], "scales of %c are amax / largest in all %d cases of options and key lengths", "QKV"[tensor],
+        ok(!wrong[tensor], "scales of %c are amax / largest in %d cases of options and key lengths", "QKV"[tensor],
            cases);
     ok(!wrong[3], "the mean of the keys that exist, and what it shifts LSE by");
     ok(apart[SCALING_BLOCK] && !apart[SCALING_TENSOR], "--scaling block: scales of a head differ; tensor: they do not");

@@ -9,7 +9,6 @@ use warnings;
 use Test::More;
 use lib 'tests';
 use Program;
-use Scratch;
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu-trace';
 my @stages = grep { -x "$build/$_/$_" } stages();
@@ -41,13 +40,13 @@ my %more_shapes = (
         "CPU_DEVICE_SHARED=81920 $shapes[1]", map { "CPU_DEVICE_SHARED=$_ $shapes[3]" } 98304, 101376],
     '06_fp8' => ['--heads 2 --seqlen 200 --seqlen-k 333 --causal --hadamard --smooth-k --scaling block',
         '--heads 1 --seqlen 70 --seqlen-k 300 --head-dim 128 --format e5m2 --smooth-k',
-        '--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
+        '--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4 --variant overlapped'], # blocks with several query tiles
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
         (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
-    '10_block_sparse' => [map { "--heads 2 --kv-heads 1 --seqlen 300 --seqlen-k 500 --batch 2 --lengths 500,200 $_" } '--blocks window:100 --head-dim 128',
-        '--causal --blocks sink:3:40', '--blocks documents:130+250+120', '--causal --blocks strided:3 --head-dim 128', '--blocks random:40:1'],
+    '10_block_sparse' => [map { "--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 300 --batch 2 --lengths 300,150 $_" } '--blocks window:100 --head-dim 128',
+        '--causal --blocks sink:3:40', '--blocks documents:80+150+70', '--causal --blocks strided:3 --head-dim 128', '--blocks random:40:1'],
     '08_fa3' => ['--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
@@ -80,95 +79,6 @@ for my $stage (@stages) {
     }
 }
 
-# The table in notes/trace.md is what make trace prints. `make test-all` looks.
-if ($ENV{TEST_ALL}) {
-    write_file("$build/rows.json", join '', map { scalar `$build/$_/$_ --trace --json --heads 1 --seqlen 512` } @stages);
-    my $table = `awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk $build/rows.json` =~ s/ +$//gmr;
-    my %now = map { /^(\S+)/ ? ($1 => $_) : () } split /^/, $table;
-    my @printed = grep { /^\d+_\w+(\/\w+)? +\d+ +\d+ +\d+ / } split /^/, read_file('notes/trace.md');
-    ok(@printed >= 10, 'notes/trace.md has the table');
-    is($_, $now{(split)[0]}, 'notes/trace.md: ' . (split)[0]) for @printed;
-}
-
-# make trace: the decoding stage at its own shape, in several pieces; a program that fails is named, and make fails.
-my @make = ('env', '-u', 'MAKEFLAGS', 'make', '--no-print-directory', 'DEVICE=cpu', 'TRACE=1', "OUT=$build");
-my @table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16');
-is($? >> 8, 0, 'make trace');
-my %variant = map { /^(\d\d_\w+\/\w+) +\d/ ? ($1 => 1) : () } @table;
-ok($variant{"07_flash_decoding/$_"}, "with 07_flash_decoding/$_") for 'one_block', 'split_k', 'equal_shares';
-ok(!(grep { length > 121 } @table), 'lines of at most 120 characters') or diag(@table);
-my ($pieces) = join('', made('trace-07_flash_decoding')) =~ /^split_k   (\d+) blocks/m;
-cmp_ok($pieces // 0, '>', 2, 'make trace-07_flash_decoding: split_k splits');
-
-@table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16 --head-dim 72');
-is($? >> 8, 2, 'make trace where a program fails: so does make');
-like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2$/ms, 'which is a line of the table');
-
-for my $stage (@stages) {
-    my @lines = `$build/$stage/$stage --trace @{[kind_of($stage) eq 'DECODING' ? '' : '--heads 1 --seqlen 64']}`;
-    ok(@lines > 10 && !(grep { length > 121 || /[^\n\x20-\x7e]/ } @lines), "$stage --trace: plain lines of at most 120 characters") or diag(@lines);
-}
-
-# What is wrong is marked, by exit code 1 too: a formula that is not what was counted, a race.
-{
-    local $ENV{JOBS} = 1;
-    my $wrong = sub { my ($file, $from, $to, $marked) = @{$_[0]};
-        return with_file($file, read_file($file) =~ s/\Q$from\E/$to/r, sub {
-            my ($built, $log) = built("$build/01_tiled/01_tiled", 'TRACE=1');
-            my $printed = `$build/01_tiled/01_tiled --trace --heads 1 --seqlen 128 2>&1`;
-            my @seen = (["planted in $file: exit code 1", $? >> 8 == 1, $log], ["... and marked", $printed =~ $marked, $printed]);
-            return @seen if $file =~ /traffic/;
-            ($built, my $table) = built('trace', 'TRACE=1', "TRACE_OPTIONS='--heads 1 --seqlen 64'");
-            return @seen, ['... make trace fails', !$built && $table =~ /^01_tiled +exit code 1$/m, $table];
-        });
-    };
-    from_copies($build, $wrong, sub { ok($_->[1], $_->[0]) or diag($_->[2]) for @_ },
-        ['01_tiled/traffic.c', 'column_tiles * query_bytes', '64 * column_tiles * query_bytes',
-            qr/^  Q +32768 +!= 2097152 .*^01_tiled\/fma: Q in fma_scores: 32768 bytes read, 0 written; by its formula 2097152 and 0$/ms],
-        ['01_tiled/traffic.c', '"LSE", 0', '"lse", 0', qr/^01_tiled\/fma: lse in tiled_softmax: 0 bytes read, 0 written; by its formula 0 and 512$/m],
-        ['01_tiled/fma.cu', '__syncthreads(); /* and is', '/* and is', qr/^RACE in fma_scores/m]);
-}
-
-# Sums over rows: a field's value is matched whole.
-write_file("$build/rows.json", join '', map { qq({"variant": "x", "tensor": "$_->[0]", "bytes": $_->[1]}\n) } ['K', 1], ['K8', 10], ['dK', 100], ['Q', 1000]);
-write_file("$build/sums.awk", 'END { print sum("bytes", "variant=x, tensor=K"), sum("bytes", "tensor=[QK]"), count("tensor=.*") }');
-is(`awk -f common/classroom/rows.awk -f $build/sums.awk $build/rows.json`, "1 1001 4\n", 'rows.awk: K is neither K8 nor dK');
-
-# Two lines for people, and the errors.
-my $text = `$build/$stages[0]/$stages[0] --trace --heads 1 --seqlen 64 --roofline a100`;
-like($text, qr/a100: memory limits it to [\d.]+ of 312 TFLOP/, '--roofline a100');
-$text = `$build/06_fp8/06_fp8 --trace --heads 1 --seqlen 64 --variant wgmma --format e4m3`;
-like($text, qr/ of 1979 TFLOP/, '8 bits have a roof of their own');
-$text = `$build/08_fa3/08_fa3 --trace --heads 1 --seqlen 64 --variant wgmma`;
-like($text, qr/ of 990 TFLOP/, 'and fp16 has not');
-my $nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72 2>&1 >/dev/null`;
-is($? >> 8, 2, 'nothing to trace: exit code 2');
-like($nothing, qr/^04_fa2\/tuned: not traced: takes head dim .*\n.*04_fa2: --trace: no variant can run this problem here\n\z/ms, 'and a line');
-like(`$build/01_tiled/01_tiled --trace --heads 1 --seqlen 64 2>&1 >/dev/full`, qr/^01_tiled: the output cannot be written: .*\n\z/, 'nor to say');
-is($? >> 8, 2, 'likewise');
-$nothing = `$build/04_fa2/04_fa2 --trace --heads 1 --seqlen 64 --head-dim 72,64 2>/dev/null`;
-is($? >> 8, 2, 'nothing to trace in one of two problems: likewise');
-like($nothing, qr/^04_fa2\/split_q .*head_dim 64.*^2 problems: 1 good, 0 bad, 1 not run or not checked\n\z/ms, 'but in the other');
-my $error = `$build/$stages[0]/$stages[0] --trace --roofline b52 2>&1`;
-is($? >> 8, 2, 'an unknown chip: exit code 2');
-like($error, qr/--roofline b52: choose .*h200/, 'and a line that names the chips');
-is(`$build/01_tiled/01_tiled --trace --csv 2>&1`, "01_tiled: --csv and --trace: choose one\n", 'no CSV');
-is($? >> 8, 2, 'likewise');
-like(`$build/01_tiled/01_tiled --trace --json --seqlen 8,9 2>&1`, qr/^01_tiled: .*--trace --json: choose one value .*\n\z/, 'one problem');
-is($? >> 8, 2, 'likewise');
-
-# ---- FLOPs of CUDA cores, counted by hand: two tiles of queries by two of keys ----
-
-if (-x "$build/04_fa2/04_fa2") {
-    my ($N, $D, $threads, $rows) = (64, 64, 128, 4); # a thread's rows
-    my ($code, @rows) = trace('04_fa2', "--heads 1 --seqlen $N --variant fma");
-    my ($flops) = map { /"cuda_flops": (\d+)/ } @rows;
-    is($flops, 4 * $N * $N * $D # Q K^T and P V
-        + 3 * $N * $N # scaled, the maximum subtracted, summed
-        + 4 * $threads * $rows * (1 + 4 + $D / 16 + 2) # each row's alpha, sum over 16 threads, O and l, at each tile
-        + 2 * $threads * $rows * (1 + $D / 16) + $N, '04_fa2/fma: FLOPs of CUDA cores'); # the division, at last; LSE
-}
-
 done_testing;
 
 sub trace {
@@ -177,5 +87,4 @@ sub trace {
     my @rows = `$environment $build/$stage/$stage --trace --json $options`;
     return ($? >> 8, @rows);
 }
-sub made { return `@make '@{[join "' '", @_]}' 2>/dev/null` }
 sub value { my ($row, $name) = @_; return $row =~ /"$name": (?|"([^"]*)"|([^,}]*))/ ? $1 : undef }

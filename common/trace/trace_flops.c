@@ -1,15 +1,14 @@
 /* trace_flops.c - counts the multiplications and additions of the CUDA cores.
  *
  * gcc's -fsanitize-coverage=trace-pc puts a call at the beginning of each *basic block*: instructions of which all are executed
- * or none. Which of them multiply, add, subtract or divide floats is read once, from what binutils' objdump makes of this
- * program. So FLOPs are counted as they are executed, each at its line. What the twins of CUDA's instructions compute is not the
+ * or none. Which of them multiply, add, subtract or divide floats is read once, from what binutils' objdump made of this
+ * program when it was linked (Makefile: READ_CODE). So FLOPs are counted as they are executed, each at its line. What the twins of CUDA's instructions compute is not the
  * kernel's: their lines are left out.
  */
 #include "trace_internal.h"
 
 #include "../host/memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
@@ -19,6 +18,7 @@ typedef struct {
 } Block;
 static Block *blocks; /* those with FLOPs, by address */
 static size_t block_count;
+static unsigned *numbers, reach; /* of the block at each address from the first one's on, from 1; how many addresses that are */
 
 static struct {
     uintptr_t address;
@@ -36,16 +36,16 @@ static unsigned flops_of(const char *mnemonic) {
 }
 
 void flops_read_program(void) {
-    char command[600], line[2048], mnemonic[24];
+    char path[600], line[2048], mnemonic[24];
     uintptr_t begin = 0; /* of the basic block; 0: none, in code that has no such calls */
     unsigned long address;
     int call = 0, below = 0;
     if (blocks)
         return;
     blocks = host_alloc(1, sizeof *blocks);
-    snprintf(command, sizeof command, "objdump --disassemble --line-numbers --no-show-raw-insn '%s'", this_program());
-    FILE *answer = popen(command, "r");
-    while (answer && fgets(line, sizeof line, answer)) {
+    snprintf(path, sizeof path, "%s.code", this_program());
+    FILE *code = fopen(path, "r");
+    while (code && fgets(line, sizeof line, code)) {
         const char *name = strrchr(line, '/');
         if (line[0] == '0') /* "0000000000401230 <a function>:" */
             begin = 0;
@@ -67,19 +67,19 @@ void flops_read_program(void) {
         operations[operation_count].address = address, operations[operation_count].block = block_count - 1;
         operations[operation_count++].flops = flops;
     }
-    if (answer)
-        pclose(answer);
-}
-
-static int by_address(const void *address, const void *block) {
-    uintptr_t a = (uintptr_t)address, b = ((const Block *)block)->address;
-    return (a > b) - (a < b);
+    if (code)
+        fclose(code);
+    reach = block_count ? blocks[block_count - 1].address - blocks[0].address + 1 : 0;
+    numbers = host_alloc(reach + 1, sizeof *numbers);
+    for (size_t i = 0; i < block_count; i++)
+        numbers[blocks[i].address - blocks[0].address] = i + 1;
 }
 
 unsigned flops_pass(const void *place) {
-    Block *block = bsearch(place, blocks, block_count, sizeof *blocks, by_address);
-    if (!block)
+    uintptr_t from_first = (uintptr_t)place - blocks[0].address;
+    if (from_first >= reach || !numbers[from_first])
         return 0;
+    Block *block = &blocks[numbers[from_first] - 1];
     block->count++;
     return block->flops;
 }
