@@ -11,8 +11,8 @@
  *
  * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
- * What it saves, for a tile of S: one division and one exponential a row, and one multiplication for each of the Br D
- * elements of O, since in 03_fa1 both terms of O' have a factor. An A100 does 16 times as many FLOPs a second on its
+ * What it saves, for a tile of S: one exponential a row, and one multiplication for each of the Br D elements of O, since
+ * in 03_fa1 both terms of O' have a factor. (1 / l is still computed in each step, by one thread a row.) An A100 does 16 times as many FLOPs a second on its
  * tensor cores as elsewhere, so FLOPs outside the products are dear. Here they cost little, because this kernel waits for
  * device memory and for the exchange between warps, as 03_fa1 does: expect little before the next variant.
  *

@@ -6,7 +6,6 @@
 # A picture a function, of the same name. Lanes, registers and chunks are computed with the formulas of common/gpu/instructions.cuh and
 # tile.cuh, the worked example's numbers are those of notes/worked_example.md.
 import sys
-from math import log2
 
 from drawing import ALARM, FAINT, INK, PANEL, WARPS, arrow, cell, heading, plt, save, sheet, write
 
@@ -110,29 +109,22 @@ def tiling():
 
 
 def online_softmax():
-    """A row of scores, tile by tile: both sums, so far and of the tile, move to the larger maximum."""
-    tiles = (2, 1, 0, 1), (1, 3, 2, 0), (2, 1, 0, 1)  # S in units of ln 2
-    zero, unit, wide = 195, 32, 36
-    m, l = float("-inf"), 0
-    write(5, 32, "scores S in units of ln 2,\nso e^S is a power of 2", 8, "left")
-    for t, tile in enumerate(tiles):
-        left = 110 + 200 * t
-        before, m = m, max(m, *tile)
-        own = max(tile)
-        alpha, beta = 2.0**(before - m), 2.0**(own - m)
-        of_tile = sum(2.0**(s - own) for s in tile)
-        for i, s in enumerate(tile):
-            cell(left + wide * i, zero - s * unit - 2, wide - 4, s * unit + 2, WARPS[t])
-            write(left + wide * i + 16, zero + 9, s, 7.5)
-        plt.plot([left - 8, left + 4 * wide + 4], [zero - m * unit - 5] * 2, color=ALARM, linewidth=1.8)
-        write(left + 4 * wide + 8, zero - m * unit - 5, f"m = {m}", 8, "left", color=ALARM)
-        write(left + 2 * wide, 230, f"tile {t}", 8, fontweight="bold")
-        new = alpha * l + beta * of_tile
-        factors = f"α = 2^({before} − {m}) = {alpha:g}\nβ = 2^({own} − {m}) = {beta:g}"
-        text = f"{factors}\nl = α · {l:g} + β · {of_tile:g} = {new:g}" if t else f"l = {new:g}"
-        write(left + 2 * wide, 262 if t else 251, text, 8)
-        l = new
-    write(360, 300, f"at the end: LSE = m + log₂ l = {m} + log₂ {l:g} = {m + log2(l):.3f} (times ln 2). No score was kept.")
+    """The worked example's row, tile by tile: both sums, so far and of the tile, move to the larger maximum."""
+    zero, unit, wide = 150, 30, 50
+    write(5, 32, "scores in units of ln 2,\nso e^S is a power of 2", 8, "left")
+    tiles = (("tile 0", (2, 1), 2, "m = 2 ln 2\nl = 1 + 1/2 = 3/2"),
+             ("tile 1", (3, 1), 3, "m̃ = 3 ln 2\nl̃ = 1 + 1/4 = 5/4"))
+    for t, (name, scores, m, sums) in enumerate(tiles):
+        left = 150 + 200 * t
+        for i, s in enumerate(scores):
+            cell(left + wide * i, zero - s * unit, wide - 4, s * unit, WARPS[t])
+            write(left + wide * i + 23, zero + 10, f"{s} ln 2" if s > 1 else "ln 2", 7.5)
+        plt.plot([left - 8, left + 2 * wide + 4], [zero - m * unit - 3] * 2, color=ALARM, linewidth=1.8)
+        write(left + wide, 178, name, 8, fontweight="bold")
+        write(left + wide, 206, sums, 8)
+    write(620, 70, "both: m' = 3 ln 2", 8, fontweight="bold")
+    write(620, 118, "l, moved up by ln 2: times 1/2\nl̃, not moved: times 1\nl' = 1/2 · 3/2 + 1 · 5/4 = 2", 8)
+    write(620, 190, "LSE = 3 ln 2 + ln 2 = 4 ln 2\nNo score was kept.", 8)
 
 
 def merge():
@@ -621,7 +613,7 @@ def rooms():
     write(395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
 
 
-for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 320), (online_softmax, 720, 315),
+for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 320), (online_softmax, 770, 230),
                             (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
                             (backward_ownership, 810, 385), (phases, 800, 365), (descriptor, 840, 335),
                             (key_order, 780, 270), (shares, 800, 395),
