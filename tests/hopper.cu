@@ -49,7 +49,7 @@ __global__ void run_tma(const __grid_constant__ TensorMap map, int column, int r
         mbarrier_init(&shared.full, 1);
         mbarrier_init_fence();
         mbarrier_arrive_expect(&shared.full, TILE_ROWS * RowBytes);
-        tma_load(shared.tile, map, column, row, matrix, &shared.full);
+        tma_load(shared.tile, map, row, column, matrix, &shared.full);
     }
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
@@ -100,7 +100,7 @@ template <int RowBytes> __global__ void run_tma_rows(const __grid_constant__ Ten
         mbarrier_init_fence();
         mbarrier_arrive_expect(&shared.full, TILE_ROWS * RowBytes);
         for (int row = 0; row < TILE_ROWS; row += rows)
-            tma_load(shared.tile + row * RowBytes, map, 0, row, 0, &shared.full);
+            tma_load(shared.tile + row * RowBytes, map, row, 0, 0, &shared.full);
     }
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
@@ -281,9 +281,9 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
         mbarrier_init_fence();
         mbarrier_arrive_expect(&shared.full, sizeof shared.a + sizeof shared.b);
         for (int panel = 0; panel < Shared::a_panels; panel++)
-            tma_load(shared.a + panel * 64 * 128, a_map, 64 * panel, 0, 0, &shared.full);
+            tma_load(shared.a + panel * 64 * 128, a_map, 0, 64 * panel, 0, &shared.full);
         for (int panel = 0; panel < Shared::b_panels; panel++)
-            tma_load(shared.b + panel * K * RowBytes, b_map, RowBytes / 2 * panel, 0, 0, &shared.full);
+            tma_load(shared.b + panel * K * RowBytes, b_map, 0, RowBytes / 2 * panel, 0, &shared.full);
     }
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
@@ -351,7 +351,7 @@ __global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __g
         mbarrier_arrive_expect(&shared.full, sizeof shared.a + sizeof shared.b);
         tma_load(shared.a, a_map, 0, 0, 0, &shared.full);
         for (int panel = 0; panel < N / 64; panel++)
-            tma_load(shared.b + panel * K * 128, b_map, 64 * panel, 0, 0, &shared.full);
+            tma_load(shared.b + panel * K * 128, b_map, 0, 64 * panel, 0, &shared.full);
     }
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
@@ -576,7 +576,7 @@ __global__ void __launch_bounds__(384, 1)
         if (threadIdx.x < 32 && elect_one()) {
             mbarrier_arrive_expect(&shared.a_full, sizeof shared.a);
             tma_load(shared.a[0], a_map, 0, 0, 0, &shared.a_full);
-            tma_load(shared.a[1], a_map, 0, 64, 0, &shared.a_full);
+            tma_load(shared.a[1], a_map, 64, 0, 0, &shared.a_full);
             for (int tile = 0; tile < TILES; tile++) {
                 const int stage = tile % STAGES, round = tile / STAGES;
                 mbarrier_wait(&shared.empty[stage], (round + 1) % 2); /* in round 0 it returns at once */

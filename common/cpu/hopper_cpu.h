@@ -228,7 +228,7 @@ inline void tma_begin(const TmaCopy &copy) {
     simt_when_stuck(tma_land_all);
     simt_wake(copy.barrier); /* one who waits already lets it arrive */
 }
-inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier, CALLER) {
+inline void tma_load(void *shared, const TensorMap &map, int row, int column, int matrix, Mbarrier *barrier, CALLER) {
     const int bytes = map.tile_rows * map.row_bytes;
     simt_need_shared("tma_load", shared, 16, file, line);
     simt_need_shared("tma_load", static_cast<unsigned char *>(shared) + bytes - 16, 16, file, line);

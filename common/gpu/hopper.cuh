@@ -140,9 +140,9 @@ __device__ inline bool elect_one() {
     return elected;
 }
 
-/* Starts the copy of a tile to `shared` and returns. The bytes that have arrived are subtracted from those that
+/* Starts the copy to `shared` of the tile that begins at this row and column, and returns. The bytes that have arrived are subtracted from those that
  * `barrier` still expects. To be called by one thread, elect_one's. */
-__device__ inline void tma_load(void *shared, const TensorMap &map, int column, int row, int matrix, Mbarrier *barrier) {
+__device__ inline void tma_load(void *shared, const TensorMap &map, int row, int column, int matrix, Mbarrier *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
                  : "memory");
@@ -355,7 +355,7 @@ template <typename E, int Rows, int Columns> struct Panels {
      * `full`. To be called by one thread. */
     __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
         UNROLL for (int i = 0; i < bytes; i += panel_bytes)
-            tma_load(byte + i, map, column + i / Rows / (int)sizeof(E), row, matrix, full);
+            tma_load(byte + i, map, row, column + i / Rows / (int)sizeof(E), matrix, full);
     }
 
     /* The 16 bytes that are chunk `chunk` of row `row`. */
