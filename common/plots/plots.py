@@ -58,6 +58,11 @@ def machine(what):
     return [row["is"] for row in rows_of("machine.tsv") if row["what"] == what]
 
 
+def measured(files):
+    """The day that runs.tsv has for the first of these files, as a list of one; empty where it has none."""
+    return [row["date"] for row in rows_of("runs.tsv") if files.split(",")[0] in row["files"].split()]
+
+
 def forward_rows(*names):
     """Of these files; 06's kernels only together with the pre-pass that makes 8-bit numbers."""
     return [row for name in names for row in rows_of(name) if row["seqlen_q"] == row["seqlen_k"]
@@ -97,7 +102,7 @@ def finish(rows, file, columns=3, words=()):
     if handles:
         figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns,
                       fontsize=8, columnspacing=1.2, handlelength=2.4)
-    days = sorted({row["date"] for row in rows if row.get("date")}) or machine("date")
+    days = sorted({row["date"] for row in rows if row.get("date")}) or measured(file) or machine("date")
     device = rows[0].get("device") or "".join(machine("GPU"))
     if rows[0].get("cuda", "a GPU's") in ("", None):
         device += " as the CPU device, a simulator: its times say nothing about a GPU"
@@ -147,8 +152,8 @@ def ladder():
         text = f"{latency:.3g} ms ({100 * (row['highest_ms'] - row['lowest_ms']) / latency:.1f} %)"
         if base:
             times = steps[base]["latency_ms"] / latency
-            text += f", {times:.3g} × faster" if times > 1 else f", {1 / times:.3g} × slower"
-            text += f" than {base}" if base != above else ""
+            text += ", as fast as" if abs(times - 1) < 0.01 else f", {times:.3g} × faster than" if times > 1 else f", {1 / times:.3g} × slower than"
+            text = text.rsplit(" ", 1)[0] if base == above else f"{text} {base}"
         axis.text(latency * 1.2, place, text, va="center", fontsize=8)
         above = variant
     axis.set_yticks(range(len(steps)), steps)
