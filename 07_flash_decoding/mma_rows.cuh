@@ -69,9 +69,9 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
         /* S = Q K^T. In 8 bits two 16-byte chunks of a key's row are 32 elements, and `part` is one of four operands:
          * part / 2 is 8 keys down, part % 2 is 16 elements right. */
         float s[m_tiles][Bc / 8][4] = {};
-        if constexpr (bytes == 2)
+        if constexpr (bytes == 2) { /* braces: behind a loop that is a branch by itself nvcc 13.0 leaves out the next loop */
             add_abt<T>(s, q, k_tile, 0);
-        else
+        } else {
             UNROLL for (int d = 0; d < D / 32; d++)
                 UNROLL for (int n = 0; n < Bc / 8; n += 2) {
                     uint32_t b[4];
@@ -82,6 +82,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                             mma<T>(s[i][n + part / 2], q[i][2 * d + part % 2], halves.x, halves.y);
                     }
                 }
+        }
 
         /* Scale, and mask where some row does not see the whole tile. In this order: a folded scale so small that it is 0 would
          * make NaN of -inf. And rounded on its own: in one fma with - m below, the rounding error of m would stay in
@@ -114,9 +115,9 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
             tile_l[r] += p;
             return p;
         };
-        if constexpr (bytes == 2)
+        if constexpr (bytes == 2) {
             add_ab(o, s, reinterpret_cast<Tile<T, Bc, D> &>(v_tile), 0, p_of);
-        else
+        } else {
             UNROLL for (int n = 0; n < Bc / 8; n += 2) {
                 uint32_t a[m_tiles][4];
                 UNROLL for (int i = 0; i < m_tiles; i++)
@@ -137,6 +138,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                     }
                 }
             }
+        }
         UNROLL for (int r = 0; r < 2 * m_tiles; r++)
             l[r] += tile_l[r]; /* l is the lane's own sum. It gets a tile's as one: so it is rounded less often */
     }

@@ -73,6 +73,7 @@ sub rows {
     my @lines = split /\n/, read_text("$results/$file");
     if ($file =~ /\.jsonl$/) {
         my @rows = map { JSON::PP->new->decode($_) } @lines;
+        die "$_->{variant} is wrong\n" for grep { defined $_->{ok} && !$_->{ok} } @rows;
         $_->{variant} .= "/$_->{direction}" for grep { $_->{direction} =~ /^(backward|both)$/ } @rows;
         my %seen; # each program runs 00_naive too: the first will do
         return ([grep { !$seen{$_->{variant}}++ } @rows], 'variant');

@@ -26,7 +26,7 @@ sub fake_stages {
 #!/usr/bin/env perl
 my \$options = "\@ARGV";
 open my \$calls, '>>', '$scratch/calls'; print \$calls "$stage \$options\\n";
-if (\$options !~ /--json/) { print "device   Fake GPU, sm_75, 40 SMs\\n"; exit 0 }
+if (\$options !~ /--json/) { print "device   Fake GPU, sm_75, 40 SMs\\n"; exit((\$ENV{WRONG} // '') eq '$stage') }
 my \$cache = \$options =~ /e4m3/ ? 'e4m3' : 'same';
 for my \$causal (\$options =~ /full,causal/ ? qw(false true) : \$options =~ /--causal/ ? 'true' : 'false') {
     print qq({"stage": "$stage", "variant": "\$_/one", "direction": "$direction", "causal": \$causal, "settings": "kv-cache=\$cache", )
@@ -69,6 +69,9 @@ cmp_ok($before, '<', results('PARTS=ladder', 'ROUNDS=3')->{calls}, 'nor a round 
 write_text("$scratch/card/runs.tsv", "part\tcommit\n");
 $run = results('PARTS="ladder splits"', 'LIMIT=0');
 like("$run->{code} $run->{said}", qr/\A2 ladder: no time left\nsplits: no time left\n(?:.*\n)*results: not measured: ladder splits; the same command again goes on\n\z/, 'no part begins after the limit');
+write_text("$scratch/card/runs.tsv", "part\tcommit\n");
+$run = results('PARTS=ladder', 'WRONG=07_flash_decoding');
+like("$run->{code} $run->{said}", qr/\A2 ladder: failed: 07_flash_decoding is wrong\n/, 'no figure of a kernel that is wrong');
 like(results('PARTS=lader')->{said}, qr/^results: PARTS=lader: choose from ladder /m, 'a part that is none');
 done_testing;
 

@@ -41,6 +41,14 @@ is_deeply([wrong_includes(@includes)], [], 'each goes along an arrow');
 is_deeply([circles(@includes)], [], 'no circle among the files');
 is_deeply([circles(map { my $from = $_; map { [$from, $_] } @{$arrows{$from}} } keys %arrows)], [], 'nor among the arrows');
 
+# ---- what nvcc 13.0 takes for something else ----
+
+# An unrolled loop in an unrolled loop that is a branch of `if constexpr` without braces: where it is left out, the loop behind it goes,
+# too.
+my $bare = qr/(?:else|if constexpr \(.*\))\s+(?:if \(.*\)\s+)?(?:UNROLL|_Pragma)/;
+is_deeply([grep { read_file($_) =~ $bare } grep { /\.cuh?$/ } @files], [], 'no unrolled loop is a branch without braces');
+like("        else\n            UNROLL for (;;)", $bare, '... and one would be found');
+
 # ---- calls ----
 
 my $build = $ENV{TEST_BUILD} || 'build/cpu';

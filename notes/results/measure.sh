@@ -85,7 +85,15 @@ a_round() { # of all that is in notes/ladder.tsv. A stage that cannot run here l
     case $here in *jax*Hopper*) peers ladder8 ;; esac
     true
 }
+right() { # no figure is of a kernel that is wrong; 1 is the exit code that says so
+    for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 05_fa2_backward 06_fp8 07_flash_decoding 08_fa3 09_fa3_backward 10_block_sparse; do
+        progress "ladder: is $each right? ..."
+        "$programs/$each/$each" --seqlen-k 1000 --head-dim 64,128 --iters 1 $([ $each = 07_flash_decoding ] || echo --batch 1 --heads 2 --seqlen 1000) >/dev/null
+        [ $? != 1 ] || { echo "$each is wrong" >&2; return 1; }
+    done
+}
 ladder() { # rounds that were done before, too; then a file for each problem
+    right || return
     for round in $(seq "$ROUNDS"); do
         file=$RESULTS/round-$round.jsonl
         if [ -s "$file" ] && grep -q "\"commit\": \"$commit\"" "$file"; then continue; fi
@@ -94,6 +102,7 @@ ladder() { # rounds that were done before, too; then a file for each problem
     done
     all=$RESULTS/rounds.part
     cat "$RESULTS"/round-[0-9]*.jsonl | grep '^{' | perl notes/rounds.pl >"$all" || return
+    if grep '"ok": false' "$all" >&2; then return 1; fi
     full() { grep -v '"causal": true' "$all" | grep -E "\"stage\": \"($1)" | grep -E "${2:-.}"; }
     into ladder.jsonl full '0[0-4]|08' && into backward.jsonl full '05|09' && into fp8.jsonl full 06 || return
     into decode.jsonl full 07 kv-cache=same && into decode_e4m3.jsonl full 07 kv-cache=e4m3
