@@ -54,7 +54,7 @@ sub figure {
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
         $file eq 'diff' ? changed_lines(@words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
-            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file) : $file =~ /\.jsonl$/ ? ladder($file, @words)
+            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file, @words);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind ne 'value';
@@ -128,13 +128,14 @@ sub ladder {
 # the idea. Stages are linked to their notes, variants to their kernels. The causal rows have the same names, in causal.jsonl and, of
 # the vendor, with the word behind.
 sub course {
-    my ($file) = @_;
+    my ($file, @only) = @_;
     my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed, of cuDNN\'s', 'causal, of cuDNN\'s', 'workspace'],
                  [('---') x 3, ('---:') x 5]);
     my ($rows) = rows($file);
-    for my $line (@$rows) {
+    for my $line (map { $_->[1] } only([map { [$_->{row}, $_] } @$rows], @only)) {
         my ($stage, $variant) = split /\//, $line->{row} =~ s/\w+\+//r; # quantise+mma is about mma
-        my $name = !-e "notes/$stage.md" ? $stage : "[$stage](notes/$stage.md)" . ($variant ? " [$variant]($stage/$variant.cu)" : '');
+        my ($notes, $root) = $page =~ /^notes/ ? ('', '../') : ('notes/', '');
+        my $name = !-e "notes/$stage.md" ? $stage : "[$stage]($notes$stage.md)" . ($variant ? " [$variant]($root$stage/$variant.cu)" : '');
         my ($row, $causal) = map { -e "$results/$_" ? row($_, $line->{row}, $_ eq 'causal.jsonl') : undef } $line->{file}, 'causal.jsonl';
         my ($vendor, $vendors_causal) = $line->{vendor} =~ /,/ ? {$line->{speed} => peer(split /, /, $line->{vendor})}
             : map { row('peers.jsonl', $_, 1) } $line->{vendor}, "$line->{vendor} causal";
