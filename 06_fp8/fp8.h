@@ -43,7 +43,7 @@ enum {
 
 #define LEAST_SCALE 0x1p-100f
 
-/* Rows that share a scale with --scaling block. 64 queries are the query tile of both kernels. 128 keys are wgmma's key
+/* Rows that share a scale with --scaling block. 64 queries are the query tile of mma and wgmma. 128 keys are wgmma's key
  * tile and two of mma's: so S of one tile has one scale, and so has its product with V. */
 enum { BLOCK_Q = 64, BLOCK_K = 128 };
 
@@ -96,7 +96,7 @@ HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 
 extern "C" {
 #endif
 
-/* The workspace above; both variants have the same. */
+/* The workspace above; all variants have the same. */
 int fp8_plan(const Problem *p, Buffer *workspace);
 
 /* The pre-pass: Q, K, V to the workspace. And, for the check of the results: what numbers it left there, on the host,
