@@ -42,7 +42,7 @@ refused('--variant 01_tiled/: choose', '--variant', '01_tiled/');
 refused_by('00_naive', '--variant mma: choose 00_naive$', '--variant', 'mma');
 
 # scale
-refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'nan', 'inf', '1e39', '1e7', '1,5', '0.5x', ' 1';
+refused("--scale $_: choose a number above 0", '--scale', $_) for '0', '-1', 'nan', 'inf', '1e39', '1e7', '1000001', '1,5', '0.5x', ' 1';
 
 # inputs
 refused("--inputs $_: choose normal\\|outliers", '--inputs', $_) for 'outlier', 'normal,outliers';
