@@ -170,12 +170,9 @@ help: ## this list
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
-# <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t. What is
-# the same ANYWHERE need not be asked of a GPU again.
+# <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
-ANYWHERE := adding_a_stage classroom commit make notes pictures results rooms small_shared worked_example
-NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% \
-           $(if $(on_gpu),tests/simt% $(if $(TEST_ALL),,$(ANYWHERE:%=tests/%.t)))
+NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% $(if $(on_gpu),tests/simt%)
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.

@@ -13,6 +13,7 @@ use Program;
 
 plan skip_all => 'the CPU device will do for a page' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
+plan skip_all => 'make test-all asks it' if !$ENV{TEST_ALL};
 plan skip_all => "the page says build/cpu, this is $build" if $build ne 'build/cpu';
 my ($commit) = map { m{commit-(.*)} } glob "$build/commit-*"; # what has been built is taken as it is
 @ENV{'DEVICE', 'COMMIT'} = ('cpu', $commit // 'unknown');

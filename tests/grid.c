@@ -311,7 +311,7 @@ static void run_wide(Point *point, Tally *sum) {
     const int rounds = has_numbers() ? 4 : 1;
     for (size_t i = 0; i < rounds * sizeof shapes / sizeof *shapes; i++) {
         const int shape = i / rounds;
-        if (rounds > 1 && i % grid.every)
+        if ((rounds > 1 && i % grid.every) || (grid.every > 8 && i % 2))
             continue;
         Problem p = {.batch = shapes[shape].batch,
                      .heads = shapes[shape].heads,
