@@ -13,7 +13,7 @@ like(`make --no-print-directory results DEVICE=cpu 2>&1`, qr/\Amake results need
 
 is(scalar(`perl notes/results/without.pl check 2>&1`), '', 'what without.pl leaves out is in the source');
 
-# Each writes its name into a file, and takes a millisecond more than the one before it.
+# Each has one variant, writes its name into a file, and takes a millisecond more than the one before it.
 my $scratch = tempdir(CLEANUP => 1);
 sub fake_stages {
     my ($cuda) = @_;
@@ -25,6 +25,7 @@ sub fake_stages {
         write_text("$scratch/programs/$stage/$stage", <<"END");
 #!/usr/bin/env perl
 my \$options = "\@ARGV";
+if (\$options eq '--help') { print "variants\\n  one\\n"; exit }
 open my \$calls, '>>', '$scratch/calls'; print \$calls "$stage \$options\\n";
 if (\$options !~ /--json/) { print "device   Fake GPU, sm_75, 40 SMs\\n"; exit((\$ENV{WRONG} // '') eq '$stage') }
 my \$cache = \$options =~ /e4m3/ ? 'e4m3' : 'same';

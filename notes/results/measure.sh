@@ -17,18 +17,20 @@
 #   lengths    tuned at more lengths, for the plots
 #   ceilings   what the chip can do
 #   splits     07_flash_decoding/split_k over the number of pieces
+#   uneven     07_flash_decoding where pieces of equal number are a bad cut: 17 texts; one long text among 16
 #   tuned_without, fa3_rungs   (if named) 04_fa2/tuned and 08_fa3/overlapped with one thing left out at a time: without.pl
 # FA3, TWO   files: FlashAttention-3 for all the parts that have peers, and 08_fa3 with two consumers; see peers.py
 # ROUNDS     how often each stage is run for the ladder, one after the other; 3
 # LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 540. A further `make results` measures what is missing
 #
 # A part that was measured at this commit is not measured again: runs.tsv has a line of each, with the clock and the power during it.
-# The kernels of a round come one after the other, then the next round: what clock and power do meanwhile meets all alike.
+# The kernels of a round come one after the other, each in a process of its own, so that none begins on a chip that the one before has
+# heated; then the next round: what clock and power do meanwhile meets all alike.
 # How to send in what was measured, and how to see it in the notes: README.md beside this file.
 name=results
 . common/classroom/tools.sh
 programs=${1:-.} # the folder with the stages' programs
-: "${PARTS:=ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths}"
+: "${PARTS:=ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass uneven lengths}"
 : "${ROUNDS:=3}" "${LIMIT:=540}"
 began=$(date +%s)
 since() { echo $(($(date +%s) - began)); }
@@ -68,10 +70,12 @@ into() { # file command...: the file appears when it is whole
 }
 peers() { python3 -B notes/results/peers.py "$@"; }
 stage() { # name option...: its rows
-    progress "ladder, round $round of $ROUNDS: $1 ..."
     program=$programs/$1/$1
     shift
-    "$program" "$@" --json
+    for variant in $(variants "$program"); do
+        progress "$part, round $round of $ROUNDS: ${program##*/}/$variant ..."
+        "$program" "$@" --variant "$variant" --json
+    done
 }
 problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
 a_round() { # of all that is in notes/ladder.tsv. A stage that cannot run here leaves a row that says why, or none
@@ -131,11 +135,19 @@ measure() { # part
     ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
     tuned_without | fa3_rungs) perl notes/results/without.pl build && into $1.tsv perl notes/results/without.pl $1 ;;
     splits) into splits.tsv sh notes/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
+    uneven) into decode_uneven.jsonl uneven_rounds ;;
         esac
 }
 sparse_rounds() {
     for round in $(seq "$ROUNDS"); do
-        "$programs/10_block_sparse/10_block_sparse" --json --batch 1 --heads 16 --seqlen 16384 --head-dim 128 --blocks random:12.5:1 --no-validate
+        stage 10_block_sparse --batch 1 --heads 16 --seqlen 16384 --head-dim 128 --blocks random:12.5:1 --no-validate
+    done | perl notes/rounds.pl
+}
+
+uneven_rounds() {
+    for round in $(seq "$ROUNDS"); do
+        stage 07_flash_decoding --batch 17 --seqlen-k 8192 --no-validate
+        stage 07_flash_decoding --batch 16 --seqlen-k 65536 --lengths 65536$(printf ',4096%.0s' $(seq 15)) --no-validate
     done | perl notes/rounds.pl
 }
 
@@ -158,8 +170,8 @@ for part in $PARTS; do
     forward | backward | forward_bf16 | backward_bf16 | sparse) needs='Hopper torch' ;;
     decode | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
-    ladder | ceilings | splits | tuned_without | fa3_rungs) needs= ;;
-    *) stop "PARTS=$part: choose from ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths tuned_without fa3_rungs" ;;
+    ladder | ceilings | splits | uneven | tuned_without | fa3_rungs) needs= ;;
+    *) stop "PARTS=$part: choose from ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass uneven lengths tuned_without fa3_rungs" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done
