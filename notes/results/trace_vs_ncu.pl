@@ -30,7 +30,7 @@ for my $stage (map { m{(.*)/main.c$} } glob '[0-9]*_*/main.c') {
         if ($what eq 'ncu') {
             mkdir $folder;
             my $metrics = join ',', @metrics;
-            system("ncu --csv --page raw --metrics $metrics $stage/$stage $options --variant $variant --no-validate --iters 1 >$file") == 0 or die "$file: ncu failed\n";
+            system("ncu --clock-control none --csv --page raw --metrics $metrics $stage/$stage $options --variant $variant --no-validate --iters 1 >$file") == 0 or die "$file: ncu failed\n";
         } elsif (-e $file) {
             compare($variant eq '00_naive' ? $stage : "$stage/$variant", counted($file), traced($stage, $variant, $options));
         }
