@@ -178,7 +178,7 @@ SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.
 PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) \
            $(foreach v,DEVICE CC CXX NVCC ARCH WARN KERNEL_OPTIMISE COMMIT,$v='$($v)') \
-           prove $(if $(filter dumb,$(or $(TERM),dumb)),--nocolor) --exec '' --jobs $(if $(on_gpu),1,$(JOBS))
+           prove $(if $(filter dumb,$(or $(TERM),dumb)),--nocolor) --exec '' --jobs $(if $(on_gpu),2,$(JOBS))
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
 # What of the device tests/figures.c has of its own: the clock, above all. It counts what the oracle is asked, and notes what a
