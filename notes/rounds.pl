@@ -12,7 +12,7 @@ use JSON::PP;
 my (@order, %rounds);
 while (my $line = <STDIN>) {
     my $row = decode_json($line);
-    my $name = join " ", map { $_ // "" } @$row{qw(stage variant direction causal lengths settings)};
+    my $name = join " ", map { $_ // "" } @$row{qw(stage variant direction causal settings)};
     push @order, $name if !$rounds{$name};
     push @{$rounds{$name}}, [$row->{latency_ms} // 0, $line];
 }

@@ -135,7 +135,9 @@ measure() { # part
     ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
     tuned_without | fa3_rungs) perl notes/results/without.pl build && into $1.tsv perl notes/results/without.pl $1 ;;
     splits) into splits.tsv sh notes/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
-    uneven) into decode_uneven.jsonl uneven_rounds ;;
+    uneven)
+        into decode_17.jsonl decode_rounds --batch 17 --seqlen-k 8192 &&
+            into decode_long.jsonl decode_rounds --batch 16 --seqlen-k 65536 --lengths 65536$(printf ',4096%.0s' $(seq 15)) ;;
         esac
 }
 sparse_rounds() {
@@ -144,11 +146,8 @@ sparse_rounds() {
     done | perl notes/rounds.pl
 }
 
-uneven_rounds() {
-    for round in $(seq "$ROUNDS"); do
-        stage 07_flash_decoding --batch 17 --seqlen-k 8192 --no-validate
-        stage 07_flash_decoding --batch 16 --seqlen-k 65536 --lengths 65536$(printf ',4096%.0s' $(seq 15)) --no-validate
-    done | perl notes/rounds.pl
+decode_rounds() { # option...
+    for round in $(seq "$ROUNDS"); do stage 07_flash_decoding "$@" --no-validate; done | perl notes/rounds.pl
 }
 
 machine() { # what it is; lines that somebody wrote below stay
