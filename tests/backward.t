@@ -41,6 +41,7 @@ $run = run($stage, @small, '--json', '--variant', 'atomic', '--no-validate');
 my @rows = map { decode_json($_) } split /\n/, $run->{out};
 is_deeply([map { "$_->{variant} $_->{direction}" } @rows],
     ['04_fa2/tuned forward', "$stage/atomic backward", "$stage/atomic both"], 'JSON: one row a direction');
+like(run($stage, @small, '--variant', '00_naive')->{out}, qr/\nPASS  00_naive agrees with the fp64 oracle on \d+ rows\n\z/, 'what 00_naive is held against');
 my @flops = map { $_->{tflops} * $_->{latency_ms} } @rows;
 ok(abs($flops[1] / $flops[0] - 2.5) < 1e-9 && abs($flops[2] / $flops[0] - 3.5) < 1e-9, 'FLOPs 1 : 2.5 : 3.5');
 

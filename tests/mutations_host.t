@@ -5,7 +5,7 @@
 #     make mutations                                  SEED=1 MUTANTS=200
 #     make mutations-host MUTANT=common/judge/check.c:41    all mistakes of one line (or file), and what catches each
 #
-# The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, a condition is fixed, a statement goes, an
+# The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, 1 alone becomes 0, a condition is fixed, a statement goes, an
 # index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs
 # them. The tests run in order of cheapness and end at the first failure, or when they have taken $patience seconds: the dear ones
 # are left out, which can only let a mistake pass. A mutant that does not compile does not count, nor one from which the compiler
@@ -81,13 +81,14 @@ sub sites_of {
     my %other = ('<' => '<=', '<=' => '<', '>' => '>=', '>=' => '>', '==' => '!=', '!=' => '==', '+' => '-', '-' => '+');
     while ($code =~ /\s(<=|>=|==|!=|<|>|[-+](?==?\s))/g) {
         my ($from, $to, $operator) = ($-[1], $+[1], $1);
-        next if is_smaller_one(substr($code, 0, $from), substr($code, $to)) || substr($code, 0, $from) =~ /sizeof \w+ \z/;
+        next if is_smaller_one(substr($code, 0, $from), substr($code, $to)) || substr($code, 0, $from) =~ /sizeof \w+ \z/ || is_size(substr($code, 0, $from));
         $add->($from, $to, $other{$operator});
     }
     while ($code =~ /(?<![\w.])((?:0x[\da-f]+(?:p[-+]?\d+)?|\d+(?:\.\d*)?(?:e[-+]?\d+)?)[fulFUL]*)(?![\w.])/g) {
         my ($from, $to, $constant) = ($-[1], $+[1], $1);
-        next if $constant !~ /[1-9]/ || is_size(substr($code, 0, $from)) || substr($code, 0, $from) =~ /\bhost_alloc\([^;]*, \z/;
-        $add->($from, $to, "(2 * $constant)");
+        next if $constant !~ /[1-9]/ || is_size(substr($code, 0, $from)) || substr($code, 0, $from) =~ /\b(?:host_|c)alloc\([^;]*\z/;
+        my $alone = $constant eq '1' && substr($code, 0, $from) =~ /(?: = |[(,] ?)\z/ && substr($code, $to) =~ /\A[;,)}]/;
+        $add->($from, $to, $alone ? 0 : "(2 * $constant)");
     }
     my $balanced = qr/(\((?:[^()]++|(?-1))*+\))/;
     my $simple = qr/(?:[^?;(){},=:]|[=!<>]=|\([^()]*\))+/;
@@ -100,7 +101,7 @@ sub sites_of {
                      [a-zA-Z*(][^;{}]*;)(?=\s*\n)/gx) {
         my ($from, $to, $statement) = ($-[1], $+[1], $1);
         pos($code) = $to - 1;
-        $add->($from, $to, ';') if $statement !~ /\Afree(?:_samples|_gradients)?\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
+        $add->($from, $to, ';') if $statement !~ /\A(?:free(?:_samples|_gradients)?|close)\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
     }
     while ($code =~ /(?<=[\w\])])\[([^\[\]]+)\]/g) {
         my ($begin, $end) = ($-[0], $+[1]);

@@ -54,6 +54,7 @@ refused('--device 99: choose 0, there is one device|--device 99: choose from 0 t
 # what is no option, or lacks a value or has one
 refused('--sequence: no such option', '--sequence', 5);
 refused('--seq: no such option', '--seq', 5); # short for two of them
+refused('--seqlex: no such option', '--seqlex', 5); # as long as one of them
 refused('-x: no such option', '-x');
 refused("$_: no such option", $_) for '-help', '-h=1', '--', '--=3', '--batc=3', '--batch-size', '-batch';
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'mask', 'lengths', 'scale', 'variant', 'iters', 'seed',

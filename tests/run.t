@@ -194,11 +194,16 @@ my @long = ('--batch', 1, '--heads', 1, '--seqlen', $queries, '--seqlen-k', 4 * 
 $run = run('01_tiled', @long);
 is($run->{code}, 2, 'nothing fits into memory: exit code 2');
 like($run->{out}, qr/\n00_naive +out of memory: needs \d+\S* GiB\n01_tiled\/fma +out of memory.*\nNOT RUN  no variant of 01_tiled/s, 'and rows that say so');
+my $saved = tempdir(CLEANUP => 1);
+run('01_tiled', @long, '--variant', 'fma', '--save', $saved);
+ok(!-e "$saved/o.npy", '--save: nothing of a variant that did not run');
 SKIP: {
-    skip '02_online_softmax is not built', 2 unless -x '02_online_softmax/02_online_softmax';
+    skip '02_online_softmax is not built', 3 unless -x '02_online_softmax/02_online_softmax';
     $run = run('02_online_softmax', @long);
     is($run->{code}, 0, 'where only 00_naive does not fit the others still run') or diag($run->{out}, $run->{err});
     like($run->{out}, qr/\n00_naive +out of memory.*\nPASS  \d variants? agrees? with the fp64 oracle on 64 rows\n\z/s, 'held against the oracle');
+    run('02_online_softmax', @long, '--variant', 'online', '--save', $saved);
+    ok(-e "$saved/o.npy", 'and saved');
 }
 
 done_testing();

@@ -38,6 +38,8 @@ for my $stage (stages()) {
         my @wrong = grep { !/^(stage|variant|direction|dtype|lengths|settings|inputs|l2|device|cuda|commit|note)$/ } @texts;
         is("@wrong", '', "$stage: and text only where every stage has text");
         is($value{lengths}, '9;50', "$stage: key lengths");
+        is(defined $value{clock_mhz} ? 1 : 0, $on_gpu ? 1 : 0, "$stage: a clock, where there is one");
+        ok(!defined $value{gpu_flops_per_byte} || $value{gpu_flops_per_byte} > 0, "$stage: no FLOPs, no FLOPs a byte");
     }
 }
 

@@ -180,7 +180,5 @@ int report_end(const Run *run) {
     if (run->options->format == FORMAT_TABLE)
         print_details(run);
     print_failures(run);
-    int code = print_verdict(run);
-    flush_output();
-    return code;
+    return print_verdict(run);
 }

@@ -29,7 +29,7 @@ int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, i
     switch (strncmp(kind, "st", 2) == 0 ? 't' : *kind) {
     case 'w': return is_near;
     case 's': return is_near || (key <= pos && key < atoi(first));
-    case 't': return key_block % atoi(first) == 0 || (pos >= 0 && pos >> 7 == key_block);
+    case 't': return key_block % atoi(first) == 0 || (pos >> 7) == key_block; /* a pos below 0 is in no block */
     case 'r': return 100 * random_uniform(strtoull(second + 1, NULL, 10), row_block, key_block) < strtod(first, NULL);
     case 'f': return p->blocks->mask.kept[(size_t)row_block * ((p->seqlen_k + 127) >> 7) + key_block];
     default: /* documents: the two are not on different sides of any border */
@@ -72,7 +72,7 @@ static void compute_sample(const SampleWork *w, size_t sample) {
         m = fmax(m, s[j]);
     }
     for (int j = 0; j < view.visible; j++)
-        l += s[j] == -INFINITY ? 0 : exp(s[j] - m);
+        l += exp(s[j] - m);
     for (int j = 0; j < view.visible; j++) {
         if (s[j] == -INFINITY)
             continue;

@@ -119,9 +119,8 @@ static int make_reference(const Prepared *x, Attention *attention, size_t limit,
         x->v[i] *= x->v[i];
     }
     p.scale *= 2;
-    if (r->result.count)
-        r->squares = attention(&p, x->key_lengths, &prepared, limit);
-    return r->squares.count != 0;
+    r->squares = attention(&p, x->key_lengths, &prepared, limit);
+    return r->result.count && r->squares.count;
 }
 
 /* ---- the result ---- */
