@@ -110,8 +110,8 @@ sub table {
     my ($stage, $variant, $title, $whole, @changes) = @{$tables{$name}};
     my @programs = ("$stage/$stage", map { "$folder/$name-$_" } 0 .. $#changes);
     my %speeds; # by kernel and shape
-    for (1 .. $ENV{ROUNDS} // 5) {
-        for my $i (0 .. $#programs) {
+    for my $round (1 .. $ENV{ROUNDS} // 5) {
+        for my $i ($round % 2 ? 0 .. $#programs : reverse 0 .. $#programs) { # so that none always runs behind the same one
             next if !-x $programs[$i];
             for my $one ($i == 0 && $name eq 'fa3_rungs' ? qw(wgmma specialised) : (), $variant) {
                 my $options = "--batch 4 --heads 16 --seqlen 4096 --head-dim 64,128 --mask full,causal --no-validate --json --variant $one";
