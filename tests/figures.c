@@ -702,7 +702,7 @@ static void test_other_options(void) {
         run_program(&json, " --json");
         failures = 0;
         for (int i = 0; i < session_count; i++)
-            failures += sessions[i].contexts != 256 || sessions[i].copies != 256;
+            failures += sessions[i].contexts != 64 || sessions[i].copies != 64;
         ok(!failures, "a cold L2: each launch of a replay has keys of its own");
         unavailable = "K", available = 1 + 5; /* the inputs and five copies; none for the next row */
         run_program(&json, " --json");
