@@ -72,7 +72,7 @@ static void compute_sample(const SampleWork *w, size_t sample) {
         m = fmax(m, s[j]);
     }
     for (int j = 0; j < view.visible; j++)
-        l += exp(s[j] - m);
+        l += s[j] == -INFINITY ? 0 : exp(s[j] - m);
     for (int j = 0; j < view.visible; j++) {
         if (s[j] == -INFINITY)
             continue;
