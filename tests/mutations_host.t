@@ -113,6 +113,7 @@ sub sites_of {
 # Whether an array's declaration ends in the middle of its size.
 sub is_size {
     my ($before) = @_;
+    return 1 if $before =~ /^\} \w+\[[^\[\]]*\z/m;
     return $before =~ /(?:\A|[;{}(])\s*(?:(?:static|const|unsigned)\s+)*(?!(?:return|else|case|goto)\b)[a-zA-Z]\w*\s+
                        (?:\**\w+(?:\[[^\[\]]*\])*\s*(?:=[^;{}()\[\]]*)?,\s*)*\**\w+(?:\[[^\[\]]*\])*\[[^\[\]]*\z/x;
 }
@@ -120,8 +121,10 @@ sub is_size {
 # Whether what stands around a comparison is x < y ? x : y, or the larger one.
 sub is_smaller_one {
     my ($before, $after) = @_;
+    return 1 if $before =~ /return \(x \z|\(x > y\) - \(x \z/; # what qsort asks
     my ($x) = $before =~ /\(?([^\s(]\S*) \z/ or return 0;
     my ($y, $yes, $no) = $after =~ /\A (\S[^?;]*?) \? (?:\(\w+\))?(\S[^?:;]*?) :\s+([^;]*)/ or return 0;
+    return 1 if $yes eq "$x - $y" && $no eq '0';
     return $yes eq $x && $no =~ /\A\Q$y\E(?:[,)]|\z)/ || $yes eq $y && $no =~ /\A\Q$x\E(?:[,)]|\z)/;
 }
 
