@@ -206,5 +206,7 @@ int main(void) {
     test_reproducible();
     test_outliers();
     test_parallel();
+    ok(random_uniform(1, 2, 3) == 0x1.cfc035e8p-4 && random_uniform(0, 0, 0) == 0x1.3465f9bep-2,
+       "a block's number is the same on every machine");
     return tap_done();
 }

@@ -371,6 +371,10 @@ static void test_machines(void) {
         "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
         "\"device\": \"A \\\"chip\\\", \\\\ fast\", \"clock_mhz\": 1980, \"cuda\": \"13.0\", \"commit\": \"",
         "JSON: quotes and backslashes; what is no number is null");
+    row.passes = PREPARE, device.clock_mhz = 0, job.end = 1;
+    prints(job, "\"gpu_flops_per_byte\": null, ", "JSON: a part without FLOPs");
+    prints(job, "\"clock_mhz\": null, ", "JSON: a device without a clock");
+    row.passes = WITH_PREPARE, device.clock_mhz = 1980;
     options.load = "ä\t\n\x1f\x7f/";
     job.end = 1; /* anywhere in what is printed */
     prints(job, "\"inputs\": \"ä\\u0009\\u000a\\u001f\x7f/\", ", "JSON: control characters; what is no ASCII as it is");

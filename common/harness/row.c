@@ -109,10 +109,7 @@ double row_dense_tflops(const Row *row) {
 }
 double row_gbps(const Row *row) { return row->passes == PREPARE ? NAN : moved_bytes(row) / (row->latency_ms * 1e6); }
 double row_of_peak(const Row *row) { return 100 * row_tflops(row) / row->peak_tflops; }
-double row_intensity(const Row *row) {
-    double flops = flops_of(row, row->run->p);
-    return flops > 0 ? flops / row->gpu_bytes : NAN;
-}
+double row_intensity(const Row *row) { return flops_of(row, row->run->p) / row->gpu_bytes; }
 double row_noise(const Row *row) { return row->runs >= 4 ? row->iqr_ms / row->latency_ms : NAN; }
 
 const char *setting_text(const Run *run, int number) {
