@@ -1,7 +1,7 @@
 /* options.c - each option lands in its own place, with its own value, and what is not given is filled in as --help says. What is
  * refused is options.t's.
  */
-#include "../common/harness/options.h"
+#include "../common/harness/checks.h"
 #include "capture.h"
 #include "tap.h"
 
@@ -251,9 +251,22 @@ static void test_several(void) {
     options_free(&o);
 }
 
+static void check(void *options) { check_options(options); }
+
+/* A row of main.c that somebody is still writing. */
+static void test_unfinished(void) {
+    Stage no_launch = {.name = "11_mine", .variants = {{.name = "mine", .dtypes = 1}}};
+    Options o = parse(&no_launch, "--seqlen 1");
+    char *text = said(check, &o);
+    ok(strstr(text, "mine") && strstr(text, ".launch"), "a row without .launch is refused");
+    free(text);
+    options_free(&o);
+}
+
 int main(void) {
     test_each();
     test_together();
     test_several();
+    test_unfinished();
     return tap_done();
 }

@@ -25,15 +25,15 @@ static double quantile(const double *times, int count, double share) {
     return times[below] + (place - below) * (times[above] - times[below]);
 }
 
-/* Warms up for 15 ms, then takes --iters samples; 0: for about 100 ms, at least 5 and at most 100. The CPU
- * device needs no warming up and is slow: half a second, and one sample may have to do. */
+/* Warms up for 15 ms, or 1000 samples where these are short; then takes --iters samples; 0: for about 100 ms, at least 5 and at
+ * most 100. The CPU device needs no warming up and is slow: half a second, and one sample may have to do. */
 void take_median(Row *row, double (*sample)(void *), void *context) {
     int iters = row->run->options->iters, is_cpu = row->run->device->is_cpu;
     double *all = host_alloc(iters > 100 ? (size_t)iters : 100, sizeof *all);
     double warm_up = is_cpu ? 0 : 15, budget = is_cpu ? 500 : 100;
     int least = is_cpu ? 1 : 5, count = 0;
-    for (double spent = 0; spent < warm_up;)
-        spent += sample(context) + 1e-3; /* a clock that stands still must not keep us here */
+    for (int left = 1000; warm_up > 0 && left > 0; left--)
+        warm_up -= sample(context);
     for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++) {
         if (iters)
             show_progress("%s: timing %d of %d ...", row->name, count + 1, iters);
