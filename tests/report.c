@@ -282,8 +282,9 @@ static void test_backward(void) {
          .tensor_bytes = 1024,
          .comparison_count = 3,
          .spread_runs = 4},
+        {.name = "00_naive", .role = ROW_REFERENCE, .passes = BACKWARD_PASS, .latency_ms = 1, .comparison_count = 3},
     };
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         for (int c = 0; c < 3; c++)
             rows[i].comparisons[c] = comparison((const char *[]){"dQ", "dK", "dV"}[c], 1, c == 1 ? 0.2 : 0.1, 1);
     Job job = REPORT(.stage = &backward);
@@ -298,14 +299,15 @@ static void test_backward(void) {
         "09_test/v  backward  1.00 ms 0.50 us     1.28        -         1.00 KiB + 0    12.3x  2.0e-01 / 1.0e+00\n"
         "09_test/v      both  2.00 ms 0.50 us     0.90        -         1.00 KiB + 0        -                  -\n",
         "the table of a backward stage: the worst of three gradients");
-    job.count = 4;
+    job.count = 5;
     job.end = 1;
     prints(job,
            "\nworkspace  09_test/v: delta 1.00 KiB\n"
            "gradients  09_test/v: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs differ by up to "
            "3.1e-02\n"
-           "gradients  09_test/w: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs are bit-equal\n",
-           "gradients one by one, and the spread");
+           "gradients  09_test/w: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00; 4 runs are bit-equal\n"
+           "gradients  00_naive: dQ 1.0e-01 / 1.0e+00, dK 2.0e-01 / 1.0e+00, dV 1.0e-01 / 1.0e+00\n",
+           "gradients one by one, and the spread, where it was measured");
     rows[0].passes = rows[1].passes = FORWARD_PASS;
     rows[2].passes = PREPARE;
     rows[1].errors = (SampleErrors){.rms = 0.0123, .worst = 0.5};
