@@ -20,7 +20,7 @@ inline Scales scales_in(const Buffer *workspace) {
  * be told from 0, not only down to 2^-9 and 2^-16. Updates m, which is the maximum times scale_log2, and this lane's part of l:
  * it is summed from the same P before rounding, so that O / l needs no correction, and a tile's P are summed first, because a
  * single P added to a large l would lose its last bits. O must be multiplied by `alpha`. m starts at LOWEST, and follows each
- * new maximum: P above E's largest number would not be finite. */
+ * new maximum: P above E's largest number would become that number. */
 template <typename E, int D, int N>
 __device__ inline void softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     if (scale_log2 > far_scale(D, E::largest)) {

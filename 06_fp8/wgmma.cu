@@ -17,7 +17,7 @@
  *
  * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other. Shared memory has room for
  * one tile of K and one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block
- * nothing overlaps. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
+ * only copies overlap. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
  * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc
  * exponentials on the special-function units (512 clocks), some 490 instructions a warp (as many clocks of its scheduler;

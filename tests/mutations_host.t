@@ -115,7 +115,7 @@ sub is_size {
     my ($before) = @_;
     return 1 if $before =~ /^\} \w+\[[^\[\]]*\z/m;
     return $before =~ /(?:\A|[;{}(])\s*(?:(?:static|const|unsigned)\s+)*(?!(?:return|else|case|goto)\b)[a-zA-Z]\w*\s+
-                       (?:\**\w+(?:\[[^\[\]]*\])*\s*(?:=[^;{}()\[\]]*)?,\s*)*\**\w+(?:\[[^\[\]]*\])*\[[^\[\]]*\z/x;
+                       (?:\**\w+(?:\[[^\[\]]*\])*\s*(?:=[^;{}()\[\]]*)?,\s*)*\**(?:const\s+)?\w+(?:\[[^\[\]]*\])*\[[^\[\]]*\z/x;
 }
 
 # Whether what stands around a comparison is x < y ? x : y, or the larger one.

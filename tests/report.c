@@ -427,7 +427,19 @@ static void test_machines(void) {
     options.warm = options.outliers = 0;
 }
 
+/* What is wrong comes before what could not be checked. */
+static void test_note(void) {
+    Row row = {.latency_ms = 1, .comparison_count = 2};
+    row.comparisons[0] = comparison("O", 1, 0.1, 1);
+    row.comparisons[1] = comparison("LSE", 1, 0.1, 1);
+    row.comparisons[1].empty = 1;
+    ok(strncmp(row_note(&row), "not checked", 11) == 0, "a comparison that says nothing");
+    row.comparisons[0].ok = 0;
+    ok(!*row_note(&row), "beside one that fails");
+}
+
 int main(void) {
+    test_note();
     test_table();
     options = (Options){0};
     test_narrow();

@@ -35,10 +35,7 @@ void take_median(Row *row, double (*sample)(void *), void *context) {
     for (int left = 1000; warm_up > 0 && left > 0; left--)
         warm_up -= sample(context);
     for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++) {
-        if (iters)
-            show_progress("%s: timing %d of %d ...", row->name, count + 1, iters);
-        else
-            show_progress("%s: timing %d ...", row->name, count + 1);
+        show_progress("%s: timing %d ...", row->name, count + 1);
         spent += all[count] = sample(context);
     }
     qsort(all, (size_t)count, sizeof *all, ascending);
