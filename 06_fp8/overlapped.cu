@@ -170,8 +170,6 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                     mask(s, p, here.keys, row, tile * Bc);
                 softmax<E, D>(s, m, l, next_alpha, scale_log2);
 
-                if (tile > 0) /* 08_fa3/overlapped says what this wait is for */
-                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed for the result */
                 wgmma_wait<0>(product, a);
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);

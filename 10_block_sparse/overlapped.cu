@@ -176,12 +176,6 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     mask_block(s, t.mask, p, here.keys, row, key);
                 const bool moved = softmax(s, m, l, alpha, scale_log2);
 
-                /* The result does not need this wait; the next turn waits for tile n + 2 of K anyway. But mbarrier_wait
-                 * is a loop, and the compiler moves no wgmma_wait across a loop. Without the loop it moves
-                 * wgmma_wait<0> up, in front of the softmax, and P V and the softmax no longer overlap. (Measured in
-                 * notes/08_fa3.md.) */
-                if (tile > 0)
-                    mbarrier_wait(&shared.k_full[place<D>(n + 2)], parity<D>(n + 2)); /* not needed for the result */
                 wgmma_wait<0>(o, a);
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place<D>(n)]);

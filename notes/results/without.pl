@@ -43,7 +43,7 @@ my %tables = (
             ['no overlap inside a consumer: turns alone', @beside],
             ['no turns: overlap alone', @turns],
             ['neither', @beside, @turns],
-            ['without the wait that keeps `wgmma_wait<0>` down', "if (tile > 0)\n                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2));" => ''],
+            ['`wgmma_wait<0>` kept behind the softmax', 'wgmma_wait<0>(o, a);' => 'if (tile > 0) mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); wgmma_wait<0>(o, a);'],
             ['two consumers at D = 64', 'consumers = D == 64 ? 3 : 2' => 'consumers = 2', 'producer_registers = D == 64 ? 32 : 24' => 'producer_registers = 24',
                 'consumer_registers = D == 64 ? 160 : 240' => 'consumer_registers = 240'],
             ['query tiles dealt in advance, no counter', 'i = gridDim.x + taken;' => 'i += gridDim.x;']),
