@@ -80,7 +80,6 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
     for (; i < order.count; turn++) {
         const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
         hand_over(shared, here, turn, maps.q);
-        const uint32_t taken = atomicAdd(next, 1u);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
@@ -89,6 +88,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
             shared.v[place(n)].load(maps.v, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
         }
+        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
         if (taken == (uint32_t)order.count - 1)
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;

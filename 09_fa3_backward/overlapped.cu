@@ -40,8 +40,8 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
     for (; i < order.count; turn++) {
         const KeyTile here = key_tile(p, t.key_lengths, order.together, i, Br<D>, Bc);
         hand_over(shared, here, turn);
-        const uint32_t taken = atomicAdd(next, 1u);
         load_key_tile<D>(shared, p, here, statistics, maps, n, kv_turn);
+        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
         if (taken == (uint32_t)order.count - 1)
             *next = 0; /* each key tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;

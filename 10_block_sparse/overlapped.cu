@@ -70,7 +70,6 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
     for (; i < order.count; turn++) {
         const ListedTile here = listed_tile(p, t.key_lengths, lists, order.together, i, Bc);
         hand_over(shared, here, turn);
-        const uint32_t taken = atomicAdd(next, 1u);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             const int key = listed_key(p, lists, here, tile, Bc);
             mbarrier_wait(&shared.k_empty[place<D>(n)], parity<D>(n) ^ 1);
@@ -85,6 +84,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             mbarrier_arrive_expect(&shared.v_full[place<D>(n)], shared.v[0].bytes);
             shared.v[place<D>(n)].load(maps.v, key, 0, here.kv_matrix, &shared.v_full[place<D>(n)]);
         }
+        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
         if (taken == (uint32_t)order.count - 1)
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = teams * gridDim.x + taken;
