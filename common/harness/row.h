@@ -46,7 +46,7 @@ double row_noise(const Row *row); /* interquartile range over median; NAN: fewer
 /* The value of the stage's setting of this number, as the command line says it; good until the next call. */
 const char *setting_text(const Run *run, int number);
 
-/* timing.c: calls `sample(context)`, which returns ms, for 15 ms and then as often as --iters or a budget of time says.
+/* timing.c: calls `sample(context)`, which returns ms, until it is warm, and then as often as --iters or a budget of time says.
  * Fills in the row's sample: how many, median, least and interquartile range. */
 void take_median(Row *row, double (*sample)(void *), void *context);
 

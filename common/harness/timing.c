@@ -25,12 +25,13 @@ static double quantile(const double *times, int count, double share) {
     return times[below] + (place - below) * (times[above] - times[below]);
 }
 
-/* Warms up for 15 ms, or 1000 samples where these are short; then takes --iters samples; 0: for about 100 ms, at least 5 and at
- * most 100. The CPU device needs no warming up and is slow: half a second, and one sample may have to do. */
+/* Warms up for 100 ms (15 where --iters says how many), or 1000 samples where these are short; then takes --iters samples; 0: for
+ * about 100 ms, at least 5 and at most 100. (A chip that has rested may take more power than its limit for some 60 ms.) The CPU
+ * device needs no warming up and is slow: half a second, and one sample may have to do. */
 void take_median(Row *row, double (*sample)(void *), void *context) {
     int iters = row->run->options->iters, is_cpu = row->run->device->is_cpu;
     double *all = host_alloc(iters > 100 ? (size_t)iters : 100, sizeof *all);
-    double warm_up = is_cpu ? 0 : 15, budget = is_cpu ? 500 : 100;
+    double warm_up = is_cpu ? 0 : iters ? 15 : 100, budget = is_cpu ? 500 : 100;
     int least = is_cpu ? 1 : 5, count = 0;
     for (int left = 1000; warm_up > 0 && left > 0; left--)
         warm_up -= sample(context);

@@ -37,6 +37,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 TOKENS, HIDDEN = 16384, 2048  # of all batch entries; of all heads
 PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_backward", "decode": "07_flash_decoding/07_flash_decoding",
@@ -44,6 +45,7 @@ PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_back
 DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
             (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
 BLOCK, SHARES = 128, [1, 1 / 2, 1 / 8, 1 / 32]  # of a mask of blocks: the queries and keys of each, and how many are kept
+PAUSE = 0.3  # seconds before a peer is timed: the program rests as long, while its process starts
 TILINGS = [{}, {"USE_TMA": True}]  # FlexAttention's kernel_options: what it chooses by itself, and loads by TMA
 
 
@@ -115,13 +117,14 @@ def gpu_ms(work, cold=None):
     """The median of `work`'s runs, and their spread. `cold` is a tensor larger than L2, which is overwritten before each run; nobody
     waits between these runs, so that Python prepares one while the GPU is busy with another. Without `cold` the GPU is idle before
     each run, as it is before the program's own CUDA graphs."""
+    time.sleep(PAUSE)
     warm_up, runs = as_many(statistics.median(timed_runs(work, 5, cold)))
     return median_and_spread(timed_runs(work, warm_up + runs, cold)[warm_up:])
 
 
 def as_many(ms):
-    """How often the program runs a kernel that takes so long: 15 ms to warm up, then 100 ms. (A short burst meets a higher clock.)"""
-    return math.ceil(15 / ms), min(100, max(5, math.ceil(100 / ms)))
+    """How often the program runs a kernel that takes so long: 100 ms to warm up, then 100 ms. (A short burst meets a higher clock.)"""
+    return math.ceil(100 / ms), min(100, max(5, math.ceil(100 / ms)))
 
 
 def median_and_spread(times):
