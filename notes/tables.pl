@@ -174,7 +174,7 @@ sub gain {
                       map { sprintf '%.2f', $_ } $full{$length} / $causal{$length},
                       2 * $n / ($n + 1), ($n + 1) / (($n + 1) / 2 + 1)];
     }
-    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . measured($file) . '.';
+    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . measured($file, grep { $_->{variant} eq $variant } @$rows) . '.';
 }
 
 # Variants side by side, in each shape that all were timed at.
@@ -194,7 +194,8 @@ sub against {
         push @lines, [$head_dim, $length, $batch * $heads, (map { with_unit('latency_ms', $_) } @latency),
                       sprintf '%.2f', $latency[-1] / $latency[0]];
     }
-    return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file) . '.';
+    my %shown = map { $_ => 1 } @variants;
+    return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file, grep { $shown{$_->{variant}} } @$rows) . '.';
 }
 
 # From the fastest round to the slowest, in percent of the median.
@@ -284,12 +285,14 @@ sub peers {
     return markdown(@lines) . "\n\n" . $better . measured($file) . '.';
 }
 
-# Where and when; where runs.tsv knows it, also of which commit, the lowest and the median clock, the highest power meanwhile.
+# Where and when. Where runs.tsv knows it, also of which commit, the lowest and the median clock, the highest power meanwhile; else
+# the rows may say when and of which commit.
 sub measured {
-    my ($file) = @_;
+    my ($file, @rows) = @_;
+    my %when = map { ("$_->{date}, $_->{commit}" => 1) } @rows;
     my @runs = -e "$results/runs.tsv" ? @{(rows('runs.tsv'))[0]} : ();
     my ($run) = grep { $_->{files} && " $_->{files} " =~ / \Q$file\E / } @runs;
-    return join ', ', row('machine.tsv', 'GPU')->{is}, !$run ? row('machine.tsv', 'date')->{is} : ($run->{date}, $run->{commit},
+    return join ', ', row('machine.tsv', 'GPU')->{is}, !$run ? %when ? sort keys %when : row('machine.tsv', 'date')->{is} : ($run->{date}, $run->{commit},
         $run->{'MHz, median'} ? "$run->{'MHz, lowest'} to $run->{'MHz, median'} MHz, $run->{'W, highest'} W" : ()), link_to($file);
 }
 
