@@ -176,7 +176,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     mask(s, p, here.keys, row, tile * Bc);
                 const bool moved = softmax(s, m, l, alpha, scale_log2);
 
-                wgmma_wait<0>(o, a);
+                wgmma_wait<0>(o, a); /* the compiler moves it up into the softmax: notes/08_fa3.md */
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
                 if (moved)
