@@ -124,12 +124,9 @@ static void check_memory(const Options *o, const char *whose, double need, doubl
 static void check_budget(const Options *o) {
     const DeviceProperties *device = device_properties();
     MemoryNeed need = memory_need(o);
-    if (device->is_cpu) {
-        check_memory(o, "the run", need.host + need.device, (double)memory_budget());
-    } else {
-        check_memory(o, "the host", need.host, (double)memory_budget());
-        check_memory(o, "the device", need.device, (double)device->memory_bytes);
-    }
+    check_memory(o, device->is_cpu ? "the run" : "the host", need.host + (device->is_cpu ? need.device : 0),
+                 (double)memory_budget());
+    check_memory(o, "the device", need.device, (double)device->memory_bytes);
     memory_keep_for_host((size_t)need.host);
 }
 
@@ -150,8 +147,7 @@ void select_problem(Options *options, int index) {
 static void choose_device(int number) {
     int count = device_count();
     if (number >= count)
-        cannot_run(count == 1 ? "--device %d: choose 0, there is one device" : "--device %d: choose from 0 to %d", number,
-                   count - 1);
+        cannot_run("--device %d: choose a number below %d, the number of devices", number, count);
     device_choose(number);
 }
 

@@ -66,7 +66,9 @@ static Row *run_variant(Run *run, const Variant *variant, Role role) {
     return row;
 }
 
-static void run_variants(Run *run) {
+/* Returns the last row: that of the one variant named, if one is. */
+static const Row *run_variants(Run *run) {
+    const Row *last = NULL;
     if (run->forward) {
         const Row *row = run_variant(run, run->forward, ROW_FORWARD);
         if (!row_ran(row))
@@ -74,10 +76,11 @@ static void run_variants(Run *run) {
         run->tensors = row->tensors; /* with O and LSE, which the backward pass starts from */
     }
     if (run->only == run->reference || run->options->validate)
-        run_variant(run, run->reference, ROW_REFERENCE);
+        last = run_variant(run, run->reference, ROW_REFERENCE);
     for (const Variant *v = run->stage->variants; v->name; v++)
         if (!run->only || run->only == v)
-            run_variant(run, v, ROW_VARIANT);
+            last = run_variant(run, v, ROW_VARIANT);
+    return last;
 }
 
 /* The selected problem, from its inputs to its verdict. Returns the exit code. */
@@ -97,8 +100,8 @@ static int run_problem(const Options *o) {
         if (run.stage->kind == DECODING)
             run.bandwidth = device_bandwidth();
         report_start(&run);
-        run_variants(&run);
-        if (o->save && row_ran(&run.rows[run.row_count - 1])) /* the variant named ran last */
+        const Row *last = run_variants(&run);
+        if (o->save && row_ran(last))
             save_tensors("save", o->save, run.p, run.outputs, run.output_count);
         code = report_end(&run);
     }

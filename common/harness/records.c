@@ -64,7 +64,7 @@ static void put_text(Line *line, const char *name, const char *text) {
 /* "33;20", a number for each batch entry, without the commas that part fields; "": every entry has all its keys. */
 static void put_lengths(Line *line, const Run *run) {
     const int *lengths = run->options->key_lengths;
-    char *text = host_alloc((size_t)run->p->batch * 12 + 1, 1), *end = text;
+    char *text = host_alloc((size_t)run->p->batch, 11), *end = text; /* ten digits, and what stands before or behind them */
     for (int b = 0; lengths && b < run->p->batch; b++)
         end += sprintf(end, "%s%d", b ? ";" : "", lengths[b]);
     put_text(line, "lengths", text);

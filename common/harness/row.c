@@ -27,7 +27,7 @@ const char *row_note(const Row *row) {
 
 const Comparison *row_worst(const Row *row) {
     const Comparison *worst = &row->comparisons[0];
-    for (int i = 1; i < row->comparison_count; i++) {
+    for (int i = 0; i < row->comparison_count; i++) {
         const Comparison *c = &row->comparisons[i];
         if ((worst->ok && !c->ok) || (row->passes == BACKWARD_PASS && c->severity > worst->severity))
             worst = c;

@@ -10,6 +10,7 @@
 #include "checks.h"
 #include "row.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +22,7 @@ static int ascending(const void *a, const void *b) {
 /* Below it lies that share of the samples, which are in order; between two of them it is interpolated. */
 static double quantile(const double *times, int count, double share) {
     double place = share * (count - 1);
-    int below = (int)place, above = below + (below + 1 < count);
+    int below = (int)place, above = (int)ceil(place);
     return times[below] + (place - below) * (times[above] - times[below]);
 }
 

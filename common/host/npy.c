@@ -179,10 +179,9 @@ static volatile sig_atomic_t arrived; /* the last signal, or 0 */
 static void note_signal(int number) { arrived = number; }
 
 void npy_write(const char *option, const char *folder, const NpyFile *files, int count) {
-    static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-    enum { SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS };
-    struct sigaction waits = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before[SIGNAL_COUNT];
-    for (int i = 0; i < SIGNAL_COUNT; i++)
+    static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ, 0};
+    struct sigaction waits = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before[sizeof SIGNALS / sizeof *SIGNALS];
+    for (int i = 0; SIGNALS[i]; i++)
         sigaction(SIGNALS[i], &waits, &before[i]);
 
     int written = 0, placed = 0, good = 1;
@@ -200,7 +199,7 @@ void npy_write(const char *option, const char *folder, const NpyFile *files, int
             unlink(n.own); /* nothing was there before */
     }
 
-    for (int i = 0; i < SIGNAL_COUNT; i++)
+    for (int i = 0; SIGNALS[i]; i++)
         sigaction(SIGNALS[i], &before[i], NULL);
     raise(arrived); /* 0: nothing happens */
     if (!good)
