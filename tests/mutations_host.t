@@ -101,7 +101,7 @@ sub sites_of {
                      [a-zA-Z*(][^;{}]*;)(?=\s*\n)/gx) {
         my ($from, $to, $statement) = ($-[1], $+[1], $1);
         pos($code) = $to - 1;
-        $add->($from, $to, ';') if $statement !~ /\A(?:free(?:_samples|_gradients)?|close)\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
+        $add->($from, $to, ';') if $statement !~ /\A(?:(?:options_)?free(?:_samples|_gradients)?|close)\(/ && $statement !~ /\A\w+\s+\**\w+(?:\[[^\]]*\])*\s*[=;,]/; # a declaration
     }
     while ($code =~ /(?<=[\w\])])\[([^\[\]]+)\]/g) {
         my ($begin, $end) = ($-[0], $+[1]);

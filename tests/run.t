@@ -62,6 +62,8 @@ for my $case (
     ok($run->{code} eq 0 && $run->{out} =~ /\nPASS/, $name) or diag($run->{out}, $run->{err});
 }
 
+like(run('10_block_sparse', @small, '--blocks', 'documents:30+26')->{out}, qr/\nPASS/, 'a mask that the device holds as an array');
+
 # ---- a bound as wide as the result
 $run = run('01_tiled', @small, '--scale', 1e5);
 is($run->{code}, 2, 'scores so large that rounding alone may change the result: exit code 2');
