@@ -54,8 +54,8 @@ __device__ inline int parity(int n) { return n / STAGES % 2; }
 /* ---- the producer: one thread ---- */
 
 /* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
-template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int turn) {
-    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int nth) {
+    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
     shared.tile = tile;
     mbarrier_arrive(&shared.tile_full);
 }
@@ -64,10 +64,10 @@ template <typename E, int D>
 __device__ inline void produce(OverlappedShared<E, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
                                uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
     int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
-    int turn = 0;
-    for (; i < order.count; turn++) {
+    int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
+    for (; i < order.count; nth++) {
         const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
-        hand_over(shared, here, turn);
+        hand_over(shared, here, nth);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
@@ -86,7 +86,7 @@ __device__ inline void produce(OverlappedShared<E, D> &shared, const Problem &p,
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;
     }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn); /* head -1: there are no more */
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, nth); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -106,8 +106,8 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
         end_turn(); /* consumer 0 begins */
 
     int n = 0, q_turn = 0;
-    for (int turn = 0;; turn++) {
-        mbarrier_wait(&shared.tile_full, turn % 2);
+    for (int nth = 0;; nth++) {
+        mbarrier_wait(&shared.tile_full, nth % 2);
         const QueryTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
         if (here.batch_head < 0)
@@ -145,7 +145,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             softmax<E, D>(first, m, l, alpha, scale_log2);
             to_operand<E>(a, first);
 
-            /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             float product[1][D / 8][4];
             const auto add_product = [&] {
                 UNROLL for (int i = 0; i < D / 2; i++)
@@ -170,7 +170,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                     mask(s, p, here.keys, row, tile * Bc);
                 softmax<E, D>(s, m, l, next_alpha, scale_log2);
 
-                /* The result does not need this wait; the next turn waits for tile n + 2 of K anyway. But mbarrier_wait is a
+                /* The result does not need this wait; the next step waits for tile n + 2 of K anyway. But mbarrier_wait is a
                  * loop, and the compiler moves no wgmma_wait across a loop. Without it wgmma_wait<0> comes before the softmax,
                  * and nothing runs beside P V: 9 % slower. */
                 if (tile > 0)

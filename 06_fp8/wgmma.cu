@@ -1,6 +1,6 @@
 /* 06_fp8/wgmma - attention in 8 bits on Hopper's own instructions: wgmma multiplies, TMA loads.
  *
- * The idea. mma.sync takes both operands from registers, a warp at a time, and on Hopper has no fp8 form. wgmma lets
+ * The idea. mma.sync takes both operands from registers, a warp at a time, and Hopper has no hardware for it in fp8. wgmma lets
  * four warps together multiply straight from shared memory, twice as fast in 8 bits as in 16. TMA copies a whole tile
  * when one thread asks for it. What is left to the threads is softmax.
  *

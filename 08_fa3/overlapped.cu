@@ -62,12 +62,12 @@ __device__ inline int parity(int n) { return n / STAGES % 2; }
 /* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
  * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
 template <typename T, int D>
-__device__ inline void hand_over(OverlappedShared<T, D> &shared, const QueryTile &tile, int turn, const TensorMap &q) {
-    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+__device__ inline void hand_over(OverlappedShared<T, D> &shared, const QueryTile &tile, int nth, const TensorMap &q) {
+    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
     shared.tile = tile;
     if (tile.key_tiles > 0) {
         mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
-        shared.q[turn % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
+        shared.q[nth % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
     } else
         mbarrier_arrive(&shared.tile_full);
 }
@@ -76,10 +76,10 @@ template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
                                uint32_t *next, const TensorMaps &maps) {
     int n = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
-    int turn = 0;
-    for (; i < order.count; turn++) {
+    int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
+    for (; i < order.count; nth++) {
         const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
-        hand_over(shared, here, turn, maps.q);
+        hand_over(shared, here, nth, maps.q);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
@@ -93,7 +93,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;
     }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, turn, maps.q); /* head -1: there are no more */
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, nth, maps.q); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -115,8 +115,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         end_turn(); /* consumer 0 begins */
 
     int n = 0;
-    for (int turn = 0;; turn++) {
-        mbarrier_wait(&shared.tile_full, turn % 2);
+    for (int nth = 0;; nth++) {
+        mbarrier_wait(&shared.tile_full, nth % 2);
         const QueryTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
         if (here.batch_head < 0)
@@ -124,7 +124,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         const int first_row = here.first_row + 64 * consumer, row = first_row + 16 * warp; /* this consumer's, the warp's */
         float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
 
-        const auto &q = shared.q[turn % 2];
+        const auto &q = shared.q[nth % 2];
         int tile = here.key_tiles - 1;
         if (t.key_lengths && tile >= 0 && here.keys < (tile + 1) * Bc) { /* all consumers meet: not within a turn */
             mbarrier_wait(&shared.v_full[place(n)], parity(n));
@@ -159,7 +159,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
             softmax(first, m, l, alpha, scale_log2);
             to_operand<T>(a, first);
 
-            /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4];
                 mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));

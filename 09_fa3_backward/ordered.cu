@@ -43,15 +43,15 @@ template <typename T, int D> struct OrderedShared : OverlappedShared<T, D> {
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
                                int *next, const RowStatistics &statistics, const TensorMaps &maps) {
-    int turn = 0, kv_turn = 0, n = 0, i;
-    for (; (i = atomicAdd(next, 1)) < order.count; turn++) {
+    int nth = 0, kv_n = 0, n = 0, i;
+    for (; (i = atomicAdd(next, 1)) < order.count; nth++) {
         const KeyTile here = key_tile(p, t.key_lengths, order.together, order.count - 1 - i, Br<D>, Bc);
-        hand_over(shared, here, turn);
-        load_key_tile<D>(shared, p, here, statistics, maps, n, kv_turn);
+        hand_over(shared, here, nth);
+        load_key_tile<D>(shared, p, here, statistics, maps, n, kv_n);
     }
     if (i == order.count + (int)gridDim.x - 1)
         *next = 0; /* each block draws once in vain, so this was the launch's last draw; the next begins at 0 */
-    hand_over(shared, no_more_tiles(), turn);
+    hand_over(shared, no_more_tiles(), nth);
 }
 
 /* A keeper: one thread for each consumer. At each step it waits until all key tiles behind this one have added, lets its
@@ -59,8 +59,8 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 template <typename T, int D>
 __device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, int *turns, int consumer) {
     int n = 0;
-    for (int turn = 0;; turn++) {
-        mbarrier_wait(&shared.tile_full, turn % 2);
+    for (int nth = 0;; nth++) {
+        mbarrier_wait(&shared.tile_full, nth % 2);
         const KeyTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty);
         if (here.kv_matrix < 0)

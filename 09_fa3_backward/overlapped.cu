@@ -36,17 +36,17 @@
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
                                uint32_t *next, const RowStatistics &statistics, const TensorMaps &maps) {
-    int turn = 0, kv_turn = 0, n = 0, i = blockIdx.x;
-    for (; i < order.count; turn++) {
+    int nth = 0, kv_n = 0, n = 0, i = blockIdx.x;
+    for (; i < order.count; nth++) {
         const KeyTile here = key_tile(p, t.key_lengths, order.together, i, Br<D>, Bc);
-        hand_over(shared, here, turn);
-        load_key_tile<D>(shared, p, here, statistics, maps, n, kv_turn);
+        hand_over(shared, here, nth);
+        load_key_tile<D>(shared, p, here, statistics, maps, n, kv_n);
         const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
         if (taken == (uint32_t)order.count - 1)
             *next = 0; /* each key tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;
     }
-    hand_over(shared, no_more_tiles(), turn);
+    hand_over(shared, no_more_tiles(), nth);
 }
 
 template <typename T, int D>

@@ -33,25 +33,25 @@ template <typename Shared> __device__ inline void init_barriers(Shared &shared, 
 /* ---- the producer: one thread ---- */
 
 /* Tells the consumers which key tile comes next, once all of them have read the description of the one before. */
-template <typename Shared> __device__ inline void hand_over(Shared &shared, const KeyTile &tile, int turn) {
-    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const KeyTile &tile, int nth) {
+    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
     shared.tile = tile;
     mbarrier_arrive(&shared.tile_full);
 }
 __device__ inline KeyTile no_more_tiles() { return {-1, 0, 0, 0, 0, 0}; }
 
-/* Loads a key tile, and the queries of its steps. n counts the block's steps, kv_turn its loads of K and V. */
+/* Loads a key tile, and the queries of its steps. n counts the block's steps, kv_n its loads of K and V. */
 template <int D, typename Shared>
 __device__ inline void load_key_tile(Shared &shared, const Problem &p, const KeyTile &here, const RowStatistics &statistics,
-                                     const TensorMaps &maps, int &n, int &kv_turn) {
+                                     const TensorMaps &maps, int &n, int &kv_n) {
     Walk walk(p, here);
     for (int step = 0; step < here.steps; step++, n++, walk.next(p, here, Br<D>)) {
         load_q(shared, p, statistics, maps.q, walk, n);
         if (step == 0) { /* K is needed first, but the consumers are done with V earlier */
-            mbarrier_wait(&shared.v_empty, kv_turn % 2 ^ 1);
+            mbarrier_wait(&shared.v_empty, kv_n % 2 ^ 1);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
             shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.v_full);
-            mbarrier_wait(&shared.k_empty, kv_turn++ % 2 ^ 1);
+            mbarrier_wait(&shared.k_empty, kv_n++ % 2 ^ 1);
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
             shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.k_full);
         }
@@ -76,9 +76,9 @@ template <typename T, int D, typename Add>
 __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int warp, Add add_dq) {
     const int consumer = warp / 4;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-    int n = 0, kv_turn = 0;
-    for (int turn = 0;; turn++) {
-        mbarrier_wait(&shared.tile_full, turn % 2);
+    int n = 0, kv_n = 0;
+    for (int nth = 0;; nth++) {
+        mbarrier_wait(&shared.tile_full, nth % 2);
         const KeyTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
         if (here.kv_matrix < 0)
@@ -87,8 +87,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
 
         if (here.steps > 0) {
-            mbarrier_wait(&shared.v_full, kv_turn % 2);
-            mbarrier_wait(&shared.k_full, kv_turn++ % 2);
+            mbarrier_wait(&shared.v_full, kv_n % 2);
+            mbarrier_wait(&shared.k_full, kv_n++ % 2);
             if (here.keys < here.first_key + Bc) {
                 zero_rows(shared.k, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
                 zero_rows(shared.v, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);

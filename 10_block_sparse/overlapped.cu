@@ -55,8 +55,8 @@ template <int D> __device__ inline int parity(int n) { return n / Shape<D>::stag
 /* ---- the producer: one thread ---- */
 
 /* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
-template <typename Shared> __device__ inline void hand_over(Shared &shared, const ListedTile &tile, int turn) {
-    mbarrier_wait(&shared.tile_empty, turn % 2 ^ 1);
+template <typename Shared> __device__ inline void hand_over(Shared &shared, const ListedTile &tile, int nth) {
+    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
     shared.tile = tile;
     mbarrier_arrive(&shared.tile_full);
 }
@@ -66,10 +66,10 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
                                const TileOrder &order, uint32_t *next, const TensorMaps &maps, int team) {
     constexpr int Bc = Shape<D>::Bc, teams = Shape<D>::teams;
     int n = 0, q_turn = 0, i = team * gridDim.x + blockIdx.x; /* the team's first query tile; later ones come from the counter */
-    int turn = 0;
-    for (; i < order.count; turn++) {
+    int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
+    for (; i < order.count; nth++) {
         const ListedTile here = listed_tile(p, t.key_lengths, lists, order.together, i, Bc);
-        hand_over(shared, here, turn);
+        hand_over(shared, here, nth);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             const int key = listed_key(p, lists, here, tile, Bc);
             mbarrier_wait(&shared.k_empty[place<D>(n)], parity<D>(n) ^ 1);
@@ -89,7 +89,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = teams * gridDim.x + taken;
     }
-    hand_over(shared, ListedTile{-1, 0, 0, 0, 0, 0, 0}, turn); /* head -1: there are no more */
+    hand_over(shared, ListedTile{-1, 0, 0, 0, 0, 0, 0}, nth); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -121,8 +121,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         end_turn(); /* consumer 0 begins */
 
     int n = 0, q_turn = 0;
-    for (int turn = 0;; turn++) {
-        mbarrier_wait(&shared.tile_full, turn % 2);
+    for (int nth = 0;; nth++) {
+        mbarrier_wait(&shared.tile_full, nth % 2);
         const ListedTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
         if (here.batch_head < 0)
@@ -157,7 +157,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
             softmax(first, m, l, alpha, scale_log2);
             to_operand<T>(a, first);
 
-            /* Each turn: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4];
                 if (tile >= here.whole_tiles)
