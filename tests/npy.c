@@ -197,6 +197,8 @@ static void test_refusals(void) {
     refused("not a .npy file", "a file cut off in its header's length");
     hand_made(1, header, data, sizeof data - 1);
     refused("holds 47 bytes", "a file cut off in its data");
+    hand_made(1, "{'descr': '<f8', 'fortran_order': False, 'shape': (1, 2, 1, 3", (char[48]){')'}, 48);
+    refused("shape cannot be read", "a header that only its data close");
     FILE *file = fopen(path, "wb");
     fputs("\x89PNG\r\n and so on, a picture", file);
     fclose(file);
