@@ -133,7 +133,7 @@ static void print_failures(const Run *run) {
 
 /* Under a table, and in the exit code. 00_naive's row counts where it was asked for alone. */
 static int print_verdict(const Run *run) {
-    int ran = 0, bad = 0, validated = 0, unchecked = 0, is_alone = run->only == run->reference, against_oracle = 0;
+    int ran = 0, wrong = 0, outside = 0, validated = 0, unchecked = 0, is_alone = run->only == run->reference, against_oracle = 0;
     const Row *first_bad = NULL;
     for (const Row *row = run->rows; row < run->rows + run->row_count; row++) {
         if (!row_ran(row))
@@ -144,7 +144,8 @@ static int print_verdict(const Run *run) {
         unchecked += row_unchecked(row) != NULL;
         if (row->role == (is_alone ? ROW_REFERENCE : ROW_VARIANT)) {
             ran++;
-            bad += !row_ok(row);
+            wrong += !row_agrees(row);
+            outside += row_agrees(row) && *row->damaged;
             against_oracle = row->against_oracle;
         }
     }
@@ -154,14 +155,16 @@ static int print_verdict(const Run *run) {
     char oracle[64];
     snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", (int)run->samples.count);
     const char *with = against_oracle ? oracle : NAIVE;
-    if (first_bad && first_bad->role == ROW_FORWARD)
+    if (first_bad && first_bad->role != ROW_VARIANT && row_agrees(first_bad))
+        printf("FAIL  %s wrote where nothing of its own is\n", first_bad->name);
+    else if (first_bad && first_bad->role == ROW_FORWARD)
         printf("FAIL  the forward pass, %s, disagrees with %s\n", first_bad->name, oracle);
     else if (first_bad && first_bad->role == ROW_REFERENCE)
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
-    else if (first_bad && !validated)
-        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", bad, ran);
+    else if (wrong)
+        printf("FAIL  %d of %d variants %s with %s\n", wrong, ran, wrong == 1 ? "disagrees" : "disagree", with);
     else if (first_bad)
-        printf("FAIL  %d of %d variants %s with %s\n", bad, ran, bad == 1 ? "disagrees" : "disagree", with);
+        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", outside, ran);
     else if (!ran)
         printf("NOT RUN  no variant of %s can run this problem here\n", run->stage->name);
     else if (!validated)

@@ -14,28 +14,14 @@ static void judge_outputs(Row *row) {
     if (!run->samples.count)
         run->samples = samples_compute(run->p, run->options->key_lengths, &run->inputs, MAX_SAMPLES);
     row->errors = samples_errors(&run->samples, o->host);
-    row->against_oracle = !o->reference;
-    row->comparison_count = FORWARD_OUTPUTS;
     if (variant_rounds(row->variant, run->p)) {
         judge_prepared(row);
     } else {
+        row->against_oracle = !o->reference;
+        row->comparison_count = FORWARD_OUTPUTS;
         row->comparisons[0] = compare_output(&run->samples, o->host, o->reference, lse->reference);
         row->comparisons[1] = compare_lse(&run->samples, lse->host, lse->reference);
     }
-}
-
-/* The gradients against 00_naive's, or as above against fp64 samples. The forward pass's O and LSE are the run's
- * first outputs. */
-static void judge_gradients(Row *row) {
-    Run *run = row->run;
-    if (!run->gradients.p)
-        run->gradients = gradients_compute(run->p, run->options->key_lengths, &run->inputs, run->outputs[0].host,
-                                           run->outputs[1].host, MAX_SAMPLES);
-    row->against_oracle = !row->outputs[0].reference;
-    row->comparison_count = GRADIENT_COUNT;
-    for (int i = 0; i < GRADIENT_COUNT; i++)
-        row->comparisons[i] =
-            compare_gradient(&run->gradients, (Gradient)i, row->outputs[i].host, row->outputs[i].reference);
 }
 
 /* How far dQ, dK and dV of a few more launches are from the first. They may differ only in a variant that is `unordered`. */
@@ -59,11 +45,25 @@ static void measure_spread(Row *row) {
     free(again);
 }
 
+/* The gradients against 00_naive's, or as above against fp64 samples. The forward pass's O and LSE are the run's
+ * first outputs. */
+static void judge_gradients(Row *row) {
+    Run *run = row->run;
+    if (!run->gradients.p)
+        run->gradients = gradients_compute(run->p, run->options->key_lengths, &run->inputs, run->outputs[0].host,
+                                           run->outputs[1].host, MAX_SAMPLES);
+    row->against_oracle = !row->outputs[0].reference;
+    row->comparison_count = GRADIENT_COUNT;
+    for (int i = 0; i < GRADIENT_COUNT; i++)
+        row->comparisons[i] =
+            compare_gradient(&run->gradients, (Gradient)i, row->outputs[i].host, row->outputs[i].reference);
+    if (row->role == ROW_VARIANT)
+        measure_spread(row);
+}
+
 void judge_row(Row *row) {
     if (row->passes == FORWARD_PASS)
         judge_outputs(row);
     else
         judge_gradients(row);
-    if (row->passes == BACKWARD_PASS && row->role == ROW_VARIANT)
-        measure_spread(row);
 }

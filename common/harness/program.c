@@ -8,7 +8,7 @@
  *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
- * Off this way: options.c; checks.c (what cannot run, and why); tensors.c (inputs, files); prepare.c (variants that change
+ * Off this way: options.c; checks.c (what cannot run, and why); tensors.c (inputs, files); judging_prepared.c (variants that change
  * their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows, the exit code);
  * records.c (CSV, JSON); tracing.c.
  */

@@ -46,15 +46,4 @@ double row_noise(const Row *row); /* interquartile range over median; NAN: fewer
 /* The value of the stage's setting of this number, as the command line says it; good until the next call. */
 const char *setting_text(const Run *run, int number);
 
-/* timing.c: calls `sample(context)`, which returns ms, until it is warm, and then as often as --iters or a budget of time says.
- * Fills in the row's sample: how many, median, least and interquartile range. */
-void take_median(Row *row, double (*sample)(void *), void *context);
-
-/* frame.c: what stands above the rows of the table. */
-void print_head(const Run *run);
-
-/* records.c: the line of field names that CSV begins with, and rows. */
-void csv_start(const Run *run);
-void record_row(const Row *row);
-
 #endif

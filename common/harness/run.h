@@ -65,12 +65,13 @@ typedef struct {
     char damaged[64];          /* the purpose of an allocation it wrote outside; empty: none */
 } Row;
 static inline int row_ran(const Row *row) { return !*row->note; }
-static inline int row_ok(const Row *row) { /* it ran, and nothing is known to be wrong with it */
-    int ok = row_ran(row) && !*row->damaged;
+static inline int row_agrees(const Row *row) { /* with all that it was compared with */
+    int agrees = 1;
     for (int i = 0; i < row->comparison_count; i++)
-        ok = ok && row->comparisons[i].ok;
-    return ok;
+        agrees &= row->comparisons[i].ok;
+    return agrees;
 }
+static inline int row_ok(const Row *row) { return row_ran(row) && !*row->damaged && row_agrees(row); }
 
 /* The forward pass, 00_naive, and of each variant its own row, its preparation's, and that of the two together. */
 enum { MAX_ROWS = 2 + 3 * MAX_VARIANTS };
@@ -126,19 +127,27 @@ void finish_row(Row *row);
 
 /* ---- judging.c: fills in the row's comparisons and errors ---- */
 void judge_row(Row *row);
-void judge_prepared(Row *row); /* prepare.c: of a variant that prepares its inputs, against attention of these */
-/* prepare.c: as samples_compute, but by 00_naive on the device and in all rows; in none if it does not fit there. */
+void judge_prepared(Row *row); /* judging_prepared.c: of a variant that prepares its inputs, against attention of these */
+/* judging_prepared.c: as samples_compute, but by 00_naive on the device and in all rows; in none if it does not fit there. */
 Samples naive_samples(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
 
 /* ---- timing.c: fills in its latency; times parts of what a variant does, in rows of their own ---- */
 void time_row(Row *row);
 void time_parts(const Row *row);
+/* Calls `sample(context)`, which returns ms, until it is warm, and then as often as --iters or a budget of time says. Fills in the
+ * row's sample: how many, median, least and interquartile range. */
+void take_median(Row *row, double (*sample)(void *), void *context);
 
 /* ---- report.c: a table for people, CSV or JSON rows for machines ---- */
 void report_start(const Run *run);
 void report_row(const Row *row); /* as soon as it is done */
 
-/* ---- frame.c: below the rows the workspace by purpose, what failed or was not checked, and the verdict ---- */
+/* ---- records.c: the line of field names that CSV begins with, and rows ---- */
+void csv_start(const Run *run);
+void record_row(const Row *row);
+
+/* ---- frame.c: above the rows device and problem, below the rows the workspace by purpose, what failed or was not checked, and the verdict ---- */
+void print_head(const Run *run);
 int report_end(const Run *run); /* returns the exit code (stage.h) */
 
 /* ---- tracing.c: --trace, in place of all of these. Returns the exit code: 1 if there is a race, 2 if none can run ---- */
