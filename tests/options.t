@@ -68,6 +68,9 @@ refused('mma: not an option', 'mma');
 # together
 refused('--csv and --json: choose one', '--csv', '--json');
 refused('--csv and --json: choose one', '--json', '--csv');
+refused('--csv and --watch: choose one', '--csv', '--watch', "$folder/x");
+refused("--save and --$_->[0]: choose one", '--variant', 'mma', '--save', $folder, "--$_->[0]", @$_[1 .. $#$_]) for ['trace'], ['watch', "$folder/x"];
+refused('--roofline: choose --trace or --watch, too', '--roofline', 'h100');
 refused('--causal and --mask: choose one$', '--causal', '--mask', $_) for 'full', 'causal,full';
 refused('--causal and --mask: choose one$', '--mask=full', '--causal');
 refused("--$_ and --load: choose one\$", '--load', $folder, "--$_", $_ eq 'seed' ? 0 : 'normal') for 'seed', 'inputs';

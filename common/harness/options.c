@@ -1,6 +1,7 @@
 /* options.c - see options.h. */
 #include "options.h"
 
+#include "../host/chips.h"
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/text.h"
@@ -120,7 +121,7 @@ static const Option OPTIONS[] = {
     {{"heads", NULL, MAX_HEADS, "query heads of each"}, "N", AXIS(heads)},
     {{"kv-heads", NULL, MAX_HEADS, "key/value heads, one for a group of query heads; must divide --heads; else as --heads"}, "N", AXIS(kv_heads)},
     {{"seqlen", NULL, MAX_SEQLEN, "queries of a head, Sq"}, "N", AXIS(seqlen_q)},
-    {{"seqlen-k", NULL, MAX_SEQLEN, "keys of a head, Sk; else as --seqlen"}, "N", AXIS(seqlen_k)},
+    {{"seqlen-k", NULL, MAX_SEQLEN, "keys of a head, Sk; else as --seqlen, in decoding as above"}, "N", AXIS(seqlen_k)},
     {{"head-dim", NULL, MAX_HEAD_DIM, "D, numbers in a query, key or value: a multiple of 8 up to 256; see below"}, "N", AXIS(head_dim)},
     {{"dtype", "fp16|bf16|fp32", 0, "format of Q, K, V and O"}, "T", AXIS(dtype)},
     {{"mask", "full|causal", 0, "whether a query sees all keys, or as with --causal"}, "M", AXIS(causal)},
@@ -238,7 +239,8 @@ static Option find_option(const Stage *stage, const char *word) {
 /* Of each pair one would be ignored. */
 static const char *const EITHER[][2] = {{"causal", "mask"},   {"csv", "json"},      {"csv", "trace"},   {"batch", "load"},
                                         {"heads", "load"},    {"kv-heads", "load"}, {"seqlen", "load"}, {"seqlen-k", "load"},
-                                        {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"}};
+                                        {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"},   {"csv", "watch"},
+                                        {"save", "trace"},    {"save", "watch"}};
 
 static int is_given(char **argv, const char *name) {
     while (*argv && !is_named(*argv, name))
@@ -277,6 +279,10 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         cannot_run("--save, --save-inputs, --watch, --trace --json: choose one value for each option, not %d problems",
                    o.problem_count);
     o.trace |= o.watch != NULL;
+    if (!o.trace && is_given(argv, "roofline"))
+        cannot_run("--roofline: choose --trace or --watch, too");
+    if (!find_chip(o.roofline))
+        cannot_run("--roofline %s: choose " CHIP_NAMES, o.roofline);
     return o;
 }
 
@@ -308,8 +314,8 @@ void options_select(Options *o, int index, int is_cpu) {
                    o->load ? "load" : "kv-heads", p->kv_heads, p->heads);
 
     /* The kernels have one (batch, head) a block of their grid's y or z dimension. */
-    if ((long)p->batch * p->heads > 65535)
-        cannot_run("--batch %d times --heads %d: choose a product up to 65535", p->batch, p->heads);
+    if ((long)p->batch * p->heads > MAX_BATCH)
+        cannot_run("--batch %d times --heads %d: choose a product up to %d", p->batch, p->heads, MAX_BATCH);
 
     /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
     if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)

@@ -3,7 +3,6 @@
 #include "row.h"
 
 #ifdef TRACE
-#include "../host/chips.h"
 #include "../trace/trace.h"
 #include "checks.h"
 
@@ -45,8 +44,6 @@ static int trace_variant(Run *run, const Variant *v) {
 int trace_variants(Run *run) {
     const Options *o = run->options;
     int traced = 0, wrong = 0;
-    if (!find_chip(o->roofline))
-        cannot_run("--roofline %s: choose " CHIP_NAMES, o->roofline);
     if (run->forward) {
         Row *row = alloc_or_end(run, run->forward, ROW_FORWARD);
         launch_row(row);
