@@ -129,7 +129,7 @@ typedef struct {
     Variant variants[MAX_VARIANTS + 1]; /* in teaching order; the one behind the last has no name */
     Setting settings[MAX_SETTINGS + 1]; /* the stage's own options, likewise */
     MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is */
-    Problem defaults[2];            /* without options: on a GPU, on the CPU device; a field of 0: as in all stages */
+    Problem defaults[2];            /* without options: on a GPU, on the CPU device; .batch 0: as in all stages */
 
     /* A backward stage has more; in others they are NULL. */
     const Variant *forward;           /* writes the O and LSE the variants start from */

@@ -71,16 +71,16 @@ $(echo "$said" | complaint $code)
     done <<'END'
 one query and one key|--seqlen 1 --seqlen-k 1
 one query and two keys|--seqlen 1 --seqlen-k 2
-two queries and two keys|--seqlen 2
+two queries and two keys|--seqlen 2 --seqlen-k 2
 one query and 64 keys|--seqlen 1 --seqlen-k 64
 one query and 65 keys|--seqlen 1 --seqlen-k 65
 one query and 300 keys|--seqlen 1 --seqlen-k 300
 16 queries and 64 keys|--seqlen 16 --seqlen-k 64
-64 queries and 64 keys|--seqlen 64
-128 queries and 128 keys|--seqlen 128
-256 queries and 256 keys|--seqlen 256
+64 queries and 64 keys|--seqlen 64 --seqlen-k 64
+128 queries and 128 keys|--seqlen 128 --seqlen-k 128
+256 queries and 256 keys|--seqlen 256 --seqlen-k 256
 150 queries and 300 keys|--seqlen 150 --seqlen-k 300
-64 queries and 64 keys, causal|--seqlen 64 --causal
+64 queries and 64 keys, causal|--seqlen 64 --seqlen-k 64 --causal
 100 queries and 150 keys, causal|--seqlen 100 --seqlen-k 150 --causal
 two heads|--seqlen 64 --heads 2
 four heads that share two of K and V|--seqlen 64 --heads 4 --kv-heads 2

@@ -36,7 +36,7 @@ void device_choose(int number);
 /* Opens the device on the first call. */
 const DeviceProperties *device_properties(void);
 
-/* Memory. `purpose` is kept with the allocation ("Q", "workspace S", ...). NULL if it does not fit: the caller reports
+/* Memory. `purpose` is kept with the allocation ("Q", "S", ...). NULL if it does not fit: the caller reports
  * that. A guard strip follows every allocation; on the CPU device it is what its pages have left over, and beyond lies a gap that
  * nobody can touch. Fresh memory is filled with 0xff, which is NaN in every format. */
 void *device_alloc(size_t bytes, const char *purpose);

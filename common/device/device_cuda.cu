@@ -259,6 +259,10 @@ static __global__ void read_all(const uint4 *from, size_t count, unsigned *sum) 
         uint4 a = from[i], b = from[i + step], c = from[i + 2 * step], d = from[i + 3 * step];
         total += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
     }
+    for (; i < count; i += step) {
+        uint4 a = from[i];
+        total += a.x ^ a.y ^ a.z ^ a.w;
+    }
     if (total == 0x12345678)
         *sum = total;
 }

@@ -132,7 +132,7 @@ static void check_budget(const Options *o) {
 
 /* ---- what is asked for ---- */
 
-/* No mistake is left after it but those in the numbers of --load. */
+/* What is left are mistakes in the numbers of --load, and a --scale too large for gradients of the inputs. */
 void select_problem(Options *options, int index) {
     options_select(options, index, device_properties()->is_cpu);
     const Variant *only = named_variant(options), *forward = forward_of(options->stage, &options->problem);

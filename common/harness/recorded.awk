@@ -1,4 +1,4 @@
-# recorded.awk - from result files and their machine.tsv to the C that table.c includes. After common/classroom/rows.awk.
+# recorded.awk - from result files and their machine.tsv to the C that frame.c includes. After common/classroom/rows.awk.
 $1 == "GPU" || $1 == "date" {
     split($0, words, "\t")
     said[$1] = words[2]

@@ -21,19 +21,18 @@ typedef struct {
     int multiprocessors;
     double ghz; /* the boost clock that the peak is quoted at */
     int fp32;   /* FLOPs a clock of a multiprocessor's CUDA cores */
-    const char *source;
 } Chip;
 
 static const Chip CHIPS[] = {
-    {"t4", {65, 65}, 320, 40, 1.59, 128, "NVIDIA T4 Tensor Core GPU product page"},
-    {"a10", {125, 125}, 600, 72, 1.695, 256, "NVIDIA A10 Tensor Core GPU data sheet"},
-    {"a100", {312, 312}, 2039, 108, 1.41, 128, "NVIDIA A100 80GB SXM data sheet"},
-    {"rtx3090", {71, 71}, 936, 82, 1.695, 256, "NVIDIA Ampere GA102 GPU architecture white paper, appendix A"},
-    {"rtx4090", {165.2, 330.3}, 1008, 128, 2.52, 256, "NVIDIA Ada GPU architecture white paper, appendix A"},
-    {"l4", {121, 242.5}, 300, 58, 2.04, 256, "NVIDIA L4 Tensor Core GPU data sheet; half of its 242 and 485 with sparsity"},
-    {"l40s", {362, 733}, 864, 142, 2.52, 256, "NVIDIA L40S data sheet"},
-    {"h100", {989.5, 1979}, 3350, 132, 1.83, 256, "NVIDIA H100 SXM data sheet; half of its 1979 and 3958 with sparsity"},
-    {"h200", {989.5, 1979}, 4800, 132, 1.83, 256, "NVIDIA H200 SXM data sheet; half of its 1979 and 3958 with sparsity"},
+    {"t4", {65, 65}, 320, 40, 1.59, 128}, /* NVIDIA T4 Tensor Core GPU product page */
+    {"a10", {125, 125}, 600, 72, 1.695, 256}, /* NVIDIA A10 Tensor Core GPU data sheet */
+    {"a100", {312, 312}, 2039, 108, 1.41, 128}, /* NVIDIA A100 80GB SXM data sheet */
+    {"rtx3090", {71, 71}, 936, 82, 1.695, 256}, /* NVIDIA Ampere GA102 GPU architecture white paper, appendix A */
+    {"rtx4090", {165.2, 330.3}, 1008, 128, 2.52, 256}, /* NVIDIA Ada GPU architecture white paper, appendix A */
+    {"l4", {121, 242.5}, 300, 58, 2.04, 256}, /* NVIDIA L4 Tensor Core GPU data sheet; half of its 242 and 485 with sparsity */
+    {"l40s", {362, 733}, 864, 142, 2.52, 256}, /* NVIDIA L40S data sheet */
+    {"h100", {989.5, 1979}, 3350, 132, 1.83, 256}, /* NVIDIA H100 SXM data sheet; half of its 1979 and 3958 with sparsity */
+    {"h200", {989.5, 1979}, 4800, 132, 1.83, 256}, /* NVIDIA H200 SXM data sheet; half of its 1979 and 3958 with sparsity */
 };
 enum { CHIP_COUNT = sizeof CHIPS / sizeof *CHIPS };
 #define CHIP_NAMES "t4|a10|a100|rtx3090|rtx4090|l4|l40s|h100|h200" /* as a Setting has its choices */

@@ -4,9 +4,8 @@
  *     Npy q = npy_read("load", "folder", "q.npy", 1);               in C, for a program whose option --load named the folder
  *
  * Understood: format versions 1, 2 and 3; little-endian floats of 2, 4 or 8 bytes in 4 dimensions, or booleans in 2; C order. The
- * host is taken
- * to be little-endian, as all hosts of NVIDIA GPUs are. A mistake ends the program with one line, which names the option and
- * the file, and exit code 2.
+ * host is taken to be little-endian, as all hosts of NVIDIA GPUs are. A mistake ends the program with one line, which names the
+ * option and the file, and exit code 2.
  */
 #ifndef FA_NPY_H
 #define FA_NPY_H

@@ -120,6 +120,7 @@ static int make_reference(const Prepared *x, Attention *attention, size_t limit,
     }
     p.scale *= 2;
     r->squares = attention(&p, x->key_lengths, &prepared, limit);
+    r->result.p = r->squares.p = x->p; /* not the one above, which ends here */
     return r->result.count && r->squares.count;
 }
 
