@@ -85,13 +85,6 @@ like($inside, qr/^$stage\/$stage is built/m, 'make inside its folder');
 is(system("make -s build/cpu/tests/figures_$stage >/dev/null 2>&1 && build/cpu/tests/figures_$stage >figures.txt 2>&1"), 0, 'its figures are right')
     or diag(`cat figures.txt`);
 
-# ---- a launcher of another type is refused
-my ($kernel) = grep { /\.cu$/ } @written;
-my $text = read_text($kernel) =~ s/^(extern "C" void \w+\(const Problem \*p), /$1, int, /mr;
-write_text('>', $kernel, $text);
-my $refused = `make $stage 2>&1`;
-isnt($?, 0, 'a launcher that takes something else does not compile');
-like($refused, qr/warp_each_row_forward/, 'and the compiler names it');
 chdir '/';
 done_testing;
 
