@@ -129,7 +129,7 @@ sub ladder {
 # the vendor, with the word behind.
 sub course {
     my ($file, @only) = @_;
-    my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed, of the library\'s', 'causal, of the library\'s', 'workspace'],
+    my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed, % of the library\'s', 'causal, % of the library\'s', 'workspace'],
                  [('---') x 3, ('---:') x 5]);
     my ($rows) = rows($file);
     for my $line (map { $_->[1] } only([map { [$_->{row}, $_] } @$rows], @only)) {
