@@ -54,8 +54,8 @@ template <typename T, int D> struct OverlappedShared {
 };
 
 /* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
-__device__ inline int place(int n) { return n % STAGES; }
-__device__ inline int parity(int n) { return n / STAGES % 2; }
+__device__ inline int place(unsigned n) { return n % STAGES; }
+__device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 /* ---- the producer: one thread ---- */
 
@@ -179,9 +179,9 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 wgmma_wait<0>(o, a); /* the compiler moves it up into the softmax: notes/08_fa3.md */
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
+                to_operand<T>(a, s); /* before the branch: the compiler mixes it with the exponentials */
                 if (moved)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
-                to_operand<T>(a, s);
             }
 
             /* The last tile's P V */

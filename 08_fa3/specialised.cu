@@ -45,8 +45,8 @@ template <typename T, int D> struct SpecialisedShared {
 };
 
 /* Tile number n, counted from the first one loaded, has place n % STAGES, and is that place's phase number n / STAGES. */
-__device__ inline int place(int n) { return n % STAGES; }
-__device__ inline int parity(int n) { return n / STAGES % 2; }
+__device__ inline int place(unsigned n) { return n % STAGES; }
+__device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)

@@ -15,8 +15,8 @@ template <int D> constexpr int Br = D == 64 ? 128 : 64;
 
 /* Step n, counted from the block's first one, has place n % STAGES of each ring, and is that place's phase number
  * n / STAGES. */
-__device__ inline int place(int n) { return n % STAGES; }
-__device__ inline int parity(int n) { return n / STAGES % 2; }
+__device__ inline int place(unsigned n) { return n % STAGES; }
+__device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 template <typename Shared> __device__ inline void init_rings(Shared &shared) {
     for (int i = 0; i < STAGES; i++) {

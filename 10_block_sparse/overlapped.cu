@@ -49,8 +49,8 @@ template <typename T, int D> struct OverlappedShared {
 };
 
 /* Key tile number n, counted from the block's first one, has place n % stages, and is that place's phase number n / stages. */
-template <int D> __device__ inline int place(int n) { return n % Shape<D>::stages; }
-template <int D> __device__ inline int parity(int n) { return n / Shape<D>::stages % 2; }
+template <int D> __device__ inline int place(unsigned n) { return n % Shape<D>::stages; }
+template <int D> __device__ inline int parity(unsigned n) { return n / Shape<D>::stages % 2; }
 
 /* ---- the producer: one thread ---- */
 
@@ -179,9 +179,9 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 wgmma_wait<0>(o, a);
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place<D>(n)]);
+                to_operand<T>(a, s);
                 if (moved)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
-                to_operand<T>(a, s);
             }
             if (elect_one())
                 mbarrier_arrive(&shared.q_empty);

@@ -96,6 +96,7 @@ inline float __high2float(__nv_bfloat162 value) { return __bfloat162float(value.
 #define __log2f(x) log2f(x)
 #define rsqrtf(x) (1.0f / sqrtf(x))
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __fadd_rd(float a, float b) { /* rounded down; the sum of two floats that matter is exact in double */
     float sum = a + b;
     return sum > (double)a + b ? nextafterf(sum, -INFINITY) : sum;

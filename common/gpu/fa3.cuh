@@ -21,33 +21,38 @@ template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, con
 [[maybe_unused]] constexpr float SLACK = 8;
 
 /* S becomes P = 2^(scale_log2 S - m), in place. Updates m, which is kept times scale_log2, and this lane's part of l.
- * Returns whether m of any row of the warp has changed; O must then be multiplied by `alpha`. m starts at -inf: it
- * stays -inf in a row that has seen no key yet, and the row's P are 2^-inf = 0. */
+ * Returns whether m of any row of the warp may have changed; O must then be multiplied by `alpha`. m starts at -inf: it
+ * stays -inf in a row that has seen no key yet, and the row's P are 2^-inf = 0.
+ * In most tiles no m changes: then one vote of the warp is all that its lanes exchange. */
 template <int N>
 __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
+    float largest[2], shift[2] = {m[0], m[1]};
     bool moved = false;
-    float shift[2];
     UNROLL for (int r = 0; r < 2; r++) {
-        const float largest = row_max(s, r) * scale_log2, m_new = largest > m[r] + SLACK ? largest : m[r];
-        alpha[r] = m_new == m[r] ? 1 : exp2_approx(m[r] - m_new); /* avoids -inf - (-inf) */
-        moved |= m_new != m[r];
-        l[r] *= alpha[r];
-        m[r] = m_new;
-        shift[r] = shift_of(m_new);
+        largest[r] = lane_max(s, r) * scale_log2;
+        moved |= largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR;
     }
-    /* Beyond FAR the products are rounded before m is subtracted (softmax.cuh explains why). One branch for the whole
-     * warp: with one for each row the compiler did not interleave the maxima of one row with the exponentials of the
-     * other. */
-    if (__any_sync(WHOLE_WARP, fmaxf(fabsf(shift[0]), fabsf(shift[1])) > FAR)) {
-        each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-        scale_log2 = 1;
+    moved = __any_sync(WHOLE_WARP, moved);
+    if (moved) {
+        UNROLL for (int r = 0; r < 2; r++) {
+            const float row_largest = quad_max(largest[r]), m_new = row_largest > m[r] + SLACK ? row_largest : m[r];
+            alpha[r] = m_new == m[r] ? 1 : exp2_approx(m[r] - m_new); /* avoids -inf - (-inf) */
+            l[r] *= alpha[r];
+            m[r] = m_new;
+            shift[r] = shift_of(m_new);
+        }
+        /* Beyond FAR the products are rounded before m is subtracted (softmax.cuh explains why). */
+        if (__any_sync(WHOLE_WARP, fmaxf(fabsf(shift[0]), fabsf(shift[1])) > FAR)) {
+            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
+            scale_log2 = 1;
+        }
     }
     UNROLL for (int r = 0; r < 2; r++) {
         float tile_l = 0; /* a tile's sum as one: beside a large l a single P loses its last bits */
         each_row(s, r, [&](float &x) { tile_l += x = exp2_approx(__fmaf_rn(x, scale_log2, -shift[r])); });
         l[r] += tile_l;
     }
-    return __any_sync(WHOLE_WARP, moved);
+    return moved;
 }
 
 #endif

@@ -7,7 +7,7 @@
  *     add_step      one step of it: 16 columns of A, 16 rows of B
  *     each          every element of an accumulator                       scaling, rescaling
  *     each_row      every element of one row
- *     row_max       the largest element of a row
+ *     row_max       the largest element of a row; lane_max, of this lane's columns alone
  *     mask          scores of keys that a row does not see become -inf
  *     share_columns columns of an accumulator to shared memory, for other warps
  *     store_rows    rows of an accumulator to device memory
@@ -111,11 +111,16 @@ template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N]
 }
 
 /* The largest element of row number r, over all columns: all four lanes of the quad get it. */
-template <int M, int N> __device__ inline float row_max(float (&s)[M][N][4], int r) {
-    float largest = s[r / 2][0][2 * (r % 2)];
-    each_row(s, r, [&](float x) { largest = fmaxf(largest, x); });
-    return quad_max(largest);
+/* Of this lane's columns; as four maxima side by side, because each fmaxf waits for the one whose result it takes. */
+template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][4], int r) {
+    float largest[4];
+    UNROLL for (int i = 0; i < 2 * N; i++) {
+        const float x = s[r / 2][i / 2][2 * (r % 2) + i % 2];
+        largest[i % 4] = i < 4 ? x : fmaxf(largest[i % 4], x);
+    }
+    return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
+template <int M, int N> __device__ inline float row_max(const float (&s)[M][N][4], int r) { return quad_max(lane_max(s, r)); }
 
 /* Scores of keys that a row does not see become -inf. In row number r: those from column `visible` of `s` on. */
 template <int M, int N> __device__ inline void mask_row(float (&s)[M][N][4], int r, int visible) {
