@@ -48,8 +48,8 @@ template <typename E, int D> struct OverlappedShared {
 };
 
 /* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
-__device__ inline int place(int n) { return n % STAGES; }
-__device__ inline int parity(int n) { return n / STAGES % 2; }
+__device__ inline int place(unsigned n) { return n % STAGES; }
+__device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 /* ---- the producer: one thread ---- */
 
@@ -125,13 +125,19 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             int tile = here.key_tiles - 1;
             const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
                         *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
-            const auto scale_log2_of = [&](int tile) { return positive(p.scale * LOG2_E * q_scale * k_scales[tile]); };
+            float k_scale = k_scales[tile], v_scale = v_scales[tile]; /* of the tile whose S comes next */
+            const auto next_scales = [&](int tile) {
+                if (tile >= 0)
+                    k_scale = k_scales[tile], v_scale = v_scales[tile];
+            };
+            const auto scale_log2_now = [&] { return positive(p.scale * LOG2_E * q_scale * k_scale); };
 
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 32][4];
             float first[1][Bc / 8][4];
-            float scale_log2 = scale_log2_of(tile); /* e^(scale s) = 2^(scale_log2 s) */
-            o_scale = v_scales[tile];
+            float scale_log2 = scale_log2_now(); /* e^(scale s) = 2^(scale_log2 s) */
+            o_scale = v_scale;
+            next_scales(tile - 1);
             mbarrier_wait(&shared.q_full, q_turn++ % 2);
             mbarrier_wait(&shared.k_full[place(n)], parity(n));
             my_turn();
@@ -153,15 +159,16 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             };
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4], next_alpha[2];
-                scale_log2 = scale_log2_of(tile);
-                const float v_ratio = o_scale / v_scales[tile];
-                o_scale = v_scales[tile];
+                scale_log2 = scale_log2_now();
+                const float v_ratio = __fdividef(o_scale, v_scale);
+                o_scale = v_scale;
                 mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
                 my_turn();
                 start_abt(s, shared.q, 64 * consumer, shared.k[place(n + 1)]);
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
                 start_abt(product, a, shared.v[place(n)]);
                 end_turn();
+                next_scales(tile - 1); /* on their way under the products */
 
                 wgmma_wait<1>(s);
                 if (elect_one())
@@ -170,11 +177,6 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                     mask(s, p, here.keys, row, tile * Bc);
                 softmax<E, D>(s, m, l, next_alpha, scale_log2);
 
-                /* The result does not need this wait; the next step waits for tile n + 2 of K anyway. But mbarrier_wait is a
-                 * loop, and the compiler moves no wgmma_wait across a loop. Without it wgmma_wait<0> comes before the softmax,
-                 * and nothing runs beside P V: 9 % slower. */
-                if (tile > 0)
-                    mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); /* not needed for the result */
                 wgmma_wait<0>(product, a);
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);

@@ -20,23 +20,34 @@ inline Scales scales_in(const Buffer *workspace) {
  * be told from 0, not only down to 2^-9 and 2^-16. Updates m, which is the maximum times scale_log2, and this lane's part of l:
  * it is summed from the same P before rounding, so that O / l needs no correction, and a tile's P are summed first, because a
  * single P added to a large l would lose its last bits. O must be multiplied by `alpha`. m starts at LOWEST, and follows each
- * new maximum: P above E's largest number would become that number. */
+ * new maximum: P above E's largest number would become that number.
+ * Where no row of the warp has a new maximum, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
 __device__ inline void softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
-    if (scale_log2 > far_scale(D, E::largest)) {
-        each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-        scale_log2 = 1;
+    const bool far = scale_log2 > far_scale(D, E::largest);
+    float largest[2], exponent[2], tile_l[2] = {};
+    bool moved = far;
+    UNROLL for (int r = 0; r < 2; r++) {
+        largest[r] = lane_max(s, r) * scale_log2;
+        moved |= largest[r] > m[r];
+        alpha[r] = 1;
+    }
+    if (__any_sync(WHOLE_WARP, moved)) {
+        UNROLL for (int r = 0; r < 2; r++) {
+            const float m_new = fmaxf(m[r], quad_max(largest[r]));
+            alpha[r] = exp2_approx(m[r] - m_new);
+            l[r] *= alpha[r];
+            m[r] = m_new;
+        }
+        if (far) {
+            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
+            scale_log2 = 1;
+        }
     }
     /* The exponent is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may become 16 - m,
      * and P = 2^16 would be beyond the format's largest number. */
-    float exponent[2], tile_l[2] = {};
-    UNROLL for (int r = 0; r < 2; r++) {
-        const float m_new = fmaxf(m[r], row_max(s, r) * scale_log2);
-        alpha[r] = exp2_approx(m[r] - m_new);
-        l[r] *= alpha[r];
-        m[r] = m_new;
-        exponent[r] = __fadd_rd(E::largest_exponent, -m_new);
-    }
+    UNROLL for (int r = 0; r < 2; r++)
+        exponent[r] = __fadd_rd(E::largest_exponent, -m[r]);
     each(s, [&](float &x, int r) { tile_l[r] += x = exp2_approx(x * scale_log2 + exponent[r]); });
     l[0] += tile_l[0], l[1] += tile_l[1];
 }

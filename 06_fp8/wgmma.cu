@@ -94,6 +94,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         mbarrier_wait(&shared.k_full, parity);
         float s[1][Bc / 8][4];
         start_abt(s, shared.q, 0, shared.k);
+        const float v_ratio = __fdividef(o_scale, v_scale); /* under Q K^T. A division with `/` would branch */
+        o_scale = v_scale;
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
@@ -102,8 +104,6 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
         }
 
-        const float v_ratio = o_scale / v_scale; /* a division branches: between softmax and P it would cost 2 % */
-        o_scale = v_scale;
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
             mask(s, p, here.keys, row, tile * Bc);
         /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
