@@ -20,8 +20,8 @@
  * only copies overlap. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
  * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc
- * exponentials on the special-function units (512 clocks), some 490 instructions a warp (as many clocks of its scheduler;
- * counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask and far scales).
+ * exponentials on the special-function units (512 clocks), some 480 instructions a warp (as many clocks of its scheduler;
+ * counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new maxima).
  * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why few heads are worked on at a time
  * (HEADS_TOGETHER). What was tried is in notes/second_reading.md.
  *
