@@ -94,7 +94,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipp
         float shift[2 * m_tiles]; /* old m - new m, at most 0 */
         bool rescale = false, far = false;
         UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-            const float largest = scale_log2 * row_max(s, r), m_new = largest > m[r] + SLACK ? largest : m[r];
+            const float largest = scale_log2 * row_max(s, r), m_new = largest - m[r] > SLACK ? largest : m[r];
             rescale |= m_new != m[r];
             far |= fabsf(m_new) > FAR;
             shift[r] = m[r] - m_new;

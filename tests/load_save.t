@@ -146,6 +146,23 @@ good('not validated, saved all the same', $load{2}, 'fma', '<f2', 2e-3, \@full, 
     is("@$o", join(' ', (1 + 2**-10) x 64), 'f8 is rounded to fp16 once');
 }
 
+# ---- scores of 2^27, where floats are 16 apart, and m may lag behind them by 8: P must fit fp16 all the same
+{
+    my ($keys, $values) = (256, random_values(256 * $D, 128));
+    my @far_k = (0) x ($keys * $D);
+    @far_k[200 * $D, 200 * $D + 1] = (2**13, 4); # the last key tile comes first
+    @far_k[50 * $D, 50 * $D + 1] = (2**13, 8);
+    my $far = folder('far', q => npy('<f2', [1, 1, 1, $D], [2**14, 4, (0) x ($D - 2)]), k => npy('<f2', [1, 1, $keys, $D], \@far_k),
+        v => npy('<f2', [1, 1, $keys, $D], $values));
+    for (['04_fa2', 'tuned'], ['08_fa3', 'overlapped'], ['10_block_sparse', 'masked'], ['10_block_sparse', 'skipping']) {
+        my ($stage, $variant) = @$_;
+        my $save = folder("far-$stage-$variant");
+        run($stage, '--load', $far, '--save', $save, '--variant', $variant, '--iters', 1, '--no-validate', '--scale', log(2));
+        my (undef, undef, $o) = read_npy("$save/o.npy");
+        cmp_ok(difference($o, [@$values[50 * $D .. 51 * $D - 1]]), '<=', 2e-3, "$stage/$variant: far scores, O is the largest one's V");
+    }
+}
+
 # ---- what is refused: one line, exit code 2, no table
 
 my $bad = 0;

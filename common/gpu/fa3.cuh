@@ -35,7 +35,7 @@ __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2]
     moved = __any_sync(WHOLE_WARP, moved);
     if (moved) {
         UNROLL for (int r = 0; r < 2; r++) {
-            const float row_largest = quad_max(largest[r]), m_new = row_largest > m[r] + SLACK ? row_largest : m[r];
+            const float row_largest = quad_max(largest[r]), m_new = row_largest - m[r] > SLACK ? row_largest : m[r];
             alpha[r] = m_new == m[r] ? 1 : exp2_approx(m[r] - m_new); /* avoids -inf - (-inf) */
             l[r] *= alpha[r];
             m[r] = m_new;

@@ -110,9 +110,10 @@ template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N]
         each_row(c, r, [&](float &x) { f(x, r); });
 }
 
-/* The largest element of row number r, over all columns: all four lanes of the quad get it. */
-/* Of this lane's columns; as four maxima side by side, because each fmaxf waits for the one whose result it takes. */
+/* The largest of this lane's elements of row number r; as four maxima side by side, because each fmaxf waits for the one whose
+ * result it takes. */
 template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][4], int r) {
+    static_assert(N >= 2, "an element for each of the four");
     float largest[4];
     UNROLL for (int i = 0; i < 2 * N; i++) {
         const float x = s[r / 2][i / 2][2 * (r % 2) + i % 2];
@@ -120,6 +121,7 @@ template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][
     }
     return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
+/* The same over all columns: all four lanes of the quad get it. */
 template <int M, int N> __device__ inline float row_max(const float (&s)[M][N][4], int r) { return quad_max(lane_max(s, r)); }
 
 /* Scores of keys that a row does not see become -inf. In row number r: those from column `visible` of `s` on. */
