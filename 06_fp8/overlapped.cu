@@ -7,7 +7,7 @@
  *     product   the product of a key tile with V starts from 0, because wgmma adds 8-bit products with only some 13 bits (see
  *               notes/06_fp8_hopper.md). So O, the product and S of the next tile are all in registers at the same time
  *     alpha     the product of a tile joins O after the softmax of the next tile has moved m: each has an alpha of its own
- *     ring      a tile of K and V takes half of the bytes, so the ring has four places
+ *     ring      a tile of K and V takes half of the bytes, so the ring has four places; Q has one, with mbarriers of its own
  *     softmax   products take half of the clocks, exponentials do not: at D = 128 both now take equally long
  *
  *     consumer 0   Q K1^T   P V0                            Q K2^T   P V1

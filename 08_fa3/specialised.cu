@@ -44,7 +44,8 @@ template <typename T, int D> struct SpecialisedShared {
     Mbarrier q_full, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
-/* Tile number n, counted from the first one loaded, has place n % STAGES, and is that place's phase number n / STAGES. */
+/* Tile number n, counted from the first one loaded, has place n % STAGES, and is that place's phase number n / STAGES.
+ * Unsigned, % and / by a power of two are a mask and a shift. */
 __device__ inline int place(unsigned n) { return n % STAGES; }
 __device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 

@@ -30,11 +30,12 @@ __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2]
     bool moved = false;
     UNROLL for (int r = 0; r < 2; r++) {
         largest[r] = lane_max(s, r) * scale_log2;
-        moved |= largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR;
+        moved |= largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR; /* -inf is far, too: else m is finite, and its own shift */
     }
     moved = __any_sync(WHOLE_WARP, moved);
     if (moved) {
         UNROLL for (int r = 0; r < 2; r++) {
+            /* Not > m + SLACK: beyond 2^27, where floats are 16 apart, that sum may be 16 above m, and P 2^16. */
             const float row_largest = quad_max(largest[r]), m_new = row_largest - m[r] > SLACK ? row_largest : m[r];
             alpha[r] = m_new == m[r] ? 1 : exp2_approx(m[r] - m_new); /* avoids -inf - (-inf) */
             l[r] *= alpha[r];
