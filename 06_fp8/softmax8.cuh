@@ -21,7 +21,7 @@ inline Scales scales_in(const Buffer *workspace) {
  * it is summed from the same P before rounding, so that O / l needs no correction, and a tile's P are summed first, because a
  * single P added to a large l would lose its last bits. O must be multiplied by `alpha`. m starts at LOWEST, and follows each
  * new maximum: P above E's largest number would become that number.
- * Where no row of the warp has a new maximum, one vote is all that its lanes exchange. */
+ * Where no row of the warp has a new maximum, and scores are not far, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
 __device__ inline void softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     const bool far = scale_log2 > far_scale(D, E::largest);

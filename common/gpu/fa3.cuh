@@ -23,14 +23,14 @@ template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, con
 /* S becomes P = 2^(scale_log2 S - m), in place. Updates m, which is kept times scale_log2, and this lane's part of l.
  * Returns whether m of any row of the warp may have changed; O must then be multiplied by `alpha`. m starts at -inf: it
  * stays -inf in a row that has seen no key yet, and the row's P are 2^-inf = 0.
- * In most tiles no m changes: then one vote of the warp is all that its lanes exchange. */
+ * In most tiles no m changes, and none is far out: then one vote of the warp is all that its lanes exchange. */
 template <int N>
 __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     float largest[2], shift[2] = {m[0], m[1]};
     bool moved = false;
     UNROLL for (int r = 0; r < 2; r++) {
         largest[r] = lane_max(s, r) * scale_log2;
-        moved |= largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR; /* -inf is far, too: else m is finite, and its own shift */
+        moved |= largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR; /* -inf is far, too: else m is finite */
     }
     moved = __any_sync(WHOLE_WARP, moved);
     if (moved) {
