@@ -101,34 +101,29 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
             mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
 
         /* m. Any number near the maximum will do, since the division by l takes it out again: while a row's maximum is at
-         * most SLACK above m, m stays. Mostly no row of the warp moves, and the rescaling of O and l is left out. */
-        float shift[2 * m_tiles]; /* old m - new m, at most 0 */
-        bool rescale = false, far = false;
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-            const float largest = scale_log2 * row_max(s, r), m_new = largest - m[r] > SLACK ? largest : m[r];
-            rescale |= m_new != m[r];
-            far |= fabsf(m_new) > FAR;
-            shift[r] = m[r] - m_new;
-            m[r] = m_new;
-        }
-        if (__any_sync(WHOLE_WARP, rescale))
+         * most SLACK above m, m stays. Mostly no row of the warp moves: then one vote is all that its lanes exchange. */
+        float factor = scale_log2;
+        bool moved = false;
+        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
+            moved |= scale_log2 * positive_max(s, r) > m[r] + SLACK || fabsf(m[r]) > FAR;
+        if (__any_sync(WHOLE_WARP, moved)) {
+            bool far = false;
             UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-                const float alpha = exp2_approx(shift[r]);
+                const float largest = scale_log2 * row_max(s, r), m_new = largest - m[r] > SLACK ? largest : m[r];
+                const float alpha = exp2_approx(m[r] - m_new);
                 l[r] *= alpha;
                 each_row(o, r, [&](float &x) { x *= alpha; });
+                m[r] = m_new;
+                far |= fabsf(m_new) > FAR;
             }
-
-        if (far) /* m is a rounded product. So far out P would show its error: round these products, too (softmax.cuh: FAR) */
-            each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-        const float factor = far ? 1 : scale_log2;
-
-        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. A tile's sum joins l as one, so that l is rounded less
-         * often. O += P V. */
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-            float row_sum = 0;
-            each_row(s, r, [&](float &x) { row_sum += x = exp2_approx(x * factor - m[r]); });
-            l[r] += row_sum;
+            if (far) { /* m is a rounded product. So far out P would show its error: round these, too (softmax.cuh: FAR) */
+                each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
+                factor = 1;
+            }
         }
+
+        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. */
+        each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });
         add_ab(o, s, shared.v[tile % 2], 0);
     }
     cp_async_wait<0>(); /* without a key tile nothing has waited for Q yet */

@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(THREADS)
 
         /* P, in the place of S, and rounded */
         float alpha[2]; /* factor of what was summed with the old maximum */
-        softmax<E, D>(s, m, l, alpha, scale_log2);
+        const float factor = move_maximum<E, D>(s, m, l, alpha, scale_log2);
+        exponentials<E>(s, m, l, factor);
         uint32_t rounded_p[1][Bc / 32][4];
         to_operand<E>(rounded_p[0], s);
 

@@ -148,7 +148,8 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                 mbarrier_arrive(&shared.k_empty[place(n)]);
             if (tile >= here.whole_tiles)
                 mask(first, p, here.keys, row, tile * Bc);
-            softmax<E, D>(first, m, l, alpha, scale_log2);
+            const float factor = move_maximum<E, D>(first, m, l, alpha, scale_log2);
+            exponentials<E>(first, m, l, factor);
             to_operand<E>(a, first);
 
             /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
@@ -175,11 +176,12 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                     mbarrier_arrive(&shared.k_empty[place(n + 1)]);
                 if (tile >= here.whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
-                softmax<E, D>(s, m, l, next_alpha, scale_log2);
+                const float factor = move_maximum<E, D>(s, m, l, next_alpha, scale_log2);
 
-                wgmma_wait<0>(product, a);
+                wgmma_wait<0>(product, a); /* P V ran under the maximum; the exponentials are mixed with what follows */
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
+                exponentials<E>(s, m, l, factor);
                 add_product();
                 UNROLL for (int r = 0; r < 2; r++)
                     alpha[r] = next_alpha[r] * v_ratio;

@@ -16,16 +16,14 @@ inline Scales scales_in(const Buffer *workspace) {
     return {floats(Q_SCALES), floats(K_SCALES), floats(V_SCALES), floats(LSE_SHIFT)};
 }
 
-/* S becomes P = 2^(scale_log2 S - m), times E's largest power of two: so probabilities down to 2^-17 (e4m3) or 2^-31 (e5m2) can
- * be told from 0, not only down to 2^-9 and 2^-16. Updates m, which is the maximum times scale_log2, and this lane's part of l:
- * it is summed from the same P before rounding, so that O / l needs no correction, and a tile's P are summed first, because a
- * single P added to a large l would lose its last bits. O must be multiplied by `alpha`. m starts at LOWEST, and follows each
- * new maximum: P above E's largest number would become that number.
+/* The first half of a tile's softmax: updates m, which is the maximum times scale_log2. O and l must be multiplied by `alpha`; this lane's
+ * part of l is. m starts at LOWEST, and follows each new maximum: P above E's largest number would become that number. Returns what to
+ * multiply scores by: scale_log2, or 1 where scores are far and have been multiplied.
  * Where no row of the warp has a new maximum, and scores are not far, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
-__device__ inline void softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
+__device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     const bool far = scale_log2 > far_scale(D, E::largest);
-    float largest[2], exponent[2], tile_l[2] = {};
+    float largest[2];
     bool moved = far;
     UNROLL for (int r = 0; r < 2; r++) {
         largest[r] = lane_max(s, r) * scale_log2;
@@ -44,12 +42,20 @@ __device__ inline void softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2]
             scale_log2 = 1;
         }
     }
+    return scale_log2;
+}
+
+/* The second half: S becomes P = 2^(factor S - m), times E's largest power of two: so probabilities down to 2^-17 (e4m3) or 2^-31 (e5m2)
+ * can be told from 0, not only down to 2^-9 and 2^-16. This lane's part of l is summed from the same P before rounding, so that O / l
+ * needs no correction. */
+template <typename E, int N>
+__device__ inline void exponentials(float (&s)[1][N][4], const float (&m)[2], float (&l)[2], float factor) {
+    float exponent[2];
     /* The exponent is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may become 16 - m,
      * and P = 2^16 would be beyond the format's largest number. */
     UNROLL for (int r = 0; r < 2; r++)
         exponent[r] = __fadd_rd(E::largest_exponent, -m[r]);
-    each(s, [&](float &x, int r) { tile_l[r] += x = exp2_approx(x * scale_log2 + exponent[r]); });
-    l[0] += tile_l[0], l[1] += tile_l[1];
+    each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor + exponent[r]); });
 }
 
 /* P, rounded, as the A operand of P V. A step is 32 keys, four pieces of the accumulator. A quarter has rows lane / 4 + 8

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
         const float v_scale = v_scales[tile];
-        float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) = 2^(scale_log2 s) */
+        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) = 2^(scale_log2 s) */
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             mask(s, p, here.keys, row, tile * Bc);
         /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
         float alpha[2];
-        softmax<E, D>(s, m, l, alpha, scale_log2);
+        const float factor = move_maximum<E, D>(s, m, l, alpha, scale_log2);
+        exponentials<E>(s, m, l, factor);
         alpha[0] *= v_ratio, alpha[1] *= v_ratio;
         uint32_t a[Bc / 32][4];
         to_operand<E>(a, s);

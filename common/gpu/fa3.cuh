@@ -26,17 +26,15 @@ template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, con
  * In most tiles no m changes, and none is far out: then one vote of the warp is all that its lanes exchange. */
 template <int N>
 __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
-    float largest[2], shift[2] = {m[0], m[1]};
+    float shift[2] = {m[0], m[1]};
     bool moved = false;
-    UNROLL for (int r = 0; r < 2; r++) {
-        largest[r] = lane_max(s, r) * scale_log2;
-        moved |= largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR; /* -inf is far, too: else m is finite */
-    }
+    UNROLL for (int r = 0; r < 2; r++) /* -inf is far, too: else m is finite */
+        moved |= positive_max(s, r) * scale_log2 > m[r] + SLACK || fabsf(m[r]) > FAR;
     moved = __any_sync(WHOLE_WARP, moved);
     if (moved) {
         UNROLL for (int r = 0; r < 2; r++) {
             /* Not > m + SLACK: beyond 2^27, where floats are 16 apart, that sum may be 16 above m, and P 2^16. */
-            const float row_largest = quad_max(largest[r]), m_new = row_largest - m[r] > SLACK ? row_largest : m[r];
+            const float largest = row_max(s, r) * scale_log2, m_new = largest - m[r] > SLACK ? largest : m[r];
             alpha[r] = m_new == m[r] ? 1 : exp2_approx(m[r] - m_new); /* avoids -inf - (-inf) */
             l[r] *= alpha[r];
             m[r] = m_new;
@@ -48,11 +46,7 @@ __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2]
             scale_log2 = 1;
         }
     }
-    UNROLL for (int r = 0; r < 2; r++) {
-        float tile_l = 0; /* a tile's sum as one: beside a large l a single P loses its last bits */
-        each_row(s, r, [&](float &x) { tile_l += x = exp2_approx(__fmaf_rn(x, scale_log2, -shift[r])); });
-        l[r] += tile_l;
-    }
+    each_summed(s, l, [&](float x, int r) { return exp2_approx(__fmaf_rn(x, scale_log2, -shift[r])); });
     return moved;
 }
 

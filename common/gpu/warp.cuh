@@ -6,8 +6,9 @@
  *     add_ab        C += A B       A from registers, B a tile             O += P V
  *     add_step      one step of it: 16 columns of A, 16 rows of B
  *     each          every element of an accumulator                       scaling, rescaling
+ *     each_summed   every element becomes f of it, and l grows by their sum      P and l
  *     each_row      every element of one row
- *     row_max       the largest element of a row; lane_max, of this lane's columns alone
+ *     row_max       the largest element of a row; lane_max, of this lane's columns alone; positive_max, of those and 0
  *     mask          scores of keys that a row does not see become -inf
  *     share_columns columns of an accumulator to shared memory, for other warps
  *     store_rows    rows of an accumulator to device memory
@@ -110,6 +111,24 @@ template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N]
         each_row(c, r, [&](float &x) { f(x, r); });
 }
 
+/* Each element x becomes f(x, r), and l[r] grows by their sum over row number r, added up first: beside a large l a single one would lose
+ * its last bits. 16 at a time, first all f, then the sums: so the compiler's code is faster (notes/08_fa3.md). */
+template <int M, int N, typename F> __device__ inline void each_summed(float (&c)[M][N][4], float (&l)[2 * M], F f) {
+    constexpr int pieces = N < 4 ? N : 4;
+    float sum[2 * M] = {};
+    UNROLL for (int m = 0; m < M; m++)
+        UNROLL for (int n = 0; n < N; n += pieces) {
+            UNROLL for (int i = 0; i < 4 * pieces; i++) {
+                float &x = c[m][n + i / 4][i % 4];
+                x = f(x, 2 * m + i / 2 % 2);
+            }
+            UNROLL for (int i = 0; i < 4 * pieces; i++)
+                sum[2 * m + i / 2 % 2] += c[m][n + i / 4][i % 4];
+        }
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        l[r] += sum[r];
+}
+
 /* The largest of this lane's elements of row number r; as four maxima side by side, because each fmaxf waits for the one whose
  * result it takes. */
 template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][4], int r) {
@@ -121,7 +140,15 @@ template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][
     }
     return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
-/* The same over all columns: all four lanes of the quad get it. */
+/* The largest of them and 0. Floats from 0 on are ordered as their bits are, taken for integers (those below are negative), and
+ * Hopper finds the largest of three integers in one instruction. */
+template <int M, int N> __device__ inline float positive_max(const float (&s)[M][N][4], int r) {
+    int largest = 0;
+    UNROLL for (int i = 0; i < 2 * N; i++)
+        largest = max(largest, __float_as_int(s[r / 2][i / 2][2 * (r % 2) + i % 2]));
+    return __int_as_float(largest);
+}
+/* The largest over all columns: all four lanes of the quad get it. */
 template <int M, int N> __device__ inline float row_max(const float (&s)[M][N][4], int r) { return quad_max(lane_max(s, r)); }
 
 /* Scores of keys that a row does not see become -inf. In row number r: those from column `visible` of `s` on. */
