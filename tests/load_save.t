@@ -146,7 +146,8 @@ good('not validated, saved all the same', $load{2}, 'fma', '<f2', 2e-3, \@full, 
     is("@$o", join(' ', (1 + 2**-10) x 64), 'f8 is rounded to fp16 once');
 }
 
-# ---- scores of 2^27, where floats are 16 apart, and m may lag behind them by 8: P must fit fp16 all the same
+# ---- scores of 2^27, where floats are 16 apart, and m may lag behind them by 8: P must fit fp16 all the same. This catches also a softmax that
+# forgets scores far out where no maximum moves
 {
     my ($keys, $values) = (256, random_values(256 * $D, 128));
     my @far_k = (0) x ($keys * $D);
