@@ -112,7 +112,7 @@ template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N]
 }
 
 /* Each element x becomes f(x, r), and l[r] grows by their sum over row number r, added up first: beside a large l a single one would lose
- * its last bits. 16 at a time, first all f, then the sums: so the compiler's code is faster (notes/08_fa3.md). */
+ * its last bits. 16 at a time, first all f, then the sums: so the compiler's code is faster (fa3_log.tsv, run 10). */
 template <int M, int N, typename F> __device__ inline void each_summed(float (&c)[M][N][4], float (&l)[2 * M], F f) {
     constexpr int pieces = N < 4 ? N : 4;
     float sum[2 * M] = {};
