@@ -16,8 +16,8 @@ inline Scales scales_in(const Buffer *workspace) {
     return {floats(Q_SCALES), floats(K_SCALES), floats(V_SCALES), floats(LSE_SHIFT)};
 }
 
-/* The first half of a tile's softmax: updates m, which is the maximum times scale_log2. O and l must be multiplied by `alpha`; this lane's
- * part of l is. m starts at LOWEST, and follows each new maximum: P above E's largest number would become that number. Returns what to
+/* The first half of a tile's softmax: updates m, which is the maximum times scale_log2. O must be multiplied by `alpha`, as this lane's
+ * part of l is here. m starts at LOWEST, and follows each new maximum: P above E's largest number would become that number. Returns what to
  * multiply scores by: scale_log2, or 1 where scores are far and have been multiplied.
  * Where no row of the warp has a new maximum, and scores are not far, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
