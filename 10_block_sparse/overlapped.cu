@@ -12,7 +12,7 @@
  *                                            D = 64                               D = 128
  *     teams, consumers of each               2, 2                                 1, 2
  *     queries Br, keys Bc                    128, 64                              128, 128
- *     shared memory                          2 x (16 + 4 x 16) KB                 32 + 2 x 64 KB
+ *     shared memory                          2 x (2 x 16 + 4 x 16) KB             2 x 32 + 2 x 64 KB
  *     registers a producer, consumer         24, 112: O 32, S 32, P 16            24, 240: O 64, S 64, P 32
  *
  * At D = 64 08_fa3 has three consumers, and 192 queries. Here Br is the height of a mask block: a taller tile would have to visit
@@ -41,10 +41,10 @@ template <int D> struct Shape {
 };
 
 template <typename T, int D> struct OverlappedShared {
-    Panels<T, Br, D> q;
+    Panels<T, Br, D> q[2]; /* of the query tile at work and of the next one */
     Panels<T, Shape<D>::Bc, D> k[Shape<D>::stages], v[Shape<D>::stages];
     ListedTile tile; /* the query tile that the producer is loading */
-    Mbarrier tile_full, tile_empty, q_full, q_empty;
+    Mbarrier tile_full, tile_empty; /* full: the description is there, and Q */
     Mbarrier k_full[Shape<D>::stages], v_full[Shape<D>::stages], k_empty[Shape<D>::stages], v_empty[Shape<D>::stages];
 };
 
@@ -54,32 +54,33 @@ template <int D> __device__ inline int parity(unsigned n) { return n / Shape<D>:
 
 /* ---- the producer: one thread ---- */
 
-/* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
-template <typename Shared> __device__ inline void hand_over(Shared &shared, const ListedTile &tile, int nth) {
+/* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
+ * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
+template <typename T, int D>
+__device__ inline void hand_over(OverlappedShared<T, D> &shared, const ListedTile &tile, int nth, const TensorMap &q) {
     mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
     shared.tile = tile;
-    mbarrier_arrive(&shared.tile_full);
+    if (tile.key_tiles > 0) {
+        mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
+        shared.q[nth % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
+    } else
+        mbarrier_arrive(&shared.tile_full);
 }
 
 template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Lists &lists,
                                const TileOrder &order, uint32_t *next, const TensorMaps &maps, int team) {
     constexpr int Bc = Shape<D>::Bc, teams = Shape<D>::teams;
-    int n = 0, q_turn = 0, i = team * gridDim.x + blockIdx.x; /* the team's first query tile; later ones come from the counter */
+    int n = 0, i = team * gridDim.x + blockIdx.x; /* the team's first query tile; later ones come from the counter */
     int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
     for (; i < order.count; nth++) {
         const ListedTile here = listed_tile(p, t.key_lengths, lists, order.together, i, Bc);
-        hand_over(shared, here, nth);
+        hand_over(shared, here, nth, maps.q);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             const int key = listed_key(p, lists, here, tile, Bc);
             mbarrier_wait(&shared.k_empty[place<D>(n)], parity<D>(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place<D>(n)], shared.k[0].bytes);
             shared.k[place<D>(n)].load(maps.k, key, 0, here.kv_matrix, &shared.k_full[place<D>(n)]);
-            if (tile == here.key_tiles - 1) {
-                mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
-                mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-                shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
-            }
             mbarrier_wait(&shared.v_empty[place<D>(n)], parity<D>(n) ^ 1);
             mbarrier_arrive_expect(&shared.v_full[place<D>(n)], shared.v[0].bytes);
             shared.v[place<D>(n)].load(maps.v, key, 0, here.kv_matrix, &shared.v_full[place<D>(n)]);
@@ -89,7 +90,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = teams * gridDim.x + taken;
     }
-    hand_over(shared, ListedTile{-1, 0, 0, 0, 0, 0, 0}, nth); /* head -1: there are no more */
+    hand_over(shared, ListedTile{-1, 0, 0, 0, 0, 0, 0}, nth, maps.q); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -120,7 +121,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
     if (consumer == CONSUMERS - 1)
         end_turn(); /* consumer 0 begins */
 
-    int n = 0, q_turn = 0;
+    int n = 0;
     for (int nth = 0;; nth++) {
         mbarrier_wait(&shared.tile_full, nth % 2);
         const ListedTile here = shared.tile;
@@ -130,6 +131,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         const int row = here.first_row + own_row;
         float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
 
+        const auto &q = shared.q[nth % 2];
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1, key = listed_key(p, lists, here, tile, Bc);
             if (t.key_lengths && here.keys < key + Bc) { /* all consumers meet: not within a turn */
@@ -144,10 +146,9 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
             float first[1][Bc / 8][4];
-            mbarrier_wait(&shared.q_full, q_turn++ % 2);
             mbarrier_wait(&shared.k_full[place<D>(n)], parity<D>(n));
             my_turn();
-            start_abt(first, shared.q, 64 * consumer, shared.k[place<D>(n)]);
+            start_abt(first, q, 64 * consumer, shared.k[place<D>(n)]);
             end_turn();
             wgmma_wait<0>(first);
             if (elect_one())
@@ -164,7 +165,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     key = listed_key(p, lists, here, tile, Bc); /* from L2: long before the mask needs it */
                 mbarrier_wait(&shared.k_full[place<D>(n + 1)], parity<D>(n + 1));
                 my_turn();
-                start_abt(s, shared.q, 64 * consumer, shared.k[place<D>(n + 1)]);
+                start_abt(s, q, 64 * consumer, shared.k[place<D>(n + 1)]);
                 mbarrier_wait(&shared.v_full[place<D>(n)], parity<D>(n));
                 start_ab(o, a, shared.v[place<D>(n)]);
                 end_turn();
@@ -183,8 +184,6 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 if (moved)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
             }
-            if (elect_one())
-                mbarrier_arrive(&shared.q_empty);
 
             /* The last tile's P V */
             mbarrier_wait(&shared.v_full[place<D>(n)], parity<D>(n));
@@ -216,8 +215,6 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
         constexpr int consumer_warps = 4 * CONSUMERS; /* one arrival each */
         mbarrier_init(&own.tile_full, 1);
         mbarrier_init(&own.tile_empty, 32 * consumer_warps);
-        mbarrier_init(&own.q_full, 1);
-        mbarrier_init(&own.q_empty, consumer_warps);
         for (int i = 0; i < S::stages; i++) {
             mbarrier_init(&own.k_full[i], 1);
             mbarrier_init(&own.v_full[i], 1);
@@ -242,7 +239,7 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
 
 LAUNCHER(sparse_overlapped) {
     uint32_t *next = (uint32_t *)workspace[NEXT_TILE].pointer; /* how many tiles were taken beyond each team's first one */
-    const TileOrder order = {heads_together(*p, 2), p->batch * p->heads * ceil_div(p->seqlen_q, Br)};
+    const TileOrder order = tile_order(*p, Br, 2);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using S = Shape<D>;
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, S::Bc);
