@@ -86,10 +86,15 @@ HOST_DEVICE static inline float rotation_sign(int d) {
     return (pairs ^ pairs >> 1) & 1 ? -1.0f : 1.0f;
 }
 
+/* m, which the exponents of P are relative to, moves only when a row's maximum exceeds it by more than so many powers of two: in
+ * few tiles. Until then P may grow, so P of a score m is 2^SLACK times smaller than the format's largest power of two: 2^5 in
+ * e4m3, 2^12 in e5m2. */
+enum { SLACK = 3 };
+
 /* The largest scale_log2 with which no score, times scale_log2, passes 2^24. The exponent of P, s scale_log2 - m, is
  * one fma: its product is not rounded, but m is such a product, rounded. Beyond 2^24 m's rounding error may be 1 and
- * more, and P of the maximum would not be the power of two that it is to be (2^8 in e4m3, 2^15 in e5m2). So with a larger
- * scale_log2 the kernels multiply S first, which rounds it as m was. */
+ * more, and P of a score m would not be the power of two that it is to be. So with a larger scale_log2 the kernels multiply S
+ * first, which rounds it as m was. */
 HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
 
 #ifdef __cplusplus

@@ -8,9 +8,9 @@
  * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax
  *             scale.
  * P.          A probability is at most 1 and mostly far below. The smallest number of e4m3 is 2^-9, the largest 448. So
- *             P = 1 becomes 2^8 in e4m3 and 2^15 in e5m2. That costs nothing: the power is added to the exponent, where
+ *             P = 1 becomes 2^5 in e4m3 and 2^12 in e5m2. That costs nothing: the power is added to the exponent, where
  *             the maximum is subtracted. l is summed from the same P before rounding, so that O / l needs no correction;
- *             LSE needs one. No P may be larger, so m must follow every new maximum.
+ *             LSE needs one. m may lag behind the maximum, as in tuned, but only until P is 2^8 or 2^15: SLACK.
  * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So the product P V8 of a key
  *             tile starts from 0, and is then added to O in fp32, with V's scale: O = alpha O + v_scale (P V8).
  * V.          In P V the sum runs over keys, and mma wants neighbouring keys in one register. ldmatrix moves pairs of

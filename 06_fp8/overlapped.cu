@@ -7,17 +7,17 @@
  *     product   the product of a key tile with V starts from 0, because wgmma adds 8-bit products with only some 13 bits (see
  *               notes/06_fp8_hopper.md). So O, the product and S of the next tile are all in registers at the same time
  *     alpha     the product of a tile joins O after the softmax of the next tile has moved m: each has an alpha of its own
- *     ring      a tile of K and V takes half of the bytes, so the ring has four places; Q has one, with mbarriers of its own
- *     softmax   products take half of the clocks, exponentials do not: at D = 128 both now take equally long
+ *     ring      a tile of K and V takes half of the bytes, so the ring has four places
+ *     turns     products take half of the clocks, exponentials do not: at D = 128 both now take equally long. If a turn ended as
+ *               soon as its products are started, all consumers would be at their exponentials at the same time. So here a turn
+ *               ends when S has come and its maximum is found
  *
- *     consumer 0   Q K1^T   P V0                            Q K2^T   P V1
- *                           softmax of S1, O += P V0                 softmax of S2, O += P V1
- *     consumer 1                        Q K1^T   P V0                            Q K2^T   P V1
- *                                                softmax of S1, O += P V0                 softmax of S2, O += P V1
+ *     consumer 0   Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2   exp of S2, O += P V1
+ *     consumer 1                             Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
- *     shared memory                          12 + 4 x 16 KB                       16 + 4 x 32 KB
+ *     shared memory                          2 x 12 + 4 x 16 KB                   2 x 16 + 4 x 32 KB
  *     registers a producer, consumer         32, 160: O 32, product 32, S 64      24, 240: O 64, product 64, S 64
  *                                            and P 16                             and P 16
  *
@@ -40,11 +40,12 @@ template <int D> struct Roles {
 };
 
 template <typename E, int D> struct OverlappedShared {
-    Panels<E, Roles<D>::Br, D> q;
+    Panels<E, Roles<D>::Br, D> q[2]; /* of the query tile at work and of the next one */
     Panels<E, Bc, D> k[STAGES];
-    Panels<E, D, Bc> v[STAGES]; /* transposed */
-    QueryTile tile;             /* the query tile that the producer is loading */
-    Mbarrier tile_full, tile_empty, q_full, q_empty, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
+    Panels<E, D, Bc> v[STAGES];     /* transposed */
+    QueryTile tile;                 /* the query tile that the producer is loading */
+    Mbarrier tile_full, tile_empty; /* full: the description is there, and Q */
+    Mbarrier k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
 /* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
@@ -53,30 +54,31 @@ __device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 /* ---- the producer: one thread ---- */
 
-/* Tells the consumers which query tile comes next, once all of them have read the description of the one before. */
-template <typename Shared> __device__ inline void hand_over(Shared &shared, const QueryTile &tile, int nth) {
+/* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
+ * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
+template <typename E, int D>
+__device__ inline void hand_over(OverlappedShared<E, D> &shared, const QueryTile &tile, int nth, const TensorMap &q) {
     mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
     shared.tile = tile;
-    mbarrier_arrive(&shared.tile_full);
+    if (tile.key_tiles > 0) {
+        mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
+        shared.q[nth % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
+    } else
+        mbarrier_arrive(&shared.tile_full);
 }
 
 template <typename E, int D>
 __device__ inline void produce(OverlappedShared<E, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
                                uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
-    int n = 0, q_turn = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
+    int n = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
     int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
     for (; i < order.count; nth++) {
         const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
-        hand_over(shared, here, nth);
+        hand_over(shared, here, nth, q_map);
         for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
             mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
             shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
-            if (tile == here.key_tiles - 1) {
-                mbarrier_wait(&shared.q_empty, q_turn++ % 2 ^ 1);
-                mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-                shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.q_full);
-            }
             mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
             mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
             shared.v[place(n)].load(v_map, 0, tile * Bc, here.kv_matrix, &shared.v_full[place(n)]);
@@ -86,7 +88,7 @@ __device__ inline void produce(OverlappedShared<E, D> &shared, const Problem &p,
             *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
         i = gridDim.x + taken;
     }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, nth); /* head -1: there are no more */
+    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, nth, q_map); /* head -1: there are no more */
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -105,7 +107,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
     if (consumer == consumers - 1)
         end_turn(); /* consumer 0 begins */
 
-    int n = 0, q_turn = 0;
+    int n = 0;
     for (int nth = 0;; nth++) {
         mbarrier_wait(&shared.tile_full, nth % 2);
         const QueryTile here = shared.tile;
@@ -121,6 +123,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
          * whose product with V is running brings it to this tile's. */
         float o[1][D / 8][4] = {}, o_scale = 1, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
 
+        const auto &q = shared.q[nth % 2];
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1;
             const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
@@ -135,15 +138,15 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 32][4];
             float first[1][Bc / 8][4];
+            mbarrier_wait(&shared.k_full[place(n)], parity(n));
+            my_turn();
+            start_abt(first, q, 64 * consumer, shared.k[place(n)]);
+            /* Scales are needed behind the products, and come under them. */
             float scale_log2 = scale_log2_now(); /* e^(scale s) = 2^(scale_log2 s) */
             o_scale = v_scale;
             next_scales(tile - 1);
-            mbarrier_wait(&shared.q_full, q_turn++ % 2);
-            mbarrier_wait(&shared.k_full[place(n)], parity(n));
-            my_turn();
-            start_abt(first, shared.q, 64 * consumer, shared.k[place(n)]);
-            end_turn();
             wgmma_wait<0>(first);
+            end_turn();
             if (elect_one())
                 mbarrier_arrive(&shared.k_empty[place(n)]);
             if (tile >= here.whole_tiles)
@@ -160,16 +163,15 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             };
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4], next_alpha[2];
+                mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
+                my_turn();
+                start_abt(s, q, 64 * consumer, shared.k[place(n + 1)]);
+                mbarrier_wait(&shared.v_full[place(n)], parity(n));
+                start_abt(product, a, shared.v[place(n)]);
                 scale_log2 = scale_log2_now();
                 const float v_ratio = __fdividef(o_scale, v_scale);
                 o_scale = v_scale;
-                mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
-                my_turn();
-                start_abt(s, shared.q, 64 * consumer, shared.k[place(n + 1)]);
-                mbarrier_wait(&shared.v_full[place(n)], parity(n));
-                start_abt(product, a, shared.v[place(n)]);
-                end_turn();
-                next_scales(tile - 1); /* on their way under the products */
+                next_scales(tile - 1);
 
                 wgmma_wait<1>(s);
                 if (elect_one())
@@ -177,6 +179,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                 if (tile >= here.whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
                 const float factor = move_maximum<E, D>(s, m, l, next_alpha, scale_log2);
+                end_turn();
 
                 wgmma_wait<0>(product, a); /* P V ran under the maximum; the exponentials are mixed with what follows */
                 if (elect_one())
@@ -187,8 +190,6 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                     alpha[r] = next_alpha[r] * v_ratio;
                 to_operand<E>(a, s);
             }
-            if (elect_one())
-                mbarrier_arrive(&shared.q_empty);
 
             /* The last tile's P V */
             mbarrier_wait(&shared.v_full[place(n)], parity(n));
@@ -217,8 +218,6 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
         constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
         mbarrier_init(&shared.tile_full, 1);
         mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
-        mbarrier_init(&shared.q_full, 1);
-        mbarrier_init(&shared.q_empty, consumer_warps);
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.k_full[i], 1);
             mbarrier_init(&shared.v_full[i], 1);
@@ -254,7 +253,7 @@ LAUNCHER(fp8_overlapped) {
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using Shared = OverlappedShared<E, D>;
         const TileOrder order = tile_order(*p, Roles<D>::Br, 1);
-        const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
+        const TensorMap q_map = tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
         const TensorMap k_map = tensor_map<E, Panels<E, Bc, D>::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
         LAUNCH((overlapped<E, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared), *p, *t,

@@ -16,10 +16,10 @@ inline Scales scales_in(const Buffer *workspace) {
     return {floats(Q_SCALES), floats(K_SCALES), floats(V_SCALES), floats(LSE_SHIFT)};
 }
 
-/* The first half of a tile's softmax: updates m, which is the maximum times scale_log2. O must be multiplied by `alpha`, as this lane's
- * part of l is here. m starts at LOWEST, and follows each new maximum: P above E's largest number would become that number. Returns what to
+/* The first half of a tile's softmax: updates m, which is kept times scale_log2. O must be multiplied by `alpha`, as this lane's
+ * part of l is here. m starts at LOWEST, and moves to a row's maximum where that is more than SLACK above it. Returns what to
  * multiply scores by: scale_log2, or 1 where scores are far and have been multiplied.
- * Where no row of the warp has a new maximum, and scores are not far, one vote is all that its lanes exchange. */
+ * Where no m of the warp moves, and scores are not far, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
 __device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     const bool far = scale_log2 > far_scale(D, E::largest);
@@ -27,12 +27,13 @@ __device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (
     bool moved = far;
     UNROLL for (int r = 0; r < 2; r++) {
         largest[r] = lane_max(s, r) * scale_log2;
-        moved |= largest[r] > m[r];
+        moved |= largest[r] - m[r] > SLACK;
         alpha[r] = 1;
     }
     if (__any_sync(WHOLE_WARP, moved)) {
         UNROLL for (int r = 0; r < 2; r++) {
-            const float m_new = fmaxf(m[r], quad_max(largest[r]));
+            largest[r] = quad_max(largest[r]);
+            const float m_new = largest[r] - m[r] > SLACK ? largest[r] : m[r];
             alpha[r] = exp2_approx(m[r] - m_new);
             l[r] *= alpha[r];
             m[r] = m_new;
@@ -45,16 +46,16 @@ __device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (
     return scale_log2;
 }
 
-/* The second half: S becomes P = 2^(factor S - m), times E's largest power of two: so probabilities down to 2^-17 (e4m3) or 2^-31 (e5m2)
- * can be told from 0, not only down to 2^-9 and 2^-16. This lane's part of l is summed from the same P before rounding, so that O / l
- * needs no correction. */
+/* The second half: S becomes P = 2^(factor S - m), times 2^(largest_exponent - SLACK): so probabilities down to 2^-14 (e4m3) or 2^-28
+ * (e5m2) can be told from 0, not only down to 2^-9 and 2^-16. This lane's part of l is summed from the same P before rounding, so
+ * that O / l needs no correction. */
 template <typename E, int N>
 __device__ inline void exponentials(float (&s)[1][N][4], const float (&m)[2], float (&l)[2], float factor) {
     float exponent[2];
-    /* The exponent is rounded down: where floats near m are 2 apart, 15 - m (e5m2), rounded to the nearest, may become 16 - m,
+    /* The exponent is rounded down: where floats near m are 2 apart, 12 - m (e5m2), rounded to the nearest, may become 13 - m,
      * and P = 2^16 would be beyond the format's largest number. */
     UNROLL for (int r = 0; r < 2; r++)
-        exponent[r] = __fadd_rd(E::largest_exponent, -m[r]);
+        exponent[r] = __fadd_rd(E::largest_exponent - SLACK, -m[r]);
     each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor + exponent[r]); });
 }
 
@@ -75,16 +76,19 @@ template <typename E, int N> __device__ inline void to_operand(uint32_t (&a)[N /
 template <typename E, int N>
 __device__ inline void write_output(const Problem &p, const Tensors &t, const Scales &scales, int batch_head, int row,
                                     const float (&o)[1][N][4], const float (&m)[2], const float (&l)[2], float o_scale) {
-    float to_o[2];
+    const auto has_lse = [&](int r) { return threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q; };
+    const size_t lse_row = (size_t)batch_head * p.seqlen_q + row;
+    float shift[2], sum[2], to_o[2];
     UNROLL for (int r = 0; r < 2; r++) {
-        const float l_row = quad_sum(l[r]);
-        to_o[r] = l_row > 0 ? o_scale / l_row : 0;
-        const size_t flat_row = (size_t)batch_head * p.seqlen_q + row + row_of(r);
-        if (threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q)
-            t.lse[flat_row] = l_row > 0 ? (m[r] - E::largest_exponent) * LN_2 + logf(l_row) + scales.lse_shift[flat_row]
-                                        : -INFINITY;
+        shift[r] = has_lse(r) ? scales.lse_shift[lse_row + row_of(r)] : 0; /* asked for first, needed last */
+        sum[r] = quad_sum(l[r]);
+        to_o[r] = sum[r] > 0 ? o_scale / sum[r] : 0;
     }
     WITH_HALF_TYPE(p.dtype, T, store_rows<8 * N>(head_tensors<T>(p, t, batch_head).o, row, p.seqlen_q, o, to_o));
+    UNROLL for (int r = 0; r < 2; r++)
+        if (has_lse(r))
+            t.lse[lse_row + row_of(r)] =
+                sum[r] > 0 ? (m[r] - (E::largest_exponent - SLACK)) * LN_2 + logf(sum[r]) + shift[r] : -INFINITY;
 }
 
 #endif
