@@ -47,7 +47,7 @@ typedef struct {
     int q_block, k_block;     /* rows of a head of Q, of K and V, that share a scale; 0: all of them */
     int is_rotated, has_mean; /* 1: Q and K were rotated first; the mean of each head's keys was subtracted from K first */
     double p_roundoff;        /* u of the format P has when it meets V, */
-    double p_step;            /* half that format's smallest step, over what P = 1 was scaled to */
+    double p_step;            /* half that format's smallest step, over the least that a row's largest P was scaled to */
     double sum_roundoff;      /* u of the accumulators of Q K^T and P V: 2^-24 for fp32 */
 } PreparedRounding;
 

@@ -277,7 +277,7 @@ static int met[2]; /* whether either of the two bounds on what P's rounding does
 static double allowed_in(int row) {
     const float *q = inputs[0] + row * D;
     int batch = row / ROWS / HEADS, visible = row % ROWS + lengths[batch] - ROWS + 1;
-    double squares = 0, largest = 0, largest_v = 0, size = score_size(&problem, inputs[0], inputs[1]);
+    double squares = 0, weights = 0, largest = 0, largest_v = 0, size = score_size(&problem, inputs[0], inputs[1]);
     for (int d = 0; d < D; d++) {
         double sum = 0;
         for (int j = 0; j < visible; j++) {
@@ -287,6 +287,7 @@ static double allowed_in(int row) {
                 s += (double)q[i] * k[i];
             double p = exp(problem.scale * s - want_lse[row]);
             sum += p * p * v[d] * v[d];
+            weights += p * p / D;
         }
         squares = fmax(squares, sum);
         largest = fmax(largest, fabs(want_o[row * D + d]));
@@ -298,7 +299,7 @@ static double allowed_in(int row) {
            most = (rounding.p_roundoff + 2 * score) * largest_v;
     met[likely < most] = 1;
     return output_allowance(&problem, want_o + row * D, want_lse[row], size) + fmin(likely, most) +
-           8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS) * largest_v;
+           8 * rounding.sum_roundoff * (largest + 7 * spread) + rounding.p_step * sqrt(KEYS * weights) * largest_v;
 }
 
 /* Whether only this comparison is bad, in only this element. */

@@ -133,7 +133,7 @@ static double score_allowance(const Prepared *x, const Reference *r) {
 }
 
 /* How far a row of O may be from attention of the prepared inputs, beyond what two kernels in the input's dtype may differ
- * by (output_allowance). `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row.
+ * by (output_allowance). `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row; `squares` is sum_j p_j^2.
  *
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, on average u / sqrt(3), and has that of its score: of random
@@ -143,9 +143,11 @@ static double score_allowance(const Prepared *x, const Reference *r) {
  *              nor of the second, sum_j p_j e_j (v_j - O), since the scores' errors are in the sum that P is divided by, too.
  * 8 sum_roundoff (largest + 7 spread)
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
- * p_step sqrt(keys) largest |v|
- *              P_j too small for the format's normal numbers is off by up to half its smallest step. */
-static double result_allowance(const Prepared *x, const Reference *of, const double *want, double lse, double spread) {
+ * p_step sqrt(keys squares) largest |v|
+ *              P_j too small for the format's normal numbers is off by up to half its smallest step. The row's largest P is at least 1
+ *              before all are divided by their sum. So p_step becomes at most p_step times the largest p_j, or the root of `squares`. */
+static double result_allowance(const Prepared *x, const Reference *of, const double *want, double lse, double spread,
+                               double squares) {
     const PreparedRounding *r = &x->rounding;
     double largest = largest_of(want, x->p->head_dim), score = score_allowance(x, of);
     double base = output_allowance(x->p, want, lse, of->result.score_size);
@@ -154,7 +156,7 @@ static double result_allowance(const Prepared *x, const Reference *of, const dou
     double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score);
     double most = (r->p_roundoff + 2 * score) * of->largest_v;
     return base + (likely < most ? likely : most) + 8 * r->sum_roundoff * (largest + 7 * spread) +
-           r->p_step * sqrt(x->p->seqlen_k) * of->largest_v;
+           r->p_step * sqrt(x->p->seqlen_k * squares) * of->largest_v;
 }
 
 static void compare_result(const Prepared *x, const Reference *r, const void *o, const float *lse, Comparison *c_o,
@@ -170,9 +172,9 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
         RowIndex at = row_index(p, row);
         const double *want = exact->o + i * columns, want_lse = exact->lse[i];
         double lse_allowed = lse_allowance(want_lse, exact->score_size);
-        double from_squares = exp(r->squares.lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
-        double spread = sqrt(largest_of(r->squares.o + i * columns, columns) * from_squares);
-        double allowed = result_allowance(x, r, want, want_lse, spread), largest = largest_of(want, columns);
+        double squares = exp(r->squares.lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
+        double spread = sqrt(largest_of(r->squares.o + i * columns, columns) * squares);
+        double allowed = result_allowance(x, r, want, want_lse, spread, squares), largest = largest_of(want, columns);
         read_row(p, o, row, got);
         compare_row(c_o, at, got, want, columns, allowed);
         compare_element(c_lse, at, -1, lse[row], want_lse,
