@@ -32,10 +32,14 @@ __device__ inline int listed_key(const Problem &p, const Lists &lists, const Lis
     return list[tile / tiles] * MASK_BLOCK + tile % tiles * Bc;
 }
 
-/* Number i in the order of work: as query_tile, but longest lists first. */
+/* Number i in the order of work: as query_tile, but longest lists first. Where all lists are equally long, as without a mask, one head
+ * at a time. (The first batch entry's lists stand for all.) */
 __device__ inline ListedTile listed_tile(const Problem &p, const int *key_lengths, const Lists &lists, int together, int i,
                                           int Bc) {
     const int query_tiles = ceil_div(p.seqlen_q, MASK_BLOCK);
+    const ListLengths longest = lists.order[0].blocks, shortest = lists.order[query_tiles - 1].blocks;
+    if (longest.full + longest.partial == shortest.full + shortest.partial)
+        together = 1;
     const HeadTurn at = head_turn(p, together, query_tiles, i);
     const int batch = at.batch_head / p.heads;
     const OrderedTile next = lists.order[batch * query_tiles + at.turn];
