@@ -60,7 +60,7 @@ def machine(what):
 
 def measured(files):
     """The day that runs.tsv has for the first of these files, as a list of one; empty where it has none."""
-    return [row["date"] for row in rows_of("runs.tsv") if files.split(",")[0] in row["files"].split()]
+    return [row["date"] for row in rows_of("runs.tsv") if files.split(":")[0].split(",")[0] in row["files"].split()]
 
 
 def forward_rows(*names):
