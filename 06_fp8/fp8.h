@@ -1,4 +1,4 @@
-/* fp8.h - what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu, wgmma.cu).
+/* fp8.h - what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu, wgmma.cu, overlapped.cu).
  *
  * A number x is stored as x / scale, rounded to an 8-bit format. One scale serves a whole tile, or a whole head:
  *
@@ -87,8 +87,8 @@ HOST_DEVICE static inline float rotation_sign(int d) {
 }
 
 /* m, which the exponents of P are relative to, moves only when a row's maximum exceeds it by more than so many powers of two: in
- * few tiles. Until then P may grow, so P of a score m is 2^SLACK times smaller than the format's largest power of two: 2^5 in
- * e4m3, 2^12 in e5m2. */
+ * few tiles. Until then P may grow to the format's largest power of two, 2^8 (e5m2: 2^15). So P of a score m is 2^SLACK times
+ * less: 2^5 (2^12). */
 enum { SLACK = 3 };
 
 /* The largest scale_log2 with which no score, times scale_log2, passes 2^24. The exponent of P, s scale_log2 - m, is
@@ -101,7 +101,7 @@ HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 
 extern "C" {
 #endif
 
-/* The workspace above; all variants have the same. */
+/* The workspace above, which all variants have. */
 int fp8_plan(const Problem *p, Buffer *workspace);
 
 /* The pre-pass: Q, K, V to the workspace. And, for the check of the results: what numbers it left there, on the host,

@@ -155,7 +155,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             exponentials<E>(first, m, l, factor);
             to_operand<E>(a, first);
 
-            /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            /* Each step: S of the next tile and P V of this one; the next tile's maximum under P V; then its exponentials */
             float product[1][D / 8][4];
             const auto add_product = [&] {
                 UNROLL for (int i = 0; i < D / 2; i++)
@@ -181,7 +181,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                 const float factor = move_maximum<E, D>(s, m, l, next_alpha, scale_log2);
                 end_turn();
 
-                wgmma_wait<0>(product, a); /* P V ran under the maximum; the exponentials are mixed with what follows */
+                wgmma_wait<0>(product, a); /* the exponentials are mixed with what follows */
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
                 exponentials<E>(s, m, l, factor);

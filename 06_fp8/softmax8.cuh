@@ -52,7 +52,7 @@ __device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (
 template <typename E, int N>
 __device__ inline void exponentials(float (&s)[1][N][4], const float (&m)[2], float (&l)[2], float factor) {
     float exponent[2];
-    /* The exponent is rounded down: where floats near m are 2 apart, 12 - m (e5m2), rounded to the nearest, may become 13 - m,
+    /* The exponent is rounded down: where floats near m are 8 apart, 12 - m (e5m2), rounded to the nearest, may become 16 - m,
      * and P = 2^16 would be beyond the format's largest number. */
     UNROLL for (int r = 0; r < 2; r++)
         exponent[r] = __fadd_rd(E::largest_exponent - SLACK, -m[r]);

@@ -144,8 +144,8 @@ static double score_allowance(const Prepared *x, const Reference *r) {
  * 8 sum_roundoff (largest + 7 spread)
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
  * p_step sqrt(keys squares) largest |v|
- *              P_j too small for the format's normal numbers is off by up to half its smallest step. The row's largest P is at least 1
- *              before all are divided by their sum. So p_step becomes at most p_step times the largest p_j, or the root of `squares`. */
+ *              P too small for the format's normal numbers is off by up to half its smallest step, with random sign: by at most
+ *              p_step of the row's largest P. So p_j is off by p_step times the largest p_j, which is at most the root of `squares`. */
 static double result_allowance(const Prepared *x, const Reference *of, const double *want, double lse, double spread,
                                double squares) {
     const PreparedRounding *r = &x->rounding;
