@@ -17,6 +17,15 @@ inline Lists lists_in(const Buffer *workspace) {
             (OrderedTile *)workspace[LONGEST_FIRST].pointer};
 }
 
+/* The order of work. Without a mask that of 08_fa3. With one, several heads together, as under a causal mask: lists are not equally
+ * long. */
+inline TileOrder listed_order(const Problem &p, const BlockMask &mask) {
+    TileOrder order = tile_order(p, MASK_BLOCK, 2);
+    if (mask.window || mask.documents || mask.stride || mask.kept)
+        order.together = heads_together(p, 2);
+    return order;
+}
+
 /* MASK_BLOCK queries of one head, and which keys they keep: QueryTile for lists. A key tile is a block on the list, or a piece of
  * one. They are counted along the list, and walked from its end. */
 struct ListedTile {
@@ -32,14 +41,10 @@ __device__ inline int listed_key(const Problem &p, const Lists &lists, const Lis
     return list[tile / tiles] * MASK_BLOCK + tile % tiles * Bc;
 }
 
-/* Number i in the order of work: as query_tile, but longest lists first. Where all lists are equally long, as without a mask, one head
- * at a time. (The first batch entry's lists stand for all.) */
+/* Number i in the order of work: as query_tile, but longest lists first. */
 __device__ inline ListedTile listed_tile(const Problem &p, const int *key_lengths, const Lists &lists, int together, int i,
                                           int Bc) {
     const int query_tiles = ceil_div(p.seqlen_q, MASK_BLOCK);
-    const ListLengths longest = lists.order[0].blocks, shortest = lists.order[query_tiles - 1].blocks;
-    if (longest.full + longest.partial == shortest.full + shortest.partial)
-        together = 1;
     const HeadTurn at = head_turn(p, together, query_tiles, i);
     const int batch = at.batch_head / p.heads;
     const OrderedTile next = lists.order[batch * query_tiles + at.turn];

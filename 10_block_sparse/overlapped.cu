@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
 
 LAUNCHER(sparse_overlapped) {
     uint32_t *next = (uint32_t *)workspace[NEXT_TILE].pointer; /* how many tiles were taken beyond each team's first one */
-    const TileOrder order = {heads_together(*p, 2), p->batch * p->heads * ceil_div(p->seqlen_q, Br)};
+    const TileOrder order = listed_order(*p, t->mask);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using S = Shape<D>;
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, S::Bc);

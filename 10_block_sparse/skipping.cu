@@ -121,9 +121,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipp
 
 LAUNCHER(sparse_skipping) {
     const bool small = device_properties()->capability < 80;
-    const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, MASK_BLOCK);
+    const TileOrder order = listed_order(*p, t->mask);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((skipping<T, D>), blocks, THREADS, small ? sizeof(SkippingShared<T, D, 75>) : sizeof(SkippingShared<T, D, 80>),
-               *p, *t, lists_in(workspace), heads_together(*p, 2));
+        LAUNCH((skipping<T, D>), order.count, THREADS, small ? sizeof(SkippingShared<T, D, 75>) : sizeof(SkippingShared<T, D, 80>),
+               *p, *t, lists_in(workspace), order.together);
     }));
 }

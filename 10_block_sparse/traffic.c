@@ -67,12 +67,12 @@ int sparse_lists_traffic(const Problem *p, const int *key_lengths, Traffic *traf
     return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
-/* Of each list every head's block reads the place in the order once, and how long the first and the last list in the order are. */
+/* Of each list every head's block reads the place in the order once. */
 static int walk_traffic(const Problem *p, const char *kernel, const ListSums *sum, double rows, double list_reads,
                         Traffic *traffic) {
     const double row = p->head_dim * (double)dtype_bytes(p->dtype);
     const Traffic all[] = {
-        {kernel, "longest first", p->heads * (double)list_count(p) * (sizeof(OrderedTile) + 2 * sizeof(ListLengths)), 0},
+        {kernel, "longest first", p->heads * (double)list_count(p) * sizeof(OrderedTile), 0},
         {kernel, "key blocks", p->heads * 4 * list_reads, 0},
         {kernel, "Q", p->heads * rows * row, 0},
         {kernel, "K", p->heads * sum->keys * row, 0},

@@ -62,7 +62,7 @@ for my $case (
     ok($run->{code} eq 0 && $run->{out} =~ /\nPASS/, $name) or diag($run->{out}, $run->{err});
 }
 
-like(run('10_block_sparse', @small, '--blocks', $_)->{out}, qr/\nPASS/, "--blocks $_") for 'documents:30+26', 'random:0:1';
+like(run('10_block_sparse', @small, '--blocks', $_)->{out}, qr/\nPASS/, "--blocks $_") for 'documents:30+26', 'random:0:1', 'random:100:1';
 
 # ---- a bound as wide as the result
 $run = run('01_tiled', @small, '--scale', 1e5);

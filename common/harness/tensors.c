@@ -180,8 +180,8 @@ void load_inputs(Run *run) {
         *mask = p->blocks->mask;
         if (mask->documents)
             mask->documents = upload(mask->documents, document_bytes(p), "block mask");
-        if (mask->kept)
-            mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
+        if (mask->kept) /* a table that keeps every block is none */
+            mask->kept = memchr(mask->kept, 0, mask_blocks(p)) ? upload(mask->kept, mask_blocks(p), "block mask") : NULL;
     }
     run->input_bytes = device_allocated();
     run->output_count = count > D_O ? MAX_OUTPUTS : FORWARD_OUTPUTS;
