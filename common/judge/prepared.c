@@ -136,11 +136,11 @@ static double score_allowance(const Prepared *x, const Reference *r) {
  * by (output_allowance). `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row; `squares` is sum_j p_j^2.
  *
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
- *              each P_j is rounded with a relative error up to u, on average u / sqrt(3), and has that of its score: of random
+ *              each P_j is rounded with a relative error up to u, root mean square u / sqrt(3), and has that of its score: of random
  *              sign, so they add up as derived above. Seven standard deviations: one in 10^11 elements is beyond.
  * (u + 2 score_allowance) largest |v|
- *              if that is less, as in a row of few keys: the P_j add up to 1, so no signs make more of the first, sum_j p_j e_j v_j,
- *              nor of the second, sum_j p_j e_j (v_j - O), since the scores' errors are in the sum that P is divided by, too.
+ *              if that is less, as in a row of few keys. The p_j add up to 1. So whatever the signs, P's rounding makes at most that of
+ *              sum_j p_j e_j v_j; and the scores' errors, which are in the sum that P is divided by, too, of sum_j p_j e_j (v_j - O).
  * 8 sum_roundoff (largest + 7 spread)
  *              the sums of a key tile, for an accumulator shorter than fp32: a few steps that each round what is there.
  * p_step sqrt(keys squares) largest |v|
