@@ -10,7 +10,7 @@
  *     ring      a tile of K and V takes half of the bytes, so the ring has four places
  *     turns     products take half of the clocks, exponentials do not: at D = 128 both now take equally long. If a turn ended as
  *               soon as its products are started, all consumers would be at their exponentials at the same time. So here a turn
- *               ends when S has come and its maximum is found
+ *               ends when S has come and its maximum is found (a query tile's first turn already when S has come)
  *
  *     consumer 0   Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2   exp of S2, O += P V1
  *     consumer 1                             Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2
@@ -119,8 +119,8 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
         const int q_block = min(here.first_row / BLOCK_Q + consumer, q_scale_count(&p) - 1); /* its rows may not exist */
         const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + q_block];
 
-        /* O is kept divided by o_scale, V's last scale, and is that of the maximum before the last one: `alpha` of the tile
-         * whose product with V is running brings it to this tile's. */
+        /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that one's.
+         * o_scale: V's last scale, and in the end O's. */
         float o[1][D / 8][4] = {}, o_scale = 1, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
 
         const auto &q = shared.q[nth % 2];
@@ -141,7 +141,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             mbarrier_wait(&shared.k_full[place(n)], parity(n));
             my_turn();
             start_abt(first, q, 64 * consumer, shared.k[place(n)]);
-            /* Scales are needed behind the products, and come under them. */
+            /* Scales come while products run. */
             float scale_log2 = scale_log2_now(); /* e^(scale s) = 2^(scale_log2 s) */
             o_scale = v_scale;
             next_scales(tile - 1);
@@ -181,7 +181,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                 const float factor = move_maximum<E, D>(s, m, l, next_alpha, scale_log2);
                 end_turn();
 
-                wgmma_wait<0>(product, a); /* the exponentials are mixed with what follows */
+                wgmma_wait<0>(product, a); /* the compiler mixes the exponentials with what follows */
                 if (elect_one())
                     mbarrier_arrive(&shared.v_empty[place(n)]);
                 exponentials<E>(s, m, l, factor);

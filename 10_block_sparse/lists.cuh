@@ -17,7 +17,7 @@ inline Lists lists_in(const Buffer *workspace) {
             (OrderedTile *)workspace[LONGEST_FIRST].pointer};
 }
 
-/* The order of work. Without a mask that of 08_fa3. With one, several heads together, as under a causal mask: lists are not equally
+/* The order of work. Without a block mask that of 08_fa3. With one, several heads together, as under a causal mask: lists are not equally
  * long. */
 inline TileOrder listed_order(const Problem &p, const BlockMask &mask) {
     TileOrder order = tile_order(p, MASK_BLOCK, 2);

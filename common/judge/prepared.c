@@ -132,8 +132,8 @@ static double score_allowance(const Prepared *x, const Reference *r) {
     return 4 * sqrt(x->p->head_dim) * x->rounding.sum_roundoff * r->result.score_size;
 }
 
-/* How far a row of O may be from attention of the prepared inputs, beyond what two kernels in the input's dtype may differ
- * by (output_allowance). `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row; `squares` is sum_j p_j^2.
+/* How far a row of O may be from attention of the prepared inputs: as far as two kernels in the input's dtype may differ
+ * (output_allowance), and what is listed here. `spread` is the root of sum_j p_j^2 v_j^2, the largest of the row; `squares` is sum_j p_j^2.
  *
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, root mean square u / sqrt(3), and has that of its score: of random
