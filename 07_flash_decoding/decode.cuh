@@ -43,8 +43,9 @@ struct Head {
     int keys, tiles; /* that exist, and the key tiles that they make */
 };
 __device__ inline Head head_at(const Problem &p, const int *key_lengths, const Work &work, int index) {
-    const int row = index % work.row_tiles * work.tile_rows;
-    Head head = {index / work.row_tiles, row, min(work.tile_rows, work.rows - row), p.seqlen_k, work.tiles};
+    const int kv = work.row_tiles == 1 ? index : index / work.row_tiles; /* a division takes 0.1 us, before the first load */
+    const int row = (index - kv * work.row_tiles) * work.tile_rows;
+    Head head = {kv, row, min(work.tile_rows, work.rows - row), p.seqlen_k, work.tiles};
     if (key_lengths)
         head.keys = key_lengths[head.kv / p.kv_heads], head.tiles = tiles_of(head.keys, work.tile_keys);
     return head;
@@ -119,9 +120,36 @@ __device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tens
 /* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that eight rows lie in different banks. */
 template <int D> __device__ inline int slab_place(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
 
+/* What some of the keys have made of a row: m, in powers of two, l, and four neighbouring columns of O. At first no key. */
+struct Part {
+    float m = LOWEST, l = 0;
+    float4 o = {};
+};
+
+/* `sum` and n parts more. */
+template <int n> __device__ inline Part merged(const Part &sum, const Part (&parts)[n]) {
+    float m = sum.m;
+    UNROLL for (int i = 0; i < n; i++)
+        m = fmaxf(m, parts[i].m);
+    const float factor = exp2_approx(sum.m - m);
+    Part result = {m, factor * sum.l, factor * sum.o};
+    UNROLL for (int i = 0; i < n; i++) {
+        const float weight = exp2_approx(parts[i].m - m);
+        result.l += weight * parts[i].l;
+        result.o = result.o + weight * parts[i].o;
+    }
+    return result;
+}
+
+/* Writes four columns of O, from `column` on, multiplied by o_scale; and with the first four LSE. o, lse: of this row. */
+template <typename Out> __device__ inline void write_part(const Part &part, float o_scale, int column, Out *o, float *lse) {
+    store_4(o + column, (part.l > 0 ? o_scale / part.l : 0) * part.o); /* l = 0: the row saw no key */
+    if (column == 0)
+        *lse = part.l > 0 ? (part.m + log2f(part.l)) * LN_2 : -INFINITY;
+}
+
 /* Merges what the warps of the block have stored: their O of the rows of one slab, in stage `slot`, and their m and l.
- * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` of them, all slabs together).
- * Each thread takes four neighbouring columns. */
+ * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` of them, all slabs together). */
 template <typename Rows, typename Out>
 __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, int rows, float o_scale, Out *o, float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;
@@ -129,30 +157,19 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, i
     const int slab_row = slab * Rows::slab_rows, count = min(Rows::slab_rows, rows - slab_row) * fours;
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         const int row = i / fours, column = i % fours * 4;
-        float m[MAX_WARPS], largest = LOWEST, l = 0;
-        UNROLL for (int w = 0; w < MAX_WARPS; w++) { /* unrolled, as below, so that the loads are under way together */
-            m[w] = w < warps ? warp[w].m[slab_row + row] : LOWEST;
-            largest = fmaxf(largest, m[w]);
-        }
-        float4 sum = make_float4(0, 0, 0, 0);
-        UNROLL for (int w = 0; w < MAX_WARPS; w++) {
-            if (w >= warps)
-                continue;
-            const float weight = exp2_approx(m[w] - largest);
-            l += weight * warp[w].l[slab_row + row];
-            sum = sum + weight * load_4(warp[w].stage[slot].o + slab_place<D>(row, column));
-        }
-        const float inverse = l > 0 ? o_scale / l : 0; /* l = 0: the row saw no key */
-        store_4(o + (size_t)(slab_row + row) * D + column, inverse * sum);
-        if (column == 0)
-            lse[slab_row + row] = l > 0 ? (largest + log2f(l)) * LN_2 : -INFINITY;
+        Part parts[MAX_WARPS];
+        UNROLL for (int w = 0; w < MAX_WARPS; w++) /* a loop of its own: so the loads are under way together */
+            if (w < warps)
+                parts[w] = {warp[w].m[slab_row + row], warp[w].l[slab_row + row],
+                            load_4(warp[w].stage[slot].o + slab_place<D>(row, column))};
+        write_part(merged(Part{}, parts), o_scale, column, o + (size_t)(slab_row + row) * D, lse + slab_row + row);
     }
 }
 
 /* The end of a walk over keys: the states of the warps become O and LSE of `rows` rows, written to `o` and `lse`. They
  * pass through stage `slot` of shared memory, which no copy may be on its way to. */
-template <typename State, typename Rows, typename Out>
-__device__ inline void finish(State &state, WarpShared<Rows> *warp, int slot, int rows, float o_scale, Out *o, float *lse) {
+template <typename Rows, typename Out>
+__device__ inline void finish(Rows &state, WarpShared<Rows> *warp, int slot, int rows, float o_scale, Out *o, float *lse) {
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {

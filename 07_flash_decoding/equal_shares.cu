@@ -107,64 +107,30 @@ __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, co
     return c;
 }
 
-/* The merge of a head's partial results, in two steps. First each warp merges some of them into one (m, l, O), as if it
- * had walked over their keys itself: of the `count` places from `place` on, warp w takes number w, w + warps, w + 2
- * warps, ... That is store(), for one slab of rows. Then finish() merges the warps, as at the end of a walk. */
-template <typename Rows> struct PartialRows {
-    static constexpr int slab_rows = Rows::slab_rows;
-    const Partials &partials;
-    int place, count, rows;
-
-    __device__ void store(int slab, float *to, float *to_m, float *to_l) {
-        /* An item is four neighbouring columns of a row. At a time a lane takes `items` items, 32 apart, of `places`
-         * places, and all their loads are under way together. With 8 warps, up to 32 places and up to 4 rows (at
-         * D = 128) there is one wait for memory; 16 rows have four. */
-        constexpr int D = Rows::head_dim, fours = D / 4, items = 4, places = 4;
-        const int slab_row = slab * slab_rows, end = min(slab_rows, rows - slab_row) * fours, warps = blockDim.x / 32;
-        for (int first = threadIdx.x % 32; first < end; first += 32 * items) {
-            float m[items], l[items] = {};
-            float4 o[items] = {};
-            UNROLL for (int i = 0; i < items; i++)
-                m[i] = LOWEST;
-#pragma unroll 1
-            for (int j = threadIdx.x / 32; j < count; j += places * warps) {
-                float lse[places][items];
-                float4 part[places][items];
-                UNROLL for (int a = 0; a < places; a++) {
-                    const size_t row = (size_t)(place + j + a * warps) * partials.rows + slab_row;
-                    const float *from = partials.o + row * D + 4 * first, *from_lse = partials.lse + row + first / fours;
-                    UNROLL for (int i = 0; i < items; i++) {
-                        const bool exists = first + 32 * i < end && j + a * warps < count;
-                        lse[a][i] = exists ? from_lse[32 / fours * i] : -INFINITY;
-                        part[a][i] = exists ? load_4(from + 4 * 32 * i) : make_float4(0, 0, 0, 0);
-                    }
-                }
-                UNROLL for (int i = 0; i < items; i++) {
-                    float m_new = m[i];
-                    UNROLL for (int a = 0; a < places; a++)
-                        m_new = fmaxf(m_new, lse[a][i]);
-                    const float factor = exp2_approx((m[i] - m_new) * LOG2_E);
-                    m[i] = m_new;
-                    l[i] *= factor;
-                    o[i] = factor * o[i];
-                    UNROLL for (int a = 0; a < places; a++) {
-                        const float weight = exp2_approx((lse[a][i] - m_new) * LOG2_E);
-                        l[i] += weight;
-                        o[i] = o[i] + weight * part[a][i];
-                    }
-                }
+/* Merges a head's partial results, `count` places from `place` on, and writes its O and LSE. A thread takes four columns of a row
+ * and PLACES places at a time. Where there are fewer, it asks for the last again, which is as fast as a case of its own is slow. */
+template <int D, typename Out>
+__device__ inline void merge_places(const Partials &partials, int place, int count, int rows, Out *o, float *lse) {
+    constexpr int fours = D / 4;
+    for (int i = threadIdx.x; i < rows * fours; i += blockDim.x) {
+        const int row = i / fours, column = i % fours * 4;
+        const size_t from = (size_t)place * partials.rows + row;
+        const float *from_o = partials.o + from * D + column, *from_lse = partials.lse + from;
+        Part sum;
+        for (int first = 0; first < count; first += PLACES) {
+            Part parts[PLACES];
+            UNROLL for (int j = 0; j < PLACES; j++) {
+                const int distance = min(first + j, count - 1) * partials.rows;
+                const float piece_lse = from_lse[distance];
+                parts[j].m = first + j < count ? piece_lse * LOG2_E : -INFINITY;
+                parts[j].l = 1; /* LSE is m and l in one */
+                parts[j].o = load_4(from_o + distance * D);
             }
-            UNROLL for (int i = 0; i < items; i++) {
-                const int item = first + 32 * i, row = item / fours;
-                if (item >= end)
-                    continue;
-                store_4(to + slab_place<D>(row, item % fours * 4), o[i]);
-                if (item % fours == 0)
-                    to_m[slab_row + row] = m[i] * LOG2_E, to_l[slab_row + row] = l[i];
-            }
+            sum = merged(sum, parts);
         }
+        write_part(sum, 1, column, o + (size_t)row * D, lse + row);
     }
-};
+}
 
 template <typename Rows>
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
@@ -192,6 +158,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
         const Cursor part = use; /* of a head, up to its end or the share's */
         const Head &head = part.head;
         const size_t head_row = head_row_of(work, head);
+        const int first = part.start / share, pieces = (part.start + head.tiles - 1) / share - first + 1;
         Rows state;
         state.begin(p, head, (const T *)t.q + head_row * D, p.scale * scale_of(cache.k_scale, head));
         while (use.left > 0 && use.index == part.index) {
@@ -205,7 +172,6 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
         }
 
         const float o_scale = scale_of(cache.v_scale, head);
-        const int first = part.start / share, pieces = (part.start + head.tiles - 1) / share - first + 1;
         if (pieces == 1) {
             finish(state, warp, slot, head.rows, o_scale, (T *)t.o + head_row * D, t.lse + head_row);
             continue;
@@ -220,8 +186,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
             last_ticket = atomic_add_ordered(&partials.tickets[part.index], 1) == pieces - 1;
         __syncthreads();
         if (last_ticket) {
-            PartialRows<Rows> all = {partials, first + part.index, pieces, head.rows};
-            finish(all, warp, slot, head.rows, 1, (T *)t.o + head_row * D, t.lse + head_row);
+            merge_places<D>(partials, first + part.index, pieces, head.rows, (T *)t.o + head_row * D, t.lse + head_row);
             if (threadIdx.x == 0)
                 partials.tickets[part.index] = 0; /* for the next launch */
         }

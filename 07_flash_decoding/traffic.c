@@ -62,8 +62,8 @@ int decode_split_k_traffic(const Problem *p, const int *key_lengths, Traffic *tr
     return i;
 }
 
-/* A head in one piece has no partial result. One in several has a ticket for each; a thread that merges reads LSE with each four
- * columns. */
+/* A head in one piece has no partial result. One in several has a ticket for each. Threads that merge read PLACES pieces at a time,
+ * and LSE with each four columns. */
 int decode_equal_shares_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     Work w = work_of(p);
     double all_tiles = 0, start = 0, D = p->head_dim;
@@ -72,7 +72,7 @@ int decode_equal_shares_traffic(const Problem *p, const int *key_lengths, Traffi
     long long share = (long long)round_up(all_tiles / decode_equal_shares_blocks(p), 1);
 
     /* Pieces, and rows in them; the same of heads with several pieces, and these heads */
-    double walks = 0, walk_rows = 0, tickets = 0, partial_rows = 0, merges = 0;
+    double walks = 0, walk_rows = 0, tickets = 0, partial_rows = 0, merged_rows = 0, merges = 0;
     for (int h = 0; h < w.heads; h++) {
         int first_row = h % w.row_tiles * w.tile_rows;
         int rows = w.rows - first_row < w.tile_rows ? w.rows - first_row : w.tile_rows;
@@ -80,12 +80,12 @@ int decode_equal_shares_traffic(const Problem *p, const int *key_lengths, Traffi
         int pieces = (int)((long long)(start + tiles - 1) / share - (long long)start / share) + 1;
         walks += pieces, walk_rows += (double)rows * pieces;
         if (pieces > 1)
-            tickets += pieces, partial_rows += (double)rows * pieces, merges++;
+            tickets += pieces, partial_rows += (double)rows * pieces, merged_rows += rows * round_up(pieces, PLACES), merges++;
         start += tiles;
     }
     int i = walk_traffic("equal_shares", p, key_lengths, walks, walk_rows, traffic);
-    traffic[i++] = (Traffic){"equal_shares", "partial O", partial_rows * D * 4, partial_rows * D * 4};
-    traffic[i++] = (Traffic){"equal_shares", "partial LSE", partial_rows * D / 4 * 4, partial_rows * 4};
+    traffic[i++] = (Traffic){"equal_shares", "partial O", merged_rows * D * 4, partial_rows * D * 4};
+    traffic[i++] = (Traffic){"equal_shares", "partial LSE", merged_rows * D / 4 * 4, partial_rows * 4};
     traffic[i++] = (Traffic){"equal_shares", "tickets", tickets * 4, (tickets + merges) * 4};
     traffic[i++] = (Traffic){"equal_shares", "O", 0, query_bytes(p)};
     traffic[i++] = (Traffic){"equal_shares", "LSE", 0, row_bytes(p)};

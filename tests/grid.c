@@ -399,9 +399,10 @@ static void test_long_row(void) {
 }
 
 /* More tiles of 64 queries, or of 64 keys, than a grid has blocks in y or z. On the CPU device that would take minutes and 6 GB:
- * there the launches are only checked, and one that is refused ends the program. */
+ * there the launches are only checked, and one that is refused ends the program. The scale of 1 lets few keys decide: if all of
+ * them did, O would be a sum of 262,144 products of a tensor core, which cuts off what it cannot hold: 0.6 % of O, too much. */
 static void test_large_grid(const Variant *v, int seqlen_q, int seqlen_k) {
-    Case c = {.p = {.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .scale = 0.125f}};
+    Case c = {.p = {.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .scale = 1}};
     const int is_cpu = device_properties()->is_cpu;
     c.p.seqlen_q = seqlen_q, c.p.seqlen_k = seqlen_k;
     if (refuses(v, &c.p) || (!is_cpu && (stage.kind == BACKWARD || grid.every > 1)))
