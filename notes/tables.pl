@@ -174,7 +174,7 @@ sub gain {
                       map { sprintf '%.2f', $_ } $full{$length} / $causal{$length},
                       2 * $n / ($n + 1), ($n + 1) / (($n + 1) / 2 + 1)];
     }
-    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . measured($file, grep { $_->{variant} eq $variant } @$rows) . '.';
+    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . measured($file, grep { $_->{variant} eq $variant && $_->{head_dim} eq $head_dim } @$rows) . '.';
 }
 
 # Variants side by side, in each shape that all were timed at.
@@ -195,7 +195,7 @@ sub against {
                       sprintf '%.2f', $latency[-1] / $latency[0]];
     }
     my %shown = map { $_ => 1 } @variants;
-    return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file, grep { $shown{$_->{variant}} } @$rows) . '.';
+    return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file, grep { $shown{$_->{variant}} && (!$only || $_->{head_dim} == $only) } @$rows) . '.';
 }
 
 # From the fastest round to the slowest, in percent of the median.
