@@ -38,12 +38,12 @@ inline Cache cache_of(const Problem &p, const Tensors &t, const Buffer *workspac
 
 /* A head in decode.h's sense: some rows of a group, and the K/V head that they read. */
 struct Head {
-    int kv;          /* batch * kv_heads + K/V head */
+    int kv;          /* batch entry * kv_heads + K/V head */
     int row, rows;   /* the first of its rows among the group's, and how many there are */
     int keys, tiles; /* that exist, and the key tiles that they make */
 };
 __device__ inline Head head_at(const Problem &p, const int *key_lengths, const Work &work, int index) {
-    const int kv = work.row_tiles == 1 ? index : index / work.row_tiles; /* a division takes 0.1 us, before the first load */
+    const int kv = work.row_tiles == 1 ? index : index / work.row_tiles; /* spares a division: 0.1 us */
     const int row = (index - kv * work.row_tiles) * work.tile_rows;
     Head head = {kv, row, min(work.tile_rows, work.rows - row), p.seqlen_k, work.tiles};
     if (key_lengths)
@@ -117,16 +117,17 @@ __device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tens
 
 /* ---- merging ---- */
 
-/* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that eight rows lie in different banks. */
+/* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that the four rows that
+ * half a warp stores lie in different banks. */
 template <int D> __device__ inline int slab_place(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
 
-/* What some of the keys have made of a row: m, in powers of two, l, and four neighbouring columns of O. At first no key. */
+/* What some keys contribute to a row: m, l and four neighbouring columns of O, before their division by l. At first no key. */
 struct Part {
     float m = LOWEST, l = 0;
     float4 o = {};
 };
 
-/* `sum` and n parts more. */
+/* The merge of `sum` and n parts. */
 template <int n> __device__ inline Part merged(const Part &sum, const Part (&parts)[n]) {
     float m = sum.m;
     UNROLL for (int i = 0; i < n; i++)
@@ -141,7 +142,7 @@ template <int n> __device__ inline Part merged(const Part &sum, const Part (&par
     return result;
 }
 
-/* Writes four columns of O, from `column` on, multiplied by o_scale; and with the first four LSE. o, lse: of this row. */
+/* Writes four columns of O, from `column` on, multiplied by o_scale; the thread of column 0 also writes LSE. o, lse: this row's. */
 template <typename Out> __device__ inline void write_part(const Part &part, float o_scale, int column, Out *o, float *lse) {
     store_4(o + column, (part.l > 0 ? o_scale / part.l : 0) * part.o); /* l = 0: the row saw no key */
     if (column == 0)
@@ -149,7 +150,7 @@ template <typename Out> __device__ inline void write_part(const Part &part, floa
 }
 
 /* Merges what the warps of the block have stored: their O of the rows of one slab, in stage `slot`, and their m and l.
- * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist (`rows` of them, all slabs together). */
+ * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist. `rows`: how many exist, all slabs together. */
 template <typename Rows, typename Out>
 __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, int rows, float o_scale, Out *o, float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;
@@ -158,7 +159,7 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, i
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
         const int row = i / fours, column = i % fours * 4;
         Part parts[MAX_WARPS];
-        UNROLL for (int w = 0; w < MAX_WARPS; w++) /* a loop of its own: so the loads are under way together */
+        UNROLL for (int w = 0; w < MAX_WARPS; w++) /* all loads before the first use */
             if (w < warps)
                 parts[w] = {warp[w].m[slab_row + row], warp[w].l[slab_row + row],
                             load_4(warp[w].stage[slot].o + slab_place<D>(row, column))};

@@ -26,7 +26,7 @@ enum {
     TILE_BYTES = 4096,
     STAGES = 2,
     MAX_WARPS = 8,
-    PLACES = 16, /* partial results that a thread of equal_shares asks for before it needs the first: one wait for L2 */
+    PLACES = 16, /* partial results that a thread of equal_shares loads at once: one wait for L2 */
     FP32_ROWS = 4, /* rows a block takes on the CUDA cores, see fma_rows.cuh */
     MOST_TILES = 1 << 30, /* key tiles of all heads: ints count them, and equal_shares rounds them up to whole shares */
 };

@@ -108,7 +108,8 @@ __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, co
 }
 
 /* Merges a head's partial results, `count` places from `place` on, and writes its O and LSE. A thread takes four columns of a row
- * and PLACES places at a time. Where there are fewer, it asks for the last again, which is as fast as a case of its own is slow. */
+ * and PLACES places at a time. Where fewer are left it loads the last one again and gives it the weight 0: a branch would make each
+ * load wait for the one before. */
 template <int D, typename Out>
 __device__ inline void merge_places(const Partials &partials, int place, int count, int rows, Out *o, float *lse) {
     constexpr int fours = D / 4;
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     for (int slot = 0; slot < STAGES - 1; slot++)
         load_next(slot);
 
-    int next = 0, slot = 0; /* the stage that is used next, and the one that was used last */
+    int next = 0, slot = 0; /* the stage that comes next, and the one in use */
     while (use.left > 0) {
         const Cursor part = use; /* of a head, up to its end or the share's */
         const Head &head = part.head;

@@ -55,13 +55,13 @@ for my $kind ('normal', 'outliers', 'biased') {
     }
 }
 
-# The rows of one run, by variant. Exit code 2 with rows: not checked. On a GPU the bound for `wgmma` on e5m2 is too wide to say anything
-# at 4096 keys, whose errors are known all the same.
+# The rows of one run, by variant. Exit code 2 with rows: measured, but not checked. On a GPU, whose 8-bit sums are short, the bound
+# for `wgmma` is too wide where keys are many.
 sub run {
     my ($kind, $seed, @way) = @_;
     my $options = join ' ', @variant, @{$inputs{$kind}}, ($kind eq 'biased' ? () : ('--seed', $seed)), '--iters 1', @way;
     my %row = map { my $row = decode_json($_); ($row->{variant} => $row) } `$program --json $options`;
-    die "fp8_errors.pl: $kind @way: exit code " . ($? >> 8) . "\n" if $? >> 8 == 1 || !$row{$variant};
+    die "fp8_errors.pl: $kind @way: exit code " . ($? >> 8) . "\n" if $? && $? != 2 << 8 || !$row{$variant};
     return \%row;
 }
 
