@@ -43,7 +43,7 @@ constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
 /* Heads whose blocks run at the same time. An H200 runs some 400 blocks at once, 50 for each of 8 heads. The first of
  * the 50 that asks for a tile of K or V brings it from device memory; the others find it in L2. */
-constexpr int HEADS_TOGETHER = 8;
+[[maybe_unused]] constexpr int HEADS_TOGETHER = 8; /* unused: on chips without wgmma */
 
 template <typename E, int D> struct WgmmaShared {
     Panels<E, Br, D> q;
