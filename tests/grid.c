@@ -400,8 +400,8 @@ static void test_long_row(void) {
 
 /* More tiles of 64 queries, or of 64 keys, than a grid has blocks in y or z. On the CPU device that would take minutes and 6 GB:
  * there the launches are only checked, and one that is refused ends the program. With a scale of 1 few keys decide. If all
- * did, a tensor core would add to O 262,144 times, products of 16 keys each, and each time cut off what O's float cannot hold: O
- * would be 0.6 % too small. */
+ * did, a tensor core would add 16 products to O 262,144 times, and each time cut off what O's float cannot hold: O would be 0.6 %
+ * too small (notes/floating_point.md). */
 static void test_large_grid(const Variant *v, int seqlen_q, int seqlen_k) {
     Case c = {.p = {.batch = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .scale = 1}};
     const int is_cpu = device_properties()->is_cpu;
