@@ -27,6 +27,7 @@ sub fake_stages {
 my \$options = "\@ARGV";
 if (\$options eq '--help') { print "variants\\n  one\\n"; exit }
 open my \$calls, '>>', '$scratch/calls'; print \$calls "$stage \$options\\n";
+exit 2 if \$options =~ /--variant wgmma/; # no Hopper
 if (\$options !~ /--json/) { print "device   Fake GPU, sm_75, 40 SMs\\n"; exit((\$ENV{WRONG} // '') eq '$stage') }
 my \$cache = \$options =~ /e4m3/ ? 'e4m3' : 'same';
 for my \$causal (\$options =~ /full,causal/ ? qw(false true) : \$options =~ /--causal/ ? 'true' : 'false') {

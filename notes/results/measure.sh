@@ -47,7 +47,7 @@ runs=$RESULTS/runs.tsv
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | sed 1q; }
 here=$(python3 -c 'from importlib.util import find_spec
 print(*filter(find_spec, ("torch", "jax")))' 2>/dev/null)
-[ "$(query compute_cap)" != 9.0 ] || here="$here Hopper"
+"$programs/08_fa3/08_fa3" --batch 1 --heads 1 --seqlen 16 --iters 1 --variant wgmma --no-validate >/dev/null 2>&1 && here="$here Hopper"
 fa3=${FA3:+--fa3 $FA3}
 
 # The clock and the power, which nvidia-smi samples beside a part.

@@ -88,7 +88,7 @@ def program_rows(given, **shape):
     mine = {row["variant"].split("/")[-1]: (row["latency_ms"], (row["iqr_ms"] or 0) / row["latency_ms"])
             for row in rows if row["latency_ms"] and row["direction"] in (direction, "prepare")}
     if run.returncode or not mine or (given.variant and given.variant not in mine):
-        sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stdout}{run.stderr}")
+        sys.exit(f"{' '.join(command)}: exit code {run.returncode}\n{run.stdout}{run.stderr.rstrip()}")
     return mine
 
 
