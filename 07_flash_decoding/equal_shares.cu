@@ -6,9 +6,9 @@
  * blocks start together and, but for the last few, end together, whatever the number of heads and their lengths.
  * (Stream-K does the same for matrix products: Osama et al. 2023.)
  *
- *     head       0            1       2                    3
- *            |------------|-------|--------------------|-----------|        tiles of keys ->
- *     block  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  |10 |        equal shares
+ *     head        0          1            2               3
+ *            |-----------|------|-------------------|----------|        50 tiles of keys
+ *     block  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  |        10 equal shares
  *
  *     Block 2 has the end of head 0 and the beginning of head 1: two partial results.
  *     Block g's part of head h goes to place g + h of the workspace. From one part to the next on the line, g or h or
