@@ -1,6 +1,6 @@
 # measure.sh - measures this machine's GPU into notes/results/<its name>/, as the notes tell it of an H200.      (make results)
 #
-#     make results                                 all parts, in this order; ten minutes, and a second call for the rest
+#     make results                                 the ladder, then the other parts, short ones first: ten minutes a call
 #     make results PARTS="ladder decode"           some
 #
 # PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
@@ -30,7 +30,7 @@
 name=results
 . common/classroom/tools.sh
 programs=${1:-.} # the folder with the stages' programs
-: "${PARTS:=ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass uneven lengths}"
+: "${PARTS:=ladder ceilings decode fp8 splits forward tuned backward atomic sparse uneven forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths}"
 : "${ROUNDS:=3}" "${LIMIT:=540}"
 began=$(date +%s)
 since() { echo $(($(date +%s) - began)); }
@@ -170,7 +170,7 @@ for part in $PARTS; do
     decode | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
     ladder | ceilings | splits | uneven | tuned_without | fa3_rungs) needs= ;;
-    *) stop "PARTS=$part: choose from ladder sparse forward backward decode fp8 ceilings splits tuned atomic forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass uneven lengths tuned_without fa3_rungs" ;;
+    *) stop "PARTS=$part: choose from ladder ceilings decode fp8 splits forward tuned backward atomic sparse uneven forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths tuned_without fa3_rungs" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done
