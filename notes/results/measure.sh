@@ -4,7 +4,7 @@
 #     make results PARTS="ladder decode"           some
 #
 # PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
-#   ladder     every stage on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like between them
+#   ladder     every stage on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like behind them
 #   forward    08_fa3 beside PyTorch's FlashAttention-2, cuDNN and FlashAttention-3, shape by shape; so
 #   backward   09_fa3_backward,
 #   decode     07_flash_decoding,
@@ -19,7 +19,7 @@
 #   splits     07_flash_decoding/split_k over the number of pieces
 #   uneven     07_flash_decoding where pieces of equal number are a bad cut: 17 texts; one long text among 16
 #   tuned_without, fa3_rungs   (if named) 04_fa2/tuned and 08_fa3/overlapped with one thing left out at a time: without.pl
-# FA3, TWO   files: FlashAttention-3 for all the parts that have peers, and 08_fa3 with two consumers; see peers.py
+# FA3, TWO   files: FlashAttention-3, another peer in 16 bits, and 08_fa3 with two consumers, for sparse; see peers.py
 # ROUNDS     how often each stage is run for the ladder, one after the other; 3
 # LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 540. A further `make results` measures what is missing
 #
@@ -129,7 +129,7 @@ measure() { # part
     backward_bf16) into fa3_backward_bf16.txt peers backward --dtype bf16 --program 09_fa3_backward/09_fa3_backward --variant overlapped $fa3 ;;
     tuned_bf16) into forward_bf16.txt peers forward --dtype bf16 $fa3 ;;
     atomic_bf16) into backward_bf16.txt peers backward --dtype bf16 $fa3 ;;
-    lengths) into forward_lengths_fp16.txt peers forward --lengths 512,1024,2048,4096,8192,16384,32768 ;;
+    lengths) into forward_lengths_fp16.txt peers forward --lengths 512,1024,2048,4096,8192,16384,32768 $fa3 ;;
     sparse)
         into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
     ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
@@ -169,7 +169,8 @@ for part in $PARTS; do
     forward | backward | forward_bf16 | backward_bf16 | sparse) needs='Hopper torch' ;;
     decode | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
-    ladder | ceilings | splits | uneven | tuned_without | fa3_rungs) needs= ;;
+    fa3_rungs) needs=Hopper ;;
+    ladder | ceilings | splits | uneven | tuned_without) needs= ;;
     *) stop "PARTS=$part: choose from ladder ceilings decode fp8 splits forward tuned backward atomic sparse uneven forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths tuned_without fa3_rungs" ;;
     esac
     lacking=
