@@ -293,7 +293,7 @@ sub measured {
     my @runs = -e "$results/runs.tsv" ? @{(rows('runs.tsv'))[0]} : ();
     my ($run) = grep { $_->{files} && " $_->{files} " =~ / \Q$file\E / } @runs;
     return join ', ', row('machine.tsv', 'GPU')->{is}, !$run ? %when ? sort keys %when : row('machine.tsv', 'date')->{is} : ($run->{date}, $run->{commit},
-        $run->{'MHz, median'} ? "$run->{'MHz, lowest'} to $run->{'MHz, median'} MHz, $run->{'W, highest'} W" : ()), link_to($file);
+        $run->{'MHz, median'} ? "$run->{'MHz, median'} MHz (lowest $run->{'MHz, lowest'}), $run->{'W, highest'} W" : ()), link_to($file);
 }
 
 # A result file, as a link from the page at work.
