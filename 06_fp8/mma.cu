@@ -34,7 +34,7 @@
  * has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
  * what 8 bits lose; for speed see wgmma.cu.
  *
- * The words for tiles (add_abt, mask) are in common/gpu/warp.cuh; softmax, to_operand and write_output in softmax8.cuh.
+ * The words for tiles (add_abt, mask) are in common/gpu/warp.cuh, all others in softmax8.cuh.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */

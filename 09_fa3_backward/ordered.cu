@@ -5,7 +5,7 @@
  * key tile first. Whoever comes too early waits.
  *
  *     turns      each query tile has, for each consumer, a number in device memory: how many key tiles have added that half of
- *                dQ. Whoever waits for a turn waits for a number. The last key tile counts back to 0, for the next launch
+ *                dQ. Whoever waits for a turn waits for a number. Key tile 0 counts back to 0, for the next launch
  *     keepers    to ask for a number takes hundreds of clocks. To count on takes more: a fence must wait until memory has the
  *                additions. A consumer that did so would stand still. So two idle warps beside the producer have a keeper each,
  *                one thread for one consumer. It waits for the turn, lets the consumer add, by an mbarrier, learns by another
@@ -20,7 +20,7 @@
  *
  *                     query tiles ->             Key tile 2 adds to query tile 2 in its first step, key tile 1 in its second,
  *                     0     1     2              key tile 0 in its third: nobody waits. In the other order key tile 1 could
- *     key tile  0     1     2     3  <- step     add there in its fourth step at the earliest, and key tile 2 in its fifth.
+ *     key tile  0     1     2     3  <- step     add there at time 4 at the earliest, and key tile 2 at time 5.
  *               1           1     2
  *               2                 1
  *

@@ -21,7 +21,7 @@
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 512 at D = 64; Br Bc
  * exponentials, 1024 and 512 clocks of the special-function units. Where lists are short, what a query tile costs beside its key
- * tiles shows: Q, O, and the first S and the last P V, under which nothing runs but the other consumer.
+ * tiles shows: Q, O, and the first S and the last P V, under which nothing runs but other consumers.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:1024
  */

@@ -5,8 +5,9 @@
 #     perl notes/results/trace_vs_ncu.pl table build/ncu > notes/results/nvidia-h200/trace_vs_ncu.tsv     after make trace
 #
 # Each kernel once, on a small problem. ncu does not count what cp.async, TMA and wgmma do to shared memory, and the trace does; so
-# wavefronts stand in the table only for kernels without them. Of reductions both count what is written; the trace's reading is L2's.
-# 07_flash_decoding cuts its work by the number of multiprocessors, so only one_block does the same on both.
+# the table has no wavefronts of kernels with wgmma, and none stored of those with cp.async. Of reductions both count what is
+# written; the trace's reading is L2's. 07_flash_decoding cuts its work by the number of multiprocessors, so only one_block does the
+# same on both.
 use strict;
 use warnings;
 use JSON::PP;
