@@ -23,6 +23,13 @@ if ($ENV{TEST_ALL}) {
     is($_, $now{(split)[0]}, 'notes/trace.md: ' . (split)[0]) for @printed;
 }
 
+# The kernel whose lines notes/trace.md explains.
+{
+    my ($options, $shown) = read_file('notes/trace.md') =~ /^The last kernel of `make trace-01_tiled TRACE_OPTIONS="(.*?)"`.*?^```\n(.*?)^```/ms;
+    my $printed = `$build/01_tiled/01_tiled --trace $options` =~ s/\n {8,}/ /gr =~ s/ +$//gmr;
+    ok($shown && index($printed, $shown) > 0, 'notes/trace.md: its kernel, line by line') or diag($printed);
+}
+
 # make trace: the decoding stage at its own shape, in several pieces; a program that fails is named, and make fails.
 my @make = ('env', '-u', 'MAKEFLAGS', 'make', '--no-print-directory', 'DEVICE=cpu', 'TRACE=1', "OUT=$build");
 my @table = made('trace', 'TRACE_OPTIONS=--heads 1 --seqlen 16');
