@@ -175,7 +175,7 @@ GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
 NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% $(if $(on_gpu),tests/simt%)
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
-# A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes one test at a time.
+# A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes two tests at a time.
 PROVE    = env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL TEST_BUILD=$(OUT) TEST_DEVICE=$(DEVICE) \
            $(foreach v,DEVICE CC CXX NVCC ARCH WARN KERNEL_OPTIMISE COMMIT,$v='$($v)') \
            prove $(if $(filter dumb,$(or $(TERM),dumb)),--nocolor) --exec '' --jobs $(if $(on_gpu),2,$(JOBS))
@@ -241,7 +241,7 @@ trace-hopper: hopper
 test-trace: $(OUT)/tests/trace $(PROGRAMS) $(PRIMER) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
 	$(PROVE) $< tests/trace.t tests/trace_output.t tests/watch.t tests/notebook.t tests/primer.t
 
-trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil each layout, and see that it names the line
+trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil three layouts, and see that it names the line
 	$(PROVE) tests/trace_defects.t
 endif
 
@@ -249,7 +249,7 @@ $(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) ## hardware counters of its 
 	@VARIANT='$(VARIANT)' sh common/classroom/profile.sh $(DEVICE) $(OUT)/$*/$* $(PROFILE_OPTIONS)
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
-compare: $(PROGRAMS) ## every stage on one problem, in one table (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
+compare: $(PROGRAMS) ## every stage's times, a table a problem (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
 	@{ $(foreach s,$(filter-out $(DECODING),$(STAGES)),$(call rows,$s) $(COMPARE_OPTIONS);) \
 	   $(foreach s,$(DECODING),$(call rows,$s) $(DECODE_OPTIONS);) } | \
 	  awk -f common/classroom/rows.awk -f common/classroom/compare.awk

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# intensity.pl - FLOPs a byte of every variant, counted by the trace: notes/results/intensity.tsv, for the roofline.
+# intensity.pl - FLOPs a byte of the variants of 00 to 09 but 07, counted by the trace: notes/results/intensity.tsv, for the roofline.
 #
 #     make trace && perl notes/intensity.pl build/cpu-trace/0[!7]_*/0*
 #
@@ -12,7 +12,7 @@ use JSON::PP;
 my ($short, $long, $ladder) = (512, 1024, 4096);
 my $file = 'notes/results/intensity.tsv';
 my @lines = ("variant\tFLOPs a byte\tbytes asked for\tif each byte moved once\n");
-for my $program (@ARGV) {
+for my $program (grep { -x } @ARGV) {
     my (@variants, %at); # rows by variant and length
     for my $length ($short, $long) {
         my @output = `$program --trace --json --heads 1 --seqlen $length --head-dim 128`;

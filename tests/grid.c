@@ -8,7 +8,7 @@
  * The grid: a test point is one variant in one dtype, head dim and mask. Inside are pairs of the lengths below; heads, batch,
  * key lengths, the stage's own settings and the kind of input are drawn from the case's number, each on its own, so that any
  * two of them meet. Then a few long and wide cases; the same bits in any order of the threads; and a formula for the traffic.
- * --quick keeps every eighth of the pairs, for sanitizers and mutation tests, and ends at the first case that is wrong;
+ * --quick keeps every eighth of the pairs, for sanitizers and mutation tests, and ends soon after a case that is wrong;
  * GRID_EVERY=N in the environment keeps every N-th, with --quick if N is above 8. From 24 on, which is for what slows a kernel
  * down a hundred times, the pairs above 130 x 130 are left out, and three in four of the far scores. A GPU takes more pairs.
  * Of wrong cases three are printed, with --verbose all.

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # make.t - the Makefile: what is compiled again and what is not, where the programs go, which device and which commit it finds.
 #
-# All of it in a copy of what 00_naive needs, which lies in the folder of another git repository.
+# All of it in a copy of the code, which lies in the folder of another git repository.
 use strict;
 use warnings;
 use Cwd qw(getcwd);

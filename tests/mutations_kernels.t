@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # mutations_kernels.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
 #
-#     make mutations                       MUTATION=04.12 only this one
+#     make mutations-kernels               MUTATION=04.12 only this one
 #
 # The mistakes stand in mutations_kernels.txt; `make bug N=04.12` plants them for a class. A mutation whose line is no longer in the
 # file fails, so that the list cannot rot. Only copies of the tree are ever changed.

@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # options.t - every mistake on the command line: exit code 2, nothing on stdout, one line on stderr that names the option and
-# what it takes. None of these reaches the device.
+# what it takes. None of these launches anything.
 use strict;
 use warnings;
 use Test::More;

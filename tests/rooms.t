@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# rooms.t - who may know whom: every #include of the tree, and every symbol that one object file takes from another, goes along
+# rooms.t - who may know whom: every #include of the tree but the notes', and every symbol that one object file takes from another, goes along
 # one of the arrows of this table, and no file includes or calls itself by a detour.
 #
 # The rooms are the folders of common/, `headers` those that lie in common/ itself, `stage` any folder of a stage. host/errors.h

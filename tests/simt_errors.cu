@@ -1,5 +1,5 @@
 /* simt_errors.cu - kernels with the mistakes that a GPU answers with a hang, garbage or "unspecified launch failure". The
- * CPU device must name kernel, block, threads, file and line, and exit with 1: simt_errors.t runs `simt_errors NAME` for
+ * CPU device must say what is wrong and where, and exit with 1 or 2: simt_errors.t runs `simt_errors NAME` for
  * each and compares. Lines that a message names end in a marker comment, by which simt_errors.t finds their number. */
 #include "../common/gpu/hopper.cuh"
 #include "../common/numeric.h"

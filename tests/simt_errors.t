@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# What the CPU device says of wrong kernels: the message (block, threads, file, line), one line, exit code 1, and no hang. A
+# What the CPU device says of wrong kernels: the message (block, threads, file, line), exit code 1, and no hang. A
 # launch that no GPU takes is the problem's fault, not the kernel's: exit code 2.
 use strict;
 use warnings;

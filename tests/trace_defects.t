@@ -4,9 +4,9 @@
 #
 #     make trace-defects            all; DEFECT=03_fa1 only those whose name contains that
 #
-# Every barrier of every kernel, every wait at an mbarrier and every proxy_fence is removed once: that must be a race, between
-# lines of that kernel, or a standstill. If it is not, the kernel does not need the barrier, or the line says so ("not
-# needed"). Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
+# Every __syncthreads, __syncwarp, wait at an mbarrier and proxy_fence in the stages' folders is removed once: that must be a
+# race, between lines of that kernel, or a standstill. If it is not, the kernel does not need the barrier, or the line says so
+# ("not needed"). Then layouts are spoilt: that must show as bank conflicts or sectors, at the line that suffers.
 use strict;
 use warnings;
 use FindBin;

@@ -1,7 +1,7 @@
 /* verdict.c - what the program says of variants that are wrong on purpose: FAIL, which tensor and which element, "ok": false,
  * exit code 1, and nothing of the right variant beside them.
  *
- * Each case is one run of harness_main on a table made here. The variants of the forward table launch 00_naive and then make
+ * Each case is one run of harness_main on a table made here. Most variants of the forward table launch 00_naive and then make
  * their mistake in what it wrote; those of the backward and the preparing table compute on the host, in double precision.
  * Nothing here is a stage. The tables run on both devices.
  */

@@ -1,4 +1,4 @@
-# compare.awk - every stage on one problem, in one table; then the backward's, FP8's and decoding's own.      (make compare)
+# compare.awk - every stage's times, a table a problem and direction.      (make compare)
 #
 # From the rows that rows.sh prints. A table begins where the problem, or what is computed of it, is another than before. A
 # stage that is out of memory, refuses the problem or crashes is a line that says so. Exit code: 0 all agree with 00_naive; 1 one does

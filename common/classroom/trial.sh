@@ -107,7 +107,7 @@ $(echo "$said" | if [ "$line" ]; then awk '/ --variant / {case++; next} case == 
     return 1
 }
 
-# Builds the stage and its grid and tries both, with two orders of the threads. Fails if something is wrong: then `error` or
+# Builds the stage and its grid and tries both, the grid with two orders of the threads. Fails if something is wrong: then `error` or
 # `wrong` says what.
 try_stage() { # nothing, or "whole" for the whole grid, too
     build_copy "$OUT" "$stage/$stage tests/grid_$stage" DEVICE="$DEVICE" &&

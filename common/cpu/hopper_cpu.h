@@ -1,4 +1,4 @@
-/* hopper_cpu.h - the twins of gpu/hopper.cuh on the CPU device: the same names, the same results, the same bits.
+/* hopper_cpu.h - the twins of gpu/hopper.cuh on the CPU device: the same names, the same results.
  *
  * What is asynchronous on the chip is late here, as late as a program may count on:
  *

@@ -9,14 +9,14 @@
  *     a barrier      __syncthreads: until all threads of the block are there, but for warps that have returned
  *     a collective   an instruction that a warp's lanes execute together, because each lane's result depends on the
  *                    operands of others: shuffles, votes, ldmatrix, mma. The last lane to arrive computes for all.
- *                    Hopper's wgmma is one of four warps
+ *                    Hopper's wgmma_wait is one of four warps
  *     a condition    until another thread, or a copy, has done its part: mbarriers, named barriers (hopper_cpu.h)
  *
  * What lies between two waits runs for one thread at a time. So a kernel that is right on a GPU gives the same result
  * here, a kernel that needs a barrier it does not have gives results that depend on the order of the threads, and a wait
  * that can never end is seen at once: nobody is left to run. That is reported with kernel, block, and a line for all threads
  * that wait for the same thing, file and line of the source, and what is missing; the program ends with exit code 1. (A
- * thread that looks at memory until another one writes there, as wait_ordered does, is seen only by who waits for the end.)
+ * thread that looks at memory until another one writes there, as wait_ordered does, is seen only under the trace.)
  *
  * Kernels do not call this header. cuda_on_cpu.h and instructions_cpu.h build the CUDA words on it.
  *

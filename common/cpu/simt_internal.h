@@ -33,7 +33,7 @@
 
 enum { MAX_WARPS = SIMT_MAX_BLOCK / SIMT_WARP, WARPGROUP = 4 * SIMT_WARP, SHARED_PAGES = 256 * 1024 };
 
-/* What a thread waits for. Two threads wait together if all of it is equal. */
+/* What a thread waits for. Threads wait together if all before `describe` is equal. */
 typedef struct {
     const char *what, *file;
     int line;
@@ -85,7 +85,7 @@ typedef struct {
     Fiber fibers[SIMT_MAX_BLOCK];
     int fiber_count; /* made so far */
     Fiber scheduler, *current;
-    char *shared_pages, *shared; /* SHARED_PAGES bytes; the block's, which end where they end */
+    char *shared_pages, *shared; /* SHARED_PAGES bytes; the block's, at their end */
 
     /* the block at hand */
     int threads, returned;

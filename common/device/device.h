@@ -29,7 +29,7 @@ typedef struct {
     char cuda_version[16]; /* "13.0", or "" */
 } DeviceProperties;
 
-/* How many there are, and which one to open, from 0 on: the first unless told otherwise. Choosing comes before every other call. */
+/* How many there are, and which one to open, from 0 on: the first unless told otherwise. Choosing comes before the calls below. */
 int device_count(void);
 void device_choose(int number);
 

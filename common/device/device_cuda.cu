@@ -109,7 +109,7 @@ const DeviceProperties *device_properties(void) {
 
 /* ---- memory ---- */
 
-/* Before each timed run a buffer twice the size of L2 is overwritten, which drives everything else out of it. */
+/* Before each timed run a buffer at least twice the size of L2 is overwritten, which drives everything else out of it. */
 static void *flush_buffer;
 static size_t flush_bytes(void) { return std::max(2 * device_properties()->l2_bytes, (size_t)128 << 20); }
 
@@ -125,7 +125,7 @@ static std::vector<Allocation> allocations;
 static const size_t GUARD_BYTES = 256;
 static const std::vector<uint16_t> GUARD(GUARD_BYTES / 2, 0xfffd);
 
-/* Left free for the flush buffer, and for what the driver takes for kernels' stacks when they are first launched. */
+/* Left free for what the driver takes for kernels' stacks when they are first launched. */
 static const size_t DRIVER_BYTES = (size_t)64 << 20;
 
 void *device_alloc(size_t bytes, const char *purpose) {

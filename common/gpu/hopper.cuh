@@ -265,8 +265,8 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 #define IN_OUT_128(d, i) IN_OUT_64(d, i), IN_OUT_64(d, i + 64)
 
 /* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a descriptor, or
- * four registers), B, whether to add to D or to overwrite it, and for 16-bit types which way B lies. The factors scale-a and
- * scale-b are 1. */
+ * four registers), B, whether to add to D or to overwrite it. `end`: for 16-bit types which way A, if shared, and B lie. The
+ * factors scale-a and scale-b are 1. */
 #define WGMMA(shape, registers, in_out, from_a, from_b, from_add, end, ...)                                                 \
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_add ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers \
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")

@@ -14,7 +14,7 @@
  *
  * This 8x8 pattern is called the *atom* here: every fragment below is made of atoms. The four lanes that share a row are a *quad*.
  *
- * sm_75 (Turing) lacks some of these; where that is so, the narrower instructions that do the same stand beside it.
+ * sm_75 (Turing) lacks some of these; for most, narrower instructions that do the same stand beside it.
  */
 #ifndef FA_INSTRUCTIONS_CUH
 #define FA_INSTRUCTIONS_CUH

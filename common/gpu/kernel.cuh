@@ -53,7 +53,7 @@ template <typename... Parameter> int resident_blocks(void (*kernel)(Parameter...
 #define LAUNCH(kernel, grid, block, shared_bytes, ...) \
     launch(#kernel, __FILE__, __LINE__, kernel, grid, block, shared_bytes, __VA_ARGS__)
 
-/* The compute capability, times 10, that this compilation is for: 75, or 80 for all later ones. The host finds the GPU's in
+/* The compute capability, times 10, that this compilation is for: 75, or 80 for all later ones. The host finds the code's in
  * device_properties()->capability. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 [[maybe_unused]] constexpr int CAPABILITY = 75;

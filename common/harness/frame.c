@@ -38,7 +38,7 @@ void print_head(const Run *run) {
         print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n");
 }
 
-/* "recorded on an NVIDIA H200, 2026-11-22, batch 4, 16 heads, 4096: epilogue 28.5 ms, loop_swap 2.87" */
+/* "recorded on an NVIDIA H200, 2026-11-26, batch 4, 16 heads, 4096: epilogue 28.2 ms, loop_swap 2.8" */
 static void print_recorded(const Run *run) {
     int printed = 0;
     for (int k = 0; RECORDED[k].variant; k++)
@@ -78,7 +78,7 @@ static void print_gradients(const Row *row) {
     print_text("\n");
 }
 
-/* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 on 64 rows" */
+/* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 of the inputs as given, on 64 rows" */
 static void print_accuracy(const Row *row) {
     print_text("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
                row->errors.rms, row->errors.worst, (int)row->run->samples.count);

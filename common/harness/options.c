@@ -178,7 +178,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
         "usage: %s [options]\n\n"
         "Computes attention, S = scale Q K^T and O = softmax(S) V, with each variant, compares it with 00_naive, and\n"
         "00_naive with double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot\n"
-        "run here, or cannot be checked. Shape, dtype, mask and a stage's own options take several values, as in\n"
+        "run here, or cannot be checked. Shape, dtype, mask and most of a stage's own options take several values, as in\n"
         "--seqlen 512,1024: every combination runs, the option listed last below changes fastest.\n\n",
         stage->name, stage->idea, stage->name);
     for (int i = 0; i < 2; i++) {

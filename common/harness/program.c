@@ -4,7 +4,7 @@
  *
  *     program.c    the options' problems one by one, each with 00_naive and the variants: run, judged, timed
  *     run.h        what a run knows, and a row
- *     launch.c     a row's outputs and workspace, which hold NaN, and its launch
+ *     launch.c     a row's outputs and workspace, and its launch
  *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *

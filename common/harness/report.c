@@ -45,7 +45,7 @@ static int is_shown(const Run *run, int column) {
            (column != DENSE || run->p->blocks);
 }
 
-/* The first column holds the longest of the stage's names, "06_fp8/quantise+mma", if the line has room for it. */
+/* The first column holds the longest of the stage's names, "06_fp8/quantise+overlapped", if the line has room for it. */
 static int name_width(const Run *run) {
     int room = LINE_PLACES;
     size_t longest = strlen(NAIVE);

@@ -114,7 +114,7 @@ void save_tensors(const char *option, const char *folder, const Problem *p, cons
 
 /* A row with a name. */
 Row *new_row(Run *run, const Variant *variant, Role role);
-/* Its outputs and workspace, filled with NaN. Returns 0 if they do not fit; free_row frees what did. */
+/* Its outputs, filled with NaN, and its workspace. Returns 0 if they do not fit; free_row frees what did. */
 int alloc_row(Row *row);
 void free_row(Row *row);
 /* Workspace, filled with zeros or NaN as each piece asks. Returns 0 if not all fits; free_buffers frees what did. */

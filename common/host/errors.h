@@ -1,6 +1,6 @@
 /* errors.h - what a program says on stderr: what it is at, and why it cannot do what it was asked for; then its exit code is 2:
  *
- *     01_tiled: --rows 7: choose a multiple of 4
+ *     01_tiled: --dtype fp8: choose fp16|bf16|fp32
  */
 #ifndef FA_ERRORS_H
 #define FA_ERRORS_H

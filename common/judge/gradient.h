@@ -34,7 +34,7 @@ Gradients gradients_compute(const Problem *p, const int *key_lengths, const Host
                             const float *lse, size_t limit);
 void free_gradients(Gradients *gradients);
 
-/* The part that looks at the inputs alone: relative, steps, floor; a condition of 1. */
+/* The part that needs no samples: relative, steps, floor; a condition of 1. */
 void gradient_bounds(const Problem *p, const HostTensors *inputs, const float *lse, GradientSamples of[GRADIENT_COUNT]);
 
 /* A gradient against another one, everywhere, and in the sampled rows by the bounds of their own. want NULL: those rows against

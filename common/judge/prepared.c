@@ -137,7 +137,7 @@ static double score_allowance(const Prepared *x, const Reference *r) {
  *
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, root mean square u / sqrt(3), and has that of its score: of random
- *              sign, so they add up as derived above. Seven standard deviations: one in 10^11 elements is beyond.
+ *              sign, so they add up as derived above. Seven standard deviations: one in 4 x 10^11 elements is beyond.
  * (u + 2 score_allowance) largest |v|
  *              if that is less, as in a row of few keys. The p_j add up to 1. So whatever the signs, P's rounding makes at most that of
  *              sum_j p_j e_j v_j; and the scores' errors, which are in the sum that P is divided by, too, of sum_j p_j e_j (v_j - O).

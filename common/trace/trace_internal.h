@@ -1,13 +1,13 @@
 /* trace_internal.h - what the files of the trace share:
  *
  *     trace.c         what the compiler, the machine and the twins call at each access, barrier and launch
+ *     trace_flops.c   counts what the CUDA cores multiply and add
  *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost
  *     trace_watch.c   records what happened step by step, if somebody watches
  *     trace_page.c    writes that for the page of `make watch-<stage>`
  *     trace_race.c    remembers who touched each byte last, and compares
  *     trace_order.c   what is ordered before what, by all kinds of barriers
  *     trace_report.c  prints what trace_result.c has
- *     trace_flops.c   counts what the CUDA cores multiply and add
  *     trace_result.c  what all this adds up to: the Trace of trace.h
  *     trace_site.c    which tensor an address belongs to, which site touches it, and which source line that is
  *

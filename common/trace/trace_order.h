@@ -1,6 +1,6 @@
 /* trace_order.h - what is ordered before what, in the block that a worker runs: vector clocks.
  *
- * The block has one clock. It ticks at each word that orders memory, so that "what agent A did before time t" is a well
+ * The block has one clock. It ticks at barriers, releases, phases, commits and fences, so that "what agent A did before time t" is a well
  * defined set. An *agent* is whoever touches memory on its own account:
  *
  *     0 .. threads - 1                  a thread

@@ -4,7 +4,7 @@
 #     make results PARTS="ladder decode"           some
 #
 # PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
-#   ladder     every stage on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like behind them
+#   ladder     the stages but 10 on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like behind them
 #   forward    08_fa3 beside PyTorch's FlashAttention-2, cuDNN and FlashAttention-3, shape by shape; so
 #   backward   09_fa3_backward,
 #   decode     07_flash_decoding,
@@ -78,7 +78,7 @@ stage() { # name option...: its rows
     done
 }
 problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
-a_round() { # of all that is in notes/ladder.tsv. A stage that cannot run here leaves a row that says why, or none
+a_round() { # of what is in notes/ladder.tsv, but 10. A stage that cannot run here leaves a row that says why, or none
     for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 05_fa2_backward 09_fa3_backward 06_fp8; do
         stage $each $problem --mask full,causal --no-validate
     done

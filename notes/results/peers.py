@@ -4,7 +4,7 @@
     python3 notes/results/peers.py forward                       04_fa2/tuned, fp16
     python3 notes/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
     python3 notes/results/peers.py backward | decode | fp8
-    python3 notes/results/peers.py sparse                        10_block_sparse/skipping and overlapped
+    python3 notes/results/peers.py sparse                        10_block_sparse's kernels
     python3 notes/results/peers.py ladder | ladder8              the peers alone, on the ladder's problems, as rows of JSON
 
 Needs a GPU, the stage built for it (make all), and PyTorch; fp8 needs JAX instead. Nothing else in the project needs either.
