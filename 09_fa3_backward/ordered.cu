@@ -20,7 +20,7 @@
  *
  *                     query tiles ->             Key tile 2 adds to query tile 2 in its first step, key tile 1 in its second,
  *                     0     1     2              key tile 0 in its third: nobody waits. In the other order key tile 1 could
- *     key tile  0     1     2     3  <- step     add there at time 4 at the earliest, and key tile 2 at time 5.
+ *     key tile  0     1     2     3  <- time     add there at time 4 at the earliest, and key tile 2 at time 5.
  *               1           1     2
  *               2                 1
  *

@@ -167,7 +167,7 @@ static void launch_once(void *context) {
     LAUNCH(c->kernel, c->blocks, c->threads, c->shared, c->repetitions, c->output);
 }
 
-/* Prints a line. `unit` is 10^12 a second; `a_clock` is what one of them is called. */
+/* Prints a line. `unit`: 10^12 a second of what `a_clock` names. */
 template <typename Unit> static void measure(const char *what, int repetitions, const char *unit, const char *a_clock, const char *how) {
     const int sms = device_properties()->sm_count;
     Context c = {repeat<Unit>, sms, Unit::THREADS, Unit::SHARED, repetitions,

@@ -1,6 +1,6 @@
 # measure.sh - measures this machine's GPU into notes/results/<its name>/, as the notes tell it of an H200.      (make results)
 #
-#     make results                                 the ladder, then the other parts, short ones first: ten minutes a call
+#     make results                                 all parts, the ladder first: ten minutes a call
 #     make results PARTS="ladder decode"           some
 #
 # PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
@@ -30,7 +30,8 @@
 name=results
 . common/classroom/tools.sh
 programs=${1:-.} # the folder with the stages' programs
-: "${PARTS:=ladder ceilings decode fp8 splits forward tuned backward atomic sparse uneven forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths}"
+parts="ladder ceilings decode fp8 splits forward tuned backward atomic sparse uneven forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths"
+: "${PARTS:=$parts}"
 : "${ROUNDS:=3}" "${LIMIT:=540}"
 began=$(date +%s)
 since() { echo $(($(date +%s) - began)); }
@@ -171,7 +172,7 @@ for part in $PARTS; do
     fp8) needs='Hopper jax' ;;
     fa3_rungs) needs=Hopper ;;
     ladder | ceilings | splits | uneven | tuned_without) needs= ;;
-    *) stop "PARTS=$part: choose from ladder ceilings decode fp8 splits forward tuned backward atomic sparse uneven forward_bf16 backward_bf16 tuned_bf16 atomic_bf16 two_pass lengths tuned_without fa3_rungs" ;;
+    *) stop "PARTS=$part: choose from $parts tuned_without fa3_rungs" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done
