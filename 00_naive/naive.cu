@@ -4,8 +4,8 @@
  *     softmax       P_ij = e^(S_ij - m_i) / l_i,   m_i = max_j S_ij,   l_i = sum_j e^(S_ij - m_i),   LSE_i = m_i + ln l_i
  *     output        O_id = sum_j P_ij V_jd
  *
- * Who owns what: one thread one element of S, one thread one row of P, one thread one element of O. No shared memory, no
- * barrier, no cooperation at all.
+ * Who owns what: a thread owns one element of S, one row of P or one element of O, and threads share nothing. These are
+ * the loops of standard_forward in notes/flash.c, lines 34 to 38, with all their iterations at the same time.
  *
  * What it costs, for each (batch, head) with N queries and N keys: 4 N^2 D FLOPs in the two products; N^2 scores of 4
  * bytes and N^2 probabilities of 2 bytes (fp32: 4) live in device memory, where a kernel that never stored them would

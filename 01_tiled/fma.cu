@@ -16,8 +16,8 @@
  *        +16  x    x    x    x          are 16 different banks. With a pitch of 32 they would all be one bank.
  *        ...
  *
- * The inner dimension (D for S, the keys for O) goes by in slices of 32, so that two tiles of 64 x 33 floats, 16.5 KB, are all
- * the shared memory a block takes. S and P are still stored: this stage is tiling and nothing else.
+ * The inner dimension (D for S, the keys for O) is processed in slices of 32, so a block needs only two tiles of 64 x 33
+ * floats, 16.5 KB. S and P are still stored: these are lines 34 and 38 of standard_forward in notes/flash.c, in tiles.
  *
  *     make 01_tiled && ./01_tiled/01_tiled --variant fma
  */

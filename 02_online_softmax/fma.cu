@@ -9,8 +9,8 @@
  * (Milakov and Gimelshein 2018, section 3.1.) So two numbers a row stand for all columns seen so far. A single score
  * S_j is (S_j, 1), no column at all is (-inf, 0). Two passes over the keys:
  *
- *     pass 1     merges every score of the row into (m, l): LSE = m + ln l is the whole softmax in one number
- *     pass 2     computes the same scores again, P = e^(S - LSE), and O += P V
+ *     pass 1     merges all scores of a row into m, l and LSE = m + ln l (flash_forward in notes/flash.c, lines 67 to 75)
+ *     pass 2     computes the same scores again, P = e^(S - LSE) (flash_backward, line 90), and O += P V
  *
  * What it saves and costs against 01_tiled/fma, for each (batch, head) with N queries and N keys: S and P are not kept,
  * 6 N^2 bytes in fp16, nor moved. Memory is the tensors alone, O(N). But Q K^T is computed twice: 6 N^2 D FLOPs, not 4.

@@ -9,9 +9,9 @@
  *
  * One pass, 4 N^2 D FLOPs, and O is a proper softmax average after every step.
  *
- * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its inner
- * loop lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key tiles: they live
- * in device memory, and every step reads and writes them.
+ * The loops, as published: a block owns a head. Its outer loop loads a tile of K and V into shared memory, and its inner
+ * loop visits all queries: lines 62 and 65 of flash_forward in notes/flash.c have changed places. So O, l and m cannot
+ * stay on the chip between two key tiles: they are kept in device memory, and every step reads and writes them.
  *
  *                          keys ->                    Each step, by its lines in Algorithm 1:
  *                   tile 0   tile 1   tile 2

@@ -6,10 +6,10 @@
  *     P_ij = e^(S_ij - LSE_i)     dP_ij = dO_i . v_j     dS_ij = P_ij (dP_ij - delta_i)     delta_i = dO_i . O_i
  *     dV = P^T dO                 dK = scale dS^T Q      dQ = scale dS K
  *
- * The loops, as published: a block owns a tile of keys of a K/V head. It keeps K and V in shared memory, dK and dV in
- * registers, and lets the queries of all heads of the group go by. So dK and dV are sums that one block makes, over
- * queries. dQ is a sum over keys, and so over blocks: each adds its share to an fp32 array in device memory, the
- * accumulator, by atomic additions.
+ * The loops, as published, are those of flash_backward in notes/flash.c, and its line 87 is now the grid: a block owns a
+ * tile of keys of a K/V head, keeps K and V in shared memory and dK and dV in registers, and visits the queries of all
+ * heads of the group. dK and dV are sums over queries, so one block makes them. dQ is a sum over keys, and so over
+ * blocks: each adds its share to an fp32 array in device memory, the accumulator, by atomic additions.
  *
  *                          keys ->                    Each step, by its lines in Algorithm 2:
  *                   block 0  block 1  block 2

@@ -2,8 +2,8 @@
  *
  * The idea. This is FlashAttention-2 with one query: the grid is query tiles x K/V heads x batch, and there is one
  * query tile. The queries of grouped heads are the rows of one tile, so that each byte of K and V is read once. The
- * warps of a block divide the keys, because there are too few rows to divide. The block walks over all keys of its
- * head.
+ * warps of a block divide the keys, line 65 of flash_forward in notes/flash.c, because there are too few rows to
+ * divide. The block walks over all keys of its head.
  *
  *                    keys ->
  *     head 0   |======= block 0 =======|          8 K/V heads are 8 blocks, and the other 124 of 132 multiprocessors

@@ -7,8 +7,8 @@
  *     LSE = ln sum_i e^LSE_i          O = sum_i e^(LSE_i - LSE) O_i
  *
  * So pieces need not know of each other. A head's keys are cut into pieces. In the first launch each block walks over
- * one piece, as one_block walks over all keys, and writes O and LSE of the piece to the workspace. In the second launch
- * merge_pieces merges the pieces of each row.
+ * one piece (flash_forward in notes/flash.c, lines 62 to 80, over some of the keys) and writes its O and LSE to the
+ * workspace. In the second launch merge_pieces merges the pieces of each row.
  *
  *                    keys ->
  *     head 0   | block 0 | block 1 | block 2 | block 3 |       O_i, LSE_i           merge_pieces: a block a row,

@@ -27,6 +27,23 @@ for my $compiler (grep { !$seen{$_}++ } @compilers) {
 my ($full_code, $full_said) = result("$compilers[0] -O2", map { s/CAUSAL = 1/CAUSAL = 0/r } @lines);
 is($full_code, 0, 'without the causal mask, too') or diag($full_said);
 
+# ---- kernels name its lines ----
+my ($in, @function) = '';
+for my $n (1 .. @lines) {
+    $in = $1 if $lines[$n - 1] =~ /^static \w+ (\w+)\(/;
+    $function[$n] = $in;
+    $in = '' if $lines[$n - 1] =~ /^}|; }/;
+}
+for my $kernel (qw(00_naive/naive 01_tiled/fma 02_online_softmax/fma 03_fa1/fma 04_fa2/fma 05_fa2_backward/fma
+                   05_fa2_backward/naive_backward 07_flash_decoding/one_block 07_flash_decoding/split_k)) {
+    my ($header) = `cat $kernel.cu` =~ /^(\/\*.*?\*\/)/s;
+    my ($clause) = $header =~ s/\n \*//gr =~ /([^:]*notes\/flash\.c[^:]*)/ or fail("$kernel says which lines it makes parallel"), next;
+    my %named = map { $_ => 1 } $clause =~ /\b((?:standard|flash)_\w+)/g;
+    my @ends = map { /\d+/g } $clause =~ /\blines? (\d+(?: (?:and|to) \d+)?)/g;
+    my @elsewhere = grep { !$named{$function[$_] // ''} } @ends;
+    ok(@ends && !@elsewhere, "$kernel: lines @ends are lines of @{[sort keys %named]}");
+}
+
 # ---- it notices what is missing ----
 my %mistakes;
 my $function;
