@@ -3,6 +3,8 @@
 # Everything is built under build/<device>/, one folder a device (and a sanitizer or architecture list), so that switching
 # rebuilds nothing. <stage>/<stage> is a link to the program built last. With OUT=/some/folder the tree stays as it is.
 
+export LC_ALL := C# figures have a decimal point, whatever the user's language
+
 DEVICE   ?= auto
 NVCC     ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 # 90 for compute capability 9.0. Without a driver nvidia-smi writes its excuse to stdout: nothing but a number counts.

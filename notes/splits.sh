@@ -3,6 +3,7 @@
 #     sh notes/splits.sh build/cuda-90a/07_flash_decoding/07_flash_decoding [OPTION...] > splits.tsv
 #
 # The options say the problem, and SPLITS, with spaces between, which numbers; else those of the notes.
+export LC_ALL=C # with a decimal point whatever the user's language
 program=$1
 shift
 [ $# -gt 0 ] || set -- --batch 1 --heads 32 --kv-heads 8 --seqlen 1 --seqlen-k 65536 --head-dim 128

@@ -14,6 +14,7 @@ use Test::More;
 our @EXPORT = qw(run of_the_host stages new_stages kind_of in_read_only);
 
 my $scratch = tempdir(CLEANUP => 1);
+$ENV{LC_ALL} = 'C'; # what a test runs by itself reads and writes figures with a point
 
 sub run {
     my ($stage, @arguments) = @_;

@@ -7,6 +7,7 @@
 # ones. We take it for a false alarm: behind the reads a __syncwarp orders all lanes before the one that arrives for its warp. But
 # where the lanes are together anyway ptxas leaves no instruction of the __syncwarp, and racecheck watches instructions. The
 # trace watches the source: it finds no race, and without the __syncwarp it finds these two.
+export LC_ALL=C
 found=
 for grid; do
     for tool in memcheck racecheck synccheck initcheck; do

@@ -1,4 +1,5 @@
 # tools.sh - what the scripts here share. They run in the root of the tree, set `name` and read this file with `.`.
+export LC_ALL=C # whatever the user's language, figures have a decimal point, and ranges like a-z are those of ASCII
 stop() { # why: it cannot be done
     progress
     echo "$name: $1" >&2

@@ -5,6 +5,7 @@
 #
 # The last program is the stage, those before it stand beside it, at first with the kernel that common/ladder.txt says it builds
 # on; one that cannot run this problem is left out. Only files are taken in that a cost stands in. Exit code: the stage's, 1 if there is a race or a wrong formula (make trace-<stage> says where).
+export LC_ALL=C
 page=$1 options=$2 code=0 comma= sources=
 shift 2
 mkdir -p "$(dirname "$page")"
