@@ -76,6 +76,8 @@ static int is_kind(Spec *s, const char *kind) {
 /* The tables and the text stand behind the mask. */
 extern MaskReader blocks_read;
 const Blocks *blocks_read(const char *option, const char *text, const Problem *p) {
+    if (strcmp(text, "all") == 0)
+        return NULL;
     size_t documents = 0, table = 0;
     Spec s = {option, text, text};
     if (is_kind(&s, "documents"))
@@ -102,7 +104,7 @@ const Blocks *blocks_read(const char *option, const char *text, const Problem *p
     } else if (is_kind(&s, "file")) {
         read_table(&s, p, (unsigned char *)behind);
     } else {
-        cannot_run("--%s %s: choose window:W|sink:S:W|documents:A+B+C|strided:K|random:PERCENT:SEED|file:PATH", option, text);
+        cannot_run("--%s %s: choose all|window:W|sink:S:W|documents:A+B|strided:K|random:PERCENT:SEED|file:PATH", option, text);
     }
     return blocks;
 }

@@ -13,8 +13,9 @@ const Stage stage = {
     .idea = "tiles that are not there cost nothing: attention under a mask of blocks",
     .kind = FORWARD,
     .read_mask = blocks_read,
+    .default_mask = "window:256",
     .settings = {{.name = "blocks", .max = TEXT,
-                  .help = "window:W, sink:S:W, documents:A+B+C, strided:K, random:PERCENT:SEED, file:PATH; else all is kept"}},
+                  .help = "all, window:W, sink:S:W, documents:A+B+C, strided:K, random:PERCENT:SEED or file:PATH; else window:256"}},
     .variants = {
         {.name = "masked", .idea = "04's tuned visits every tile and masks what is not kept", .launch = sparse_masked,
          .predict = sparse_masked_traffic,

@@ -65,7 +65,7 @@ typedef struct {
     size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: done for each launch */
 } Preparation;
 
-/* The block mask that a text stands for, if the problem is `p`; free() frees it. A text that cannot be read or does not fit ends
+/* The block mask that a text stands for, if the problem is `p`; free() frees it. NULL: every pair is kept. A text that cannot be read or does not fit ends
  * the program with one line, which names `option`, and exit code 2. */
 typedef const Blocks *MaskReader(const char *option, const char *text, const Problem *p);
 
@@ -129,6 +129,7 @@ typedef struct {
     Variant variants[MAX_VARIANTS + 1]; /* in teaching order; the one behind the last has no name */
     Setting settings[MAX_SETTINGS + 1]; /* the stage's own options, likewise */
     MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is */
+    const char *default_mask;       /* what that text is unless it is given; NULL: every pair is kept */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; .batch 0: as in all stages */
 
     /* A backward stage has more; in others they are NULL. */

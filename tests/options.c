@@ -23,8 +23,13 @@ static const Stage stage = {.name = "09_test",
                                          {.name = "kind", .choices = "one|two|three"},
                                          {.name = "spec", .max = TEXT}}};
 static const Stage alone = {.name = "00_naive"};
+static const Stage masked = {.name = "09_test",
+                             .read_mask = read_spec,
+                             .default_mask = "usual",
+                             .settings = {{.name = "round"}, {.name = "spec", .max = TEXT}}};
 static const Stage decoding = {
     .name = "09_test",
+    .kind = DECODING,
     .variants = {{.name = "v"}},
     .defaults = {{.batch = 2, .heads = 12, .kv_heads = 4, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96},
                  {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 2, .seqlen_k = 88, .head_dim = 40}}};
@@ -146,7 +151,7 @@ static void test_together(void) {
         Problem want;
     } cases[] = {
         {&stage, "", 0, {.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .seqlen_k = 4096, .head_dim = 128}},
-        {&stage, "", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
+        {&stage, "", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}},
         {&decoding, "", 0, {.batch = 2, .heads = 12, .kv_heads = 4, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
         {&decoding, "", 1, {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 2, .seqlen_k = 88, .head_dim = 40}},
         {&stage, "--seqlen 9", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 9, .seqlen_k = 9, .head_dim = 64}},
@@ -156,7 +161,7 @@ static void test_together(void) {
          1,
          {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 7, .seqlen_k = 9, .head_dim = 64}},
         {&decoding, "--seqlen 7", 1, {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 7, .seqlen_k = 88, .head_dim = 40}},
-        {&stage, "--heads 6", 1, {.batch = 1, .heads = 6, .kv_heads = 6, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 64}},
+        {&stage, "--heads 6", 1, {.batch = 1, .heads = 6, .kv_heads = 6, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}},
         {&decoding, "--heads 8", 0, {.batch = 2, .heads = 8, .kv_heads = 8, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
         {&decoding,
          "--kv-heads 6",
@@ -165,7 +170,7 @@ static void test_together(void) {
         {&stage,
          "--batch 65535 --heads 1 --head-dim 256",
          1,
-         {.batch = 65535, .heads = 1, .kv_heads = 1, .seqlen_q = 256, .seqlen_k = 256, .head_dim = 256}},
+         {.batch = 65535, .heads = 1, .kv_heads = 1, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 256}},
         /* the largest Q, and the 2^58 elements that S may have */
         {&stage,
          "--batch 1 --heads 32768 --seqlen 1073741824 --seqlen-k 1 --head-dim 256",
@@ -251,6 +256,24 @@ static void test_several(void) {
     options_free(&o);
 }
 
+/* The stage's own mask, unless the command line has one. */
+static void test_masks(void) {
+    const struct {
+        const Stage *stage;
+        const char *line, *mask;
+    } masks[] = {{&stage, "", NULL},
+                 {&masked, "", "usual"},
+                 {&masked, "--round --seqlen 5", "usual"},
+                 {&masked, "--spec own", "own"}};
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+        Options o = parse(masks[i].stage, masks[i].line);
+        options_select(&o, 0, 1);
+        ok(same_text(o.problem.blocks ? o.problem.blocks->text : NULL, masks[i].mask), "'%s': the mask %s", masks[i].line,
+           masks[i].mask ? masks[i].mask : "is none");
+        options_free(&o);
+    }
+}
+
 static void check(void *options) { check_options(options); }
 
 /* A row of main.c that somebody is still writing. */
@@ -267,6 +290,7 @@ int main(void) {
     test_each();
     test_together();
     test_several();
+    test_masks();
     test_unfinished();
     return tap_done();
 }

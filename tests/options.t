@@ -155,7 +155,7 @@ refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen fr
     for 'one_block', 'split_k', 'equal_shares';
 
 # the text of a block mask
-for (['window', 'choose window:W\|sink:S:W\|documents:A\+B\+C\|strided:K\|random:PERCENT:SEED\|file:PATH$'], ['windows:3', 'choose window:W'],
+for (['window', 'choose all\|window:W\|sink:S:W\|documents:A\+B\|strided:K\|random:PERCENT:SEED\|file:PATH$'], ['windows:3', 'choose all\|window:W'],
     (map { ["window:$_", 'choose a whole number from 1 to 1073741824 for W$'] } '', '0', '-1', '+1', '1.5', ' 1', '1,2', '1:2', '1073741825', '99999999999999999999'),
     ['strided:0', 'choose a whole number from 1 to 1073741824 for K$'], ['sink:4', 'from 1 to 1073741824 for S, and W after a colon$'],
     ['sink:0:4', 'for S, and W after a colon$'], ['sink:4:0', 'for W$'], ['sink:4:', 'for W$'], ['sink:4:4:4', 'for W$'],
@@ -207,10 +207,10 @@ like($help, qr/$_/, "--help tells of $_")
 
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
-    '01_tiled' => ['Without options: batch 4, heads 16/16, seqlen 4096x4096, head dim 128', 'Without options, on the CPU device: batch 1, heads 2/2, seqlen 256x256, head dim 64'],
+    '01_tiled' => ['Without options: batch 4, heads 16/16, seqlen 4096x4096, head dim 128', 'Without options, on the CPU device: batch 1, heads 2/2, seqlen 256x1024, head dim 64'],
     '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass comes first\. .*'],
     '06_fp8' => ["this stage's own", '--format N .*: e4m3\|e5m2', '--scaling N .*: tensor\|block', '--hadamard  .*'],
-    '10_block_sparse' => ["this stage's own", '--blocks SPEC +window:W, sink:S:W, documents:.*'],
+    '10_block_sparse' => ["this stage's own", '--blocks SPEC +all, window:W, sink:S:W, documents:.*; else', 'window:256'],
     '07_flash_decoding' => ['Without options: batch 1, heads 32/8, seqlen 1x65536, head dim 128', 'Without options, on the CPU device: batch 1, heads 8/2, seqlen 1x2048, head dim 64',
                             '--splits N .*', 'auto or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3'],
 );

@@ -50,7 +50,7 @@ mkdir -p "$RESULTS" && file=$RESULTS/sweep.csv || exit 2
 broken=0
 
 # One variant at one head dim and mask, over the lengths.
-series() { # program variant head_dim mask kind
+series() { # program variant head_dim mask kind options
     stage=${1##*/}
     for length in $(each "$LENGTHS"); do
         heads=$((HIDDEN > $3 ? HIDDEN / $3 : 1)) batch=$((TOKENS > length ? TOKENS / length : 1))
@@ -62,7 +62,7 @@ series() { # program variant head_dim mask kind
         key="[^,]*,$stage,$row,[a-z ]*,$(echo "$shape" | sed 's/--mask full/false/; s/--mask causal/true/; s/--[a-z-]* //g; s/ /,/g'),"
         if ! grep -q "^$key" "$file"; then
             progress "$row $shape ..."
-            new=$("$1" --csv $shape --variant "$2" --no-validate 2>"$file.err")
+            new=$("$1" --csv $shape $6 --variant "$2" --no-validate 2>"$file.err")
             code=$?
             if [ $code -gt 2 ] || [ -z "$new" ]; then
                 [ $code -eq 2 ] && stop "$(tail -n 1 "$file.err")"
@@ -81,10 +81,11 @@ series() { # program variant head_dim mask kind
 
 for program in "$@"; do
     kind=$(sed -n 's/^ *\.kind = \([A-Z]*\),.*/\1/p' "${program##*/}/main.c")
+    dense=$("$program" --help | sed -n 's/^  --blocks .*/--blocks all/p') # the same problem for all stages
     for variant in $(variants "$program"); do
         for head_dim in $(each "$HEAD_DIMS"); do
             for mask in $(each "$([ "$kind" = DECODING ] && echo full || echo "$MASKS")"); do
-                series "$program" "$variant" "$head_dim" "$mask" "$kind"
+                series "$program" "$variant" "$head_dim" "$mask" "$kind" "$dense"
             done
         done
     done

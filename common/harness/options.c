@@ -154,10 +154,11 @@ enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 
 /* ---- --help ---- */
 
-/* The shape where nothing is given. seqlen_k 0: as seqlen_q. */
+/* The shape where nothing is given. seqlen_k 0: as seqlen_q. On the CPU device few queries suffice, but several key tiles do not
+ * hide what every one of them costs. */
 static Problem default_shape(const Stage *stage, int is_cpu) {
     static const Problem OF_MOST[2] = {{.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .head_dim = 128},
-                                       {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .head_dim = 64}};
+                                       {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}}; 
     return stage->defaults[is_cpu].batch ? stage->defaults[is_cpu] : OF_MOST[is_cpu];
 }
 
@@ -301,7 +302,8 @@ void options_select(Options *o, int index, int is_cpu) {
     p->batch = p->batch ? p->batch : other.batch;
     p->kv_heads = p->kv_heads ? p->kv_heads : p->heads ? p->heads : other.kv_heads ? other.kv_heads : other.heads;
     p->heads = p->heads ? p->heads : other.heads;
-    p->seqlen_k = p->seqlen_k ? p->seqlen_k : other.seqlen_k ? other.seqlen_k : p->seqlen_q ? p->seqlen_q : other.seqlen_q;
+    int keys = p->seqlen_q && o->stage->kind != DECODING ? p->seqlen_q : other.seqlen_k ? other.seqlen_k : other.seqlen_q;
+    p->seqlen_k = p->seqlen_k ? p->seqlen_k : keys;
     p->seqlen_q = p->seqlen_q ? p->seqlen_q : other.seqlen_q;
     p->head_dim = p->head_dim ? p->head_dim : other.head_dim;
     p->scale = p->scale > 0 ? p->scale : 1 / sqrtf((float)p->head_dim);
@@ -322,9 +324,11 @@ void options_select(Options *o, int index, int is_cpu) {
         cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together for 64 bits", p->batch, p->heads,
                    p->seqlen_q, p->seqlen_k);
 
-    for (int i = 0; i < MAX_SETTINGS; i++)
-        if (o->texts[i])
-            p->blocks = o->stage->read_mask(o->stage->settings[i].name, o->texts[i], p);
+    for (int i = 0; o->stage->settings[i].name; i++) {
+        const char *text = o->texts[i] ? o->texts[i] : o->stage->default_mask;
+        if (o->stage->settings[i].max == TEXT && text)
+            p->blocks = o->stage->read_mask(o->stage->settings[i].name, text, p);
+    }
 
     if (!o->lengths.count)
         return;
