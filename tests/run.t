@@ -33,7 +33,7 @@ for my $i (0 .. 2) {
     like($lines[3 + $i], $on_gpu ? qr/^\Q$variants[$i]\E +$number [um]s +$number [um]s +$number +(?:-|$number%) +$bytes \+ $bytes +${number}x +\S+ \/ \S+$/
         : qr/^\Q$variants[$i]\E +$number [um]s +$bytes +$number +$bytes \+ $bytes +\S+ \/ \S+$/, "the row of $variants[$i]");
     is(length $lines[3 + $i], length $lines[2], 'ends where the titles end');
-    like($lines[6 + $i + !$on_gpu], qr/^workspace  \Q$variants[$i]\E: S $bytes, P $bytes$/, 'its workspace by purpose');
+    like($lines[6 + $i], qr/^workspace  \Q$variants[$i]\E: S $bytes, P $bytes$/, 'its workspace by purpose');
 }
 is($lines[-1], 'PASS  2 variants agree with 00_naive', 'the verdict');
 
@@ -63,6 +63,8 @@ for my $case (
 }
 
 like(run('10_block_sparse', @small, '--blocks', $_)->{out}, qr/\nPASS/, "--blocks $_") for 'documents:30+26', 'random:0:1', 'random:100:1';
+my %masks = ('' => 'window:256', '--blocks all' => 'all', '--blocks window:7' => 'window:7');
+like(run('10_block_sparse', @small, split ' ')->{out}, qr/, blocks $masks{$_}\n/, "10_block_sparse $_: the mask is $masks{$_}") for sort keys %masks;
 
 # ---- a bound as wide as the result
 $run = run('01_tiled', @small, '--scale', 1e5);
@@ -174,14 +176,17 @@ SKIP: {
     for my $stage (stages()) {
         my @own = grep { $_->{stage} eq $stage && $_->{variant} =~ /^$stage/ && $_->{direction} =~ /^(for|back)ward$/ } @records;
         my $took = join(', ', map { ($_->{variant} =~ s{.*/}{}r) . sprintf ' %.3g', $_->{latency_ms} } @own) =~ s/ [\d.]+\K/ ms/r;
-        my $shape = $stage =~ /^07/ ? 'batch 1, 32/8 heads, 1x65536' : 'batch 4, 16 heads, 4096';
+        my $shape = (kind_of($stage) eq 'BACKWARD' ? 'backward' : 'forward') . ', ' .
+            ($stage =~ /^07/ ? 'batch 1, 32/8 heads, 1x65536' : 'batch 4, 16 heads, 4096') . ', head dim 128, fp16, full';
         my ($line) = (run($stage, @small, '--seqlen', 8, '--no-validate')->{out} =~ s/\n {11}/ /gr) =~ /^(recorded .*)/m;
         is($line, @own ? "recorded on an $machine{GPU}, $machine{date}, $shape: $took" : undef, "$stage: the line recorded");
     }
     my $tuned = run('04_fa2', @small, '--variant', 'tuned')->{out};
     my ($took) = map { sprintf '%.3g', $_->{latency_ms} } grep { $_->{variant} eq '04_fa2/tuned' } @records;
     like($tuned, qr/^recorded on an [^:]*: tuned $took ms$/m, 'of the variant that runs');
-    unlike(run('04_fa2', @small, '--seqlen', 8, $_)->{out}, qr/recorded/, "$_ has none") for '--csv', '--json';
+    unlike(run('04_fa2', @small, '--seqlen', 8, split ' ')->{out}, qr/recorded/, "$_ has none")
+        for '--csv', '--json', '--causal', '--lengths 5', '--mask causal --dtype bf16';
+    like(run('04_fa2', @small, '--seqlen', 8, '--dtype', 'bf16')->{out}, qr/^recorded/m, 'another dtype has one, which names its own');
 }
 
 # ---- out of memory: S alone, 4 bytes a score, takes all there is: of a GPU more than any has, here what a made-up container has;

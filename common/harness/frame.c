@@ -38,12 +38,14 @@ void print_head(const Run *run) {
         print_text("times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n");
 }
 
-/* "recorded on an NVIDIA H200, 2026-11-26, batch 4, 16 heads, 4096: epilogue 28.2 ms, loop_swap 2.8" */
+/* "recorded on an NVIDIA H200, 2026-11-26, forward, batch 4, 16 heads, 4096, head dim 128, fp16, full: epilogue 28.2 ms, loop_swap
+ * 2.8". Under another mask nothing is printed: which variant is faster may depend on it. */
 static void print_recorded(const Run *run) {
     int printed = 0;
     for (int k = 0; RECORDED[k].variant; k++)
         for (int i = 0; i < run->row_count; i++)
-            if (strcmp(RECORDED[k].stage, run->stage->name) == 0 && strcmp(RECORDED[k].variant, run->rows[i].name) == 0) {
+            if (strcmp(RECORDED[k].stage, run->stage->name) == 0 && strcmp(RECORDED[k].variant, run->rows[i].name) == 0 &&
+                RECORDED[k].causal == run->p->causal && !run->p->blocks && !run->options->key_lengths) {
                 if (!printed)
                     print_text("recorded on an " RECORDED_ON ", %s:", RECORDED[k].problem);
                 print_text("%s %s %.3g%s", printed ? "," : "", RECORDED[k].name, RECORDED[k].ms, printed ? "" : " ms");
