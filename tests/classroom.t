@@ -142,7 +142,7 @@ sweep(['LENGTHS=8'], "$build/07_flash_decoding/07_flash_decoding");
 is(() = read_text($csv) =~ /,forward,1,8,2,1,128,64,fp16,false,/g, () = read_text($csv) =~ /^[^,]*,07/mg, 'sweep: a decoding stage has its own problem');
 unlink $csv;
 sweep(['LENGTHS=8', 'MASKS=full'], "$build/10_block_sparse/10_block_sparse");
-is(() = read_text($csv) =~ /,blocks=all,/g, 3, 'sweep: 10 with the problem of the other stages');
+is(() = read_text($csv) =~ /,blocks=all,/g, () = read_text($csv) =~ /^[^,]*,10/mg, 'sweep: 10 with the problem of the other stages');
 unlink $csv;
 write_text($csv, "other,columns\n1,2\n");
 for ([[], qr/^sweep: \Q$csv\E: has other columns .* RESULTS$/], [['LENGTHS=1,x'], qr/^sweep: LENGTHS=1,x: choose whole numbers/],

@@ -128,6 +128,7 @@ static Launcher *const LAUNCHERS[] = {launch_0, launch_1, launch_2, launch_3, la
 
 static void make_timed_stage(void) {
     timed = stage;
+    timed.default_mask = NULL; /* a mask only where the options below have one */
     for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
         if (i >= (int)(sizeof LAUNCHERS / sizeof *LAUNCHERS))
             abort(); /* a stage with more variants needs more launchers here */
