@@ -229,7 +229,7 @@ else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
 	@echo 'options: $(call traced,$(NAIVE))$(foreach s,$(DECODING),; $s: $(call traced,$s,$(DECODE_OPTIONS)))'
 	@{ $(foreach s,$(STAGES),$(call rows,$s) --trace $(call traced,$s,$(DECODE_OPTIONS));) } | \
-	  awk -f common/classroom/rows.awk -f common/classroom/trace_table.awk
+	  sh common/classroom/table.sh trace_table
 
 $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 	@$< --trace $(call traced,$(@:trace-%=%),$(TRACE_OPTIONS))
@@ -251,10 +251,14 @@ $(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) ## hardware counters of its 
 	@VARIANT='$(VARIANT)' sh common/classroom/profile.sh $(DEVICE) $(OUT)/$*/$* $(PROFILE_OPTIONS)
 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
-compare: $(PROGRAMS) ## every stage's times, a table a problem (COMPARE_OPTIONS; DECODE_OPTIONS for decoding)
-	@{ $(foreach s,$(filter-out $(DECODING),$(STAGES)),$(call rows,$s) $(COMPARE_OPTIONS);) \
+# With PLOT=1 the tables are drawn as well, if nothing was wrong.
+PICTURE = $(if $(filter /%,$(OUT)),$(OUT),build)/compare/compare.svg
+compare: $(PROGRAMS) ## all stages side by side, a table per problem (COMPARE_OPTIONS; DECODE_OPTIONS for decoding; PLOT=1: a picture, too)
+	@$(if $(PLOT),mkdir -p $(dir $(PICTURE)) && )\
+	{ $(foreach s,$(filter-out $(DECODING),$(STAGES)),$(call rows,$s) $(COMPARE_OPTIONS);) \
 	   $(foreach s,$(DECODING),$(call rows,$s) $(DECODE_OPTIONS);) } | \
-	  awk -f common/classroom/rows.awk -f common/classroom/compare.awk
+	  sh common/classroom/table.sh compare $(if $(PLOT),plot=$(PICTURE).tsv)$(if $(PLOT), && \
+	  python3 -B common/plots/compare.py $(PICTURE).tsv $(PICTURE))
 
 sweep: $(PROGRAMS) ## lengths, head dims, masks: notes/results/<device>/sweep.csv; resumes (common/classroom/sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)

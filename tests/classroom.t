@@ -10,7 +10,7 @@ use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
 use lib 'tests';
-use Program qw(stages new_stages in_read_only);
+use Program qw(stages new_stages kind_of in_read_only);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
@@ -32,7 +32,7 @@ sub run {
 sub script { my ($name, @words) = @_; return run('sh', "common/classroom/$name.sh", @words) }
 sub compare { # each [options, program...]
     my $rows = join ' ', map { my ($options, @programs) = @$_; map { "sh common/classroom/rows.sh $_ $options;" } @programs } @_;
-    return run('sh', '-c', "{ $rows } | awk -f common/classroom/rows.awk -f common/classroom/compare.awk");
+    return run('sh', '-c', "{ $rows } | sh common/classroom/table.sh compare plot=$scratch/tables.tsv");
 }
 
 # A stage that exists only here: speaks --help, --csv and --json, takes N^2 / 100 ms, and has no memory for more than 512 keys.
@@ -70,27 +70,42 @@ my $crash = fake_stage('08_crash', 'print STDERR "08_crash: last words\n"; my ($
 my $tiny = '--heads 1 --seqlen 24 --head-dim 64 --iters 1';
 my $run = compare([$tiny, @few]);
 is("$run->{code} $run->{err}", '0 ', 'compare: all agree');
-my @rows = $run->{out} =~ /^(0\S+) +forward .* \/ /mg;
+my @rows = $run->{out} =~ /^(0\S+) .* \/ /mg;
 is("@rows", '00_naive 01_tiled/fma 01_tiled/mma', 'compare: a line a variant, 00_naive once');
 like($run->{out}, qr/^times    are the simulator's.*\n\nproblem  forward, batch 1, heads 1\/1, seqlen 24x24, head_dim 64, fp16, full\n.*\n\nPASS  2 variants agree with 00_naive\n\z/ms,
     'compare: the problem, and the verdict');
-unlike($run->{out}, qr/vs naive|TFLOP/, 'compare: on the CPU device no ratio of its times');
+unlike($run->{out}, qr/vs naive|TFLOP|fastest/, 'compare: on the CPU device no ratio of its times');
 $run = run(@make, 'compare', 'COMPARE_OPTIONS=--seqlen 16 --iters 1', 'DECODE_OPTIONS=--seqlen-k 64 --iters 1');
 like($run->{out}, qr/^problem  forward, batch 1, .* seqlen 16x16.*^06_fp8\/quantise\+wgmma .* seqlen 1x64,.*^07.*^PASS  /ms, 'make compare');
+my %stages_in; # the rows of a table, without the names of variants
+for my $table (split /\n\n(?=problem)/, $run->{out}) {
+    my ($title) = $table =~ /^problem  (.*)/m or next;
+    $stages_in{$title =~ s/, batch 1, heads [^,]+|, head_dim 64, fp16|, full//gr} = join ' ', map { s{/.*}{}r } $table =~ /^(\d\S*) /mg;
+}
+my @forward = grep { kind_of($_) eq 'FORWARD' && !/^10/ } @stages;
+my %want = ('forward, seqlen 16x16' => join(' ', map { ($_) x variants_of($_) } @forward),
+    'backward, seqlen 16x16' => join(' ', '00_naive', map { ($_) x variants_of($_) } grep { kind_of($_) eq 'BACKWARD' } @stages),
+    'forward, seqlen 16x16, blocks window:256' => join(' ', '00_naive', map { ($_) x variants_of($_) } grep { /^10/ } @stages),
+    'forward, seqlen 1x64' => join(' ', '00_naive', map { ($_) x variants_of($_) } grep { kind_of($_) eq 'DECODING' } @stages));
+is_deeply(\%stages_in, \%want, 'compare: a table per problem and direction, with the stages in the order of the ladder, and 00_naive once');
 is_deeply([grep { length > 120 } split /\n/, $run->{out} . script('exercise')->{out}], [], 'compare and exercise: lines of at most 120 characters');
 
 # Q, O and LSE once, K and V for each of two tiles of 64 queries. 4 * 128 * 128 * 64 FLOPs
 like(compare(['--heads 1 --seqlen 128 --head-dim 64 --iters 1 --no-validate', "$build/04_fa2/04_fa2"])->{out},
-    qr/^04_fa2\/split_q +forward +\S+ [mu]?s +96.5 KiB +42.4 +64.5 KiB \+ 0 .*^not validated$/ms, 'compare: bytes moved and FLOPs for each');
+    qr/^04_fa2\/split_q +96.5 KiB +1.50x +42.4 +\S+ [mu]?s +64.5 KiB \+ 0 .*^not validated$/ms, 'compare: bytes moved and FLOPs for each');
 my $gpu = fake_stage('08_gpu', 'my ($ok, $code) = ("null", 0);', '"13.0"');
-like(compare(['--seqlen 16', $gpu])->{out}, qr/^variant +direction +latency +TFLOP\/s +of peak +GB\/s +tensors \+ workspace +vs naive .*\n08_gpu\/slow +forward +2.56 ms +1.00 +7.00% +1.00 /m,
+like(compare(['--seqlen 16', $gpu])->{out}, qr/^variant +latency +of fastest +vs naive +TFLOP\/s +of peak +tensors \+ workspace .*\n08_gpu\/slow +2.56 ms +100% +- +1.00 +7.00% /m,
     'compare: on a GPU speeds');
+my $other = fake_stage('08_twice', 'my ($ok, $code) = ("null", 0); $ms *= 4;', '"13.0"');
+like(compare(['--seqlen 16', $gpu, $other])->{out}, qr/^08_gpu\/slow +2.56 ms +100% .*\n08_twice\/slow +10.2 ms +25.0% /m, '... beside the fastest');
+is(read_text("$scratch/tables.tsv") =~ s/^.*?\n//r, join('', map { "forward, batch 1, heads 1/1, seqlen 16x16, head_dim 64, fp16, full\tFake\t$_ of the fastest\n" }
+    "08_gpu/slow\tlatency, ms\t2.56\t2.56 ms\t100%", "08_twice/slow\tlatency, ms\t10.24\t10.2 ms\t25.0%"), '... and the same for a picture');
 
 $run = compare(['--seqlen 1024 --batch 1 --heads 1 --iters 1 --lengths 1', $crash, $large, $large, $few[0]]);
 is($run->{code}, 1, 'compare: a crash is a failure');
 like($run->{out}, qr/^08_crash +ended by signal 11: last words$/m, 'compare: which says how it ended');
-is(() = $run->{out} =~ /^08_large\/slow +forward +out of memory: needs 9.00 GiB, which is more$/mg, 1, 'compare: out of memory is a line, once');
-like($run->{out}, qr/^00_naive +forward +[\d.]+ (us|ms|s) /m, 'compare: and the stages after them run');
+is(() = $run->{out} =~ /^08_large\/slow +out of memory: needs 9.00 GiB, which is more$/mg, 1, 'compare: out of memory is a line, once');
+like($run->{out}, qr/^00_naive .* [\d.]+ (us|ms|s) /m, 'compare: and the stages after them run');
 $run = compare(['', fake_stage('08_outside', 'print STDERR "kernel f, block (0,0,0), thread 0: gone\n"; my ($ok, $code) = ("true", 2);')]);
 like($run->{out}, qr/^08_outside +exit code 2: kernel f, .*: gone\n\nFAIL  broken: 08_outside\n\z/ms, 'compare: a kernel that ends the program is a failure');
 $run = compare(['--seqlen 16', $wrong]);
@@ -98,11 +113,21 @@ like("$run->{code} $run->{out}", qr/^1 .*\nFAIL  disagree: 08_wrong\/slow\n\z/s,
 $run = compare(['--scale 1e5 --seqlen 16 --iters 1', $few[1]]);
 like("$run->{code} $run->{out}", qr/^2 .* not checked\n.*\nNOT CHECKED  01_tiled\/fma /s, 'compare: what cannot be checked');
 $run = compare(['', fake_stage('08_none', 'print STDERR "08_none: needs a GPU\n"; exit 2; my ($ok, $code);')]);
-like("$run->{code} $run->{out}", qr/^2 08_none +not run: needs a GPU\n\nNOT RUN  /, 'compare: nothing can run');
+like("$run->{code} $run->{out}", qr/^2 \n08_none +not run: needs a GPU\n\nNOT RUN  /, 'compare: nothing can run');
 $run = compare(['--seqlenn 3', @few]);
 is("$run->{code} $run->{out}$run->{err}", "2 compare: --seqlenn: no such option, --help lists them\n", 'compare: a bad option is one line');
 $run = compare(["$tiny --mask full,causal", @few], ["$tiny --seqlen 16", $few[1]]);
-is(() = $run->{out} =~ /^problem /mg, 5, 'compare: a heading where the problem is another') or diag($run->{out});
+is(join(', ', $run->{out} =~ /^problem .*seqlen (\d+)x.* (\w+)$/mg), '24, full, 24, causal, 16, full',
+    'compare: a table for each length and mask') or diag($run->{out});
+$run = compare(["$tiny --blocks window:3", @few, "$build/10_block_sparse/10_block_sparse"]);
+like("$run->{code} $run->{out}", qr/^0 .*^problem .* full, blocks window:3\n.*^00_naive .*^10_block_sparse\/lists\+skipping .*
+\nleft out, because they do not take --blocks: 00_naive, 01_tiled\n\nPASS  3 variants /ms, 'compare: stages without the option are left out, and a line says so');
+$run = compare(["$tiny --variant mma,fma", @few]);
+is("$run->{code} $run->{out}$run->{err}", "2 compare: --variant mma,fma: choose 00_naive\n", 'compare: a value that no stage takes is a mistake');
+$run = compare(["$tiny --formatt e5m2", @few, "$build/06_fp8/06_fp8"], [$tiny, $few[1]]);
+is("$run->{code} $run->{out}$run->{err}", "2 compare: --formatt: no such option, --help lists them\n", '... an option that none has, too, whatever else ran');
+like(compare(["$tiny --format e4m3,e5m2 --variant mma", "$build/06_fp8/06_fp8"])->{out}, qr/^06_fp8\/quantise\+mma format=$_;.*\n .* \/ /m,
+    "compare: 06 in two formats: $_") for 'e4m3', 'e5m2';
 
 # ---- sweep
 my $csv = "$scratch/sweep.csv";
@@ -443,6 +468,8 @@ sub stands_in {
     my $short = join '|', map { quotemeta sprintf $_, $number } '%.4g', '%.3g', '%.2g';
     return $text =~ /$short|\Q$digits\E\W+10\W/;
 }
+# How many variants a stage has; 00_naive is its own.
+sub variants_of { return $_[0] =~ /^00/ ? 1 : scalar(() = `$build/$_[0]/$_[0] --help` =~ /^variants\n(.*)^  00_naive/ms && $1 =~ /\n/g) }
 # "variant length mask" of each row of a sweep, in order
 sub keys_of { return keys_of_text(read_text($_[0])) }
 sub keys_of_text {

@@ -61,6 +61,18 @@ END
     is(run("python3 -B $scratch/crowded.py")->{err}, "crowded.svg: letters of 6.7 pixels: 'small'\n"
        . "crowded.svg: 'one' lies over 'other'\n", 'a crowded picture is complained of');
 
+    # The tables of make compare, as compare.awk writes them; 00_naive did not run
+    write_text("$scratch/tables.tsv", join "\n", "problem\tdevice\tvariant\taxis\tfigure\ttext\tbeside",
+        (map { ("forward, batch 4, heads 16/16, seqlen $_, head_dim 128, fp16, full, blocks sink:128:1024\tNVIDIA H200\t00_naive\tlatency, ms\t0\t-\t-",
+                map { "forward, batch 4, heads 16/16, seqlen $_->[0], head_dim 128, fp16, full, blocks sink:128:1024\tNVIDIA H200\t$_->[1]"
+                      . "\tlatency, ms\t$_->[2]\t$_->[2] ms\t12.5% of the fastest" } [$_, '04_fa2/tuned', 1.39], [$_, '11_its_own/kernel', 0.02]) }
+            '4096x4096', '16384x16384'), '');
+    $run = run("python3 -B common/plots/compare.py $scratch/tables.tsv $scratch/compare.svg");
+    is("$run->{code} $run->{out}$run->{err}", "0 $scratch/compare.svg\n", 'make compare PLOT=1: legible');
+    my $drawn = read_text("$scratch/compare.svg");
+    is(scalar(() = $drawn =~ /04_fa2\/tuned/g) . scalar(() = $drawn =~ /not run/g), '22', '... a panel for each table, with a line for each variant');
+    like(run('make -n compare DEVICE=cpu PLOT=1')->{out}, qr/table\.sh compare plot=(\S+) && python3 -B common\/plots\/compare\.py \1 \S+\.svg$/m, '... which make calls');
+
     # A tree with somebody's results beside those of the notes.
     my ($mine, $notes) = map { "$scratch/tree/notes/results/$_" } 'my-gpu', 'nvidia-h200';
     run("mkdir -p $mine $notes $scratch/tree/common $scratch/tree/notes/pictures");

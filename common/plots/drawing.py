@@ -1,4 +1,4 @@
-# drawing.py - how every picture of the tree looks. For plots.py and pictures.py.
+# drawing.py - how every picture of the tree looks. For plots.py, compare.py and pictures.py.
 #
 # SVG on an opaque pale panel with dark text, so that a picture reads alike on paper, on a white page and on a dark one.
 # Colours are of middle tone and never alone: markers, dashes or words tell things apart. The same data gives the same
@@ -58,6 +58,14 @@ def look(name):
     mark = MARKS.get(kernel, ".-")
     return {"color": COLOURS.get(stage or kernel, INK), "marker": mark[0], "linestyle": mark[1:], "markersize": 4.5,
             "linewidth": 1.4}
+
+
+def logarithmic(axis, names):
+    """1000 rather than 10^3."""
+    for name in names:
+        getattr(axis, f"set_{name}scale")("log")
+        getattr(axis, f"{name}axis").set_major_formatter(lambda value, _: f"{value:g}")
+        getattr(axis, f"{name}axis").set_minor_formatter(plt.NullFormatter())
 
 
 # ---- a sheet to draw on: one unit is a CSS pixel, rows count downwards ----

@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 
-from drawing import INK, look, plt, save
+from drawing import INK, logarithmic, look, plt, save
 
 
 # ---- result files ----
@@ -77,14 +77,6 @@ def length_axis(axis, lengths, size=7.5):
     axis.xaxis.set_major_formatter(lambda n, _: f"{n / 1024:g}k" if n >= 1e4 and n % 1024 == 0 else f"{n:g}")
     axis.xaxis.set_minor_locator(plt.NullLocator())
     axis.tick_params(axis="x", labelsize=size)
-
-
-def logarithmic(axis, names):
-    """1000 rather than 10^3."""
-    for name in names:
-        getattr(axis, f"set_{name}scale")("log")
-        getattr(axis, f"{name}axis").set_major_formatter(lambda value, _: f"{value:g}")
-        getattr(axis, f"{name}axis").set_minor_formatter(plt.NullFormatter())
 
 
 def out_of_memory(axis, x=(), y=(), label=None, **more):
