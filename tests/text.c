@@ -8,6 +8,7 @@
 #include "tap.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 #define TEN "012345678 "
@@ -89,17 +90,19 @@ static void one_step(void *unused) {
     end_progress();
 }
 
-/* What a terminal gets of a function's stderr with TERM=type. */
-static const char *on_terminal(const char *type, void (*run)(void)) {
+/* What a terminal of so many columns gets of what a function prints to one of its two streams, with TERM=type. */
+static const char *on_terminal(const char *type, int columns, int stream, void (*run)(void)) {
     static char text[1000];
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
         return NULL;
     int slave = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    struct winsize size_of = {.ws_row = 25, .ws_col = (unsigned short)columns};
+    ioctl(slave, TIOCSWINSZ, &size_of);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        dup2(slave, STDERR_FILENO);
+        dup2(slave, stream);
         setenv("TERM", type, 1);
         run();
         exit(0);
@@ -114,6 +117,33 @@ static const char *on_terminal(const char *type, void (*run)(void)) {
     return text;
 }
 
+static void hang(void) { print_hanging(3, "%s", HUNDRED TEN TEN TEN); }
+static void long_line(void) { print_text(HUNDRED "end\n"); }
+
+static void test_widths(void) {
+    static const struct {
+        int columns;
+        void (*run)(void);
+        const char *want, *name;
+    } cases[] = {
+        {80, long_line, TEN TEN TEN TEN TEN TEN TEN "012345678\r\n           " TEN TEN "end\r\n",
+         "a terminal of 80 columns"},
+        {80, hang, TEN TEN TEN TEN TEN TEN TEN "012345678\r\n   " TEN TEN TEN TEN TEN "\r\n", "a line that hangs by three"},
+        {200, hang, HUNDRED TEN "012345678\r\n   " TEN "\r\n", "a wide one: 120"},
+        {0, hang, HUNDRED TEN "012345678\r\n   " TEN "\r\n", "one that does not say: 120"},
+        {9, long_line,
+         TEN TEN TEN "012345678\r\n           " TEN TEN "012345678\r\n           " TEN TEN "012345678\r\n           end\r\n",
+         "never fewer than 40"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = on_terminal("xterm", cases[i].columns, STDOUT_FILENO, cases[i].run);
+        if (!got)
+            ok(1, "# SKIP there is no terminal to be had");
+        else if (!ok(strcmp(got, cases[i].want) == 0, "lines: %s", cases[i].name))
+            diag("got %s", got);
+    }
+}
+
 static void test_progress(void) {
     static const struct {
         const char *type;
@@ -125,7 +155,7 @@ static void test_progress(void) {
         {"dumb", fails, "it: cannot\r\n", "TERM=dumb: the message alone"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *got = on_terminal(cases[i].type, cases[i].run);
+        const char *got = on_terminal(cases[i].type, 80, STDERR_FILENO, cases[i].run);
         if (!got)
             ok(1, "# SKIP there is no terminal to be had");
         else if (!ok(strcmp(got, cases[i].want) == 0, "%s", cases[i].name))
@@ -141,6 +171,7 @@ int main(void) {
     test_lines();
     test_append();
     test_figures();
+    test_widths();
     test_progress();
     return tap_done();
 }

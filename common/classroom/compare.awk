@@ -120,7 +120,8 @@ function print_table(t,    names, columns, column, i, c, line) {
     if (field_of(entry[t, any], "cuda") == "")
         names = "bytes moved|vs fewest|FLOPs/byte|simulated"
     columns = split(names "|tensors + workspace|error / allowed", column, "|")
-    print "\nproblem  " title_of[t]
+    print ""
+    print_wrapped("problem  " title_of[t])
     for (i = 0; i <= lines[t]; i++)
         if ((t, i) in entry)
             fill(t, i, columns, column)

@@ -12,6 +12,7 @@ name=exercise solve=
 . common/classroom/trial.sh
 [ "$1" != --solve ] || { solve=1; shift; }
 asked=$1 answer=$2
+line_width
 
 if [ ! "$asked" ]; then
     [ ! "$answer" ] || stop "ANSWER=$answer: choose the exercise too, like N=04.1 (make exercise lists them)"
@@ -22,9 +23,10 @@ if [ ! "$asked" ]; then
         key == "change" {does = "change " text "; "}
         key == "blank" {does = "fill in " text ": "}
         key == "write" {does = "write a kernel: "}
-        END {show()}' notes/exercises/*.txt | fold -s -w 110 | sed '/^[a-z0-9_]*\.[0-9]*  /!s/^/        /'
-    echo 'What is given stands in the note: exercise 04.1 is number 1 under Exercises in notes/04_fa2.md.'
-    echo 'make exercise N=04.1: what is asked. With ANSWER=... (several: ANSWER=p,q): is it right? With HINT=1 or 2: a hint.'
+        END {show()}' notes/exercises/*.txt | fold -s -w $((width - 8)) | sed '/^[a-z0-9_]*\.[0-9]*  /!s/^/        /'
+    { echo 'What is given stands in the note: exercise 04.1 is number 1 under Exercises in notes/04_fa2.md.'
+        echo 'make exercise N=04.1: what is asked. With ANSWER=... (several: ANSWER=p,q): is it right? With HINT=1 or 2: a hint.'
+    } | fold -s -w "$width"
     exit
 fi
 
@@ -142,7 +144,7 @@ question() {
         esac
         check
     fi
-    echo "$number  $(value ask)" | fold -s -w 120
+    echo "$number  $(value ask)" | fold -s -w "$width"
     echo "What is given, and the whole question: notes/$note.md, under Exercises."
     [ ! "$is_new" ] || echo "$file is a copy of $original to work on. In it: $change."
     [ "$is_new" ] || [ ! "$change" ] || echo "Your copy is $file. In it: $change."

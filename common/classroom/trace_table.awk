@@ -2,9 +2,27 @@
 #
 # Exit code: 1 if a program failed, or found a race or a wrong formula.
 BEGIN {
-    format = "%-30s %7s %7s %7s %9s %6s %7s %7s %10s %9s %5s %5s\n"
-    printf format, "", "read", "written", "of S, P", "each byte", "FLOPs", "sectors", "shared", "wavefronts", "mma FLOPs", "exp", ""
-    printf format, "variant", "KiB", "KiB", "KiB", "moved", "a byte", "/ ideal", "KiB", "/ ideal", "/ needed", "10^3", "races"
+    width = width ? width : 120
+    # title and unit, places, and when a narrow terminal leaves the column out: 1 first
+    column("read", "KiB", 8)
+    column("written", "KiB", 8)
+    column("of S, P", "KiB", 8, 5)
+    column("each byte", "moved", 10, 3)
+    column("FLOPs", "a byte", 7)
+    column("sectors", "/ ideal", 8)
+    column("shared", "KiB", 8, 4)
+    column("wavefronts", "/ ideal", 11)
+    column("mma FLOPs", "/ needed", 10, 1)
+    column("exp", "10^3", 6, 2)
+    column("", "races", 6)
+    for (i = 1; i <= 5 && total + 30 > width; i++)
+        for (c = 1; c <= columns; c++)
+            if (left_out[c] == i) {
+                total -= places[c]
+                places[c] = 0
+            }
+    print_line("", title)
+    print_line("variant", unit)
 }
 
 (rows, "attention_flops") in cell { # a variant's last row
@@ -13,15 +31,18 @@ BEGIN {
     shared = variant ", memory=.*"
     flops = cell[rows, "attention_flops"]
     requested = cell[rows, "requested_bytes"]
-    name = cell[rows, "variant"]
-    if (length(name) > 30)
-        name = sprintf("%s\n%30s", name, "")
-    printf format, name, kib("bytes_read", device), kib("bytes_written", device),
-        kib("bytes_read bytes_written", variant ", tensor=[SP]"), ratio(requested, cell[rows, "unique_bytes"], "%.1f x"),
-        ratio(flops, requested, "%.1f"), ratio(sum("sectors_read sectors_written", device), sum("ideal_read ideal_written", device), "%.2f"),
-        kib("bytes_read bytes_written", shared),
-        ratio(sum("wavefronts_read wavefronts_written", shared), sum("ideal_read ideal_written", shared), "%.2f"),
-        ratio(sum("mma_flops", variant), flops, "%.2f"), sprintf("%.0f", sum("exponentials", variant) / 1000), count(variant ", race=.*")
+    figure[1] = kib("bytes_read", device)
+    figure[2] = kib("bytes_written", device)
+    figure[3] = kib("bytes_read bytes_written", variant ", tensor=[SP]")
+    figure[4] = ratio(requested, cell[rows, "unique_bytes"], "%.1f x")
+    figure[5] = ratio(flops, requested, "%.1f")
+    figure[6] = ratio(sum("sectors_read sectors_written", device), sum("ideal_read ideal_written", device), "%.2f")
+    figure[7] = kib("bytes_read bytes_written", shared)
+    figure[8] = ratio(sum("wavefronts_read wavefronts_written", shared), sum("ideal_read ideal_written", shared), "%.2f")
+    figure[9] = ratio(sum("mma_flops", variant), flops, "%.2f")
+    figure[10] = sprintf("%.0f", sum("exponentials", variant) / 1000)
+    figure[11] = count(variant ", race=.*")
+    print_line(cell[rows, "variant"], figure)
 }
 cell[rows, "exit_code"] + 0 > 0 {
     printf "%-30s exit code %s\n", cell[rows, "program"], cell[rows, "exit_code"]
@@ -29,5 +50,18 @@ cell[rows, "exit_code"] + 0 > 0 {
 }
 END { exit failed }
 
+function column(name, of, wide, leave) {
+    title[++columns] = name
+    unit[columns] = of
+    total += places[columns] = wide
+    left_out[columns] = leave
+}
+function print_line(name, cells,    c, line) {
+    line = sprintf(length(name) > 30 ? "%s\n%30s" : "%-30s", name, "")
+    for (c = 1; c <= columns; c++)
+        if (places[c])
+            line = line sprintf("%" places[c] "s", cells[c])
+    print line
+}
 function kib(fields, where) { return sprintf("%.0f", sum(fields, where) / 1024) }
 function ratio(a, b, digits) { return a > 0 && b > 0 ? sprintf(digits, a / b) : "-" }

@@ -157,8 +157,9 @@ enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 /* The shape where nothing is given. seqlen_k 0: as seqlen_q. On the CPU device few queries suffice, but several key tiles do not
  * hide what every one of them costs. */
 static Problem default_shape(const Stage *stage, int is_cpu) {
-    static const Problem OF_MOST[2] = {{.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .head_dim = 128},
-                                       {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}}; 
+    static const Problem OF_MOST[2] = {
+        {.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .head_dim = 128},
+        {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}};
     return stage->defaults[is_cpu].batch ? stage->defaults[is_cpu] : OF_MOST[is_cpu];
 }
 
@@ -167,25 +168,26 @@ static void help_option(const Setting *s, const char *value) {
     if (!s->name)
         printf("\n%s\n", s->help);
     else
-        print_text("  --%s %-*s%s%s%s\n", s->name, 15 - (int)strlen(s->name), value ? value : "", s->help,
-                   has_names ? ": " : "", has_names ? taken_by(s) : "");
+        print_hanging(20, "  --%s %-*s%s%s%s", s->name, 15 - (int)strlen(s->name), value ? value : "", s->help,
+                      has_names ? ": " : "", has_names ? taken_by(s) : "");
 }
 
 static void show_help(Options *o, const Option *option, const char *text) {
     (void)option, (void)text;
     const Stage *stage = o->stage;
-    printf(
-        "%s - %s\n\n"
-        "usage: %s [options]\n\n"
-        "Computes attention, S = scale Q K^T and O = softmax(S) V, with each variant, compares it with 00_naive, and\n"
-        "00_naive with double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot\n"
-        "run here, or cannot be checked. Shape, dtype, mask and most of a stage's own options take several values, as in\n"
-        "--seqlen 512,1024: every combination runs, the option listed last below changes fastest.\n\n",
-        stage->name, stage->idea, stage->name);
+    print_hanging(4, "%s - %s", stage->name, stage->idea);
+    printf("\nusage: %s [options]\n\n", stage->name);
+    print_hanging(
+        0, "Computes attention, S = scale Q K^T and O = softmax(S) V, with each variant, compares it with 00_naive, and "
+           "00_naive with double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot "
+           "run here, or cannot be checked. Shape, dtype, mask and most of a stage's own options take several values, as in "
+           "--seqlen 512,1024: every combination runs, the option listed last below changes fastest.");
+    printf("\n");
     for (int i = 0; i < 2; i++) {
         Problem p = default_shape(stage, i);
-        printf("Without options%s: batch %d, heads %d/%d, seqlen %dx%d, head dim %d\n", i ? ", on the CPU device" : "",
-               p.batch, p.heads, p.kv_heads, p.seqlen_q, p.seqlen_k ? p.seqlen_k : p.seqlen_q, p.head_dim);
+        print_hanging(4, "Without options%s: batch %d, heads %d/%d, seqlen %dx%d, head dim %d",
+                      i ? ", on the CPU device" : "", p.batch, p.heads, p.kv_heads, p.seqlen_q,
+                      p.seqlen_k ? p.seqlen_k : p.seqlen_q, p.head_dim);
     }
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(&each->is, each->value);
@@ -193,19 +195,23 @@ static void show_help(Options *o, const Option *option, const char *text) {
         printf("%s", i ? "" : "\nthis stage's own\n");
         help_option(&stage->settings[i], stage->settings[i].max == TEXT ? "SPEC" : stage->settings[i].choices ? "N" : NULL);
     }
-    printf("\nMost variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.\n"
-           "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch *\n"
-           "heads * Sq * Sk pairs, half as many when causal, with --lengths%s those that are left. GB/s are 10^9 bytes a\n"
-           "second: K and V as far as keys exist, and Q, read once, O and LSE written once.\n",
-           stage->read_mask ? " or --blocks" : "");
+    printf("\n");
+    print_hanging(
+        0,
+        "Most variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row. "
+        "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch * "
+        "heads * Sq * Sk pairs, half as many when causal, with --lengths%s those that are left. GB/s are 10^9 bytes a "
+        "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
+        stage->read_mask ? " or --blocks" : "");
     if (stage->kind == BACKWARD)
-        printf("The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, K,\n"
-               "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.\n"
-               "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.\n");
+        print_hanging(
+            0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, K, "
+               "V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too. "
+               "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.");
     printf("\nvariants\n");
     for (const Variant *v = stage->variants; v->name; v++)
-        printf("  %-14s %s\n", v->name, v->idea);
-    printf("  %-14s %s\n", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
+        print_hanging(17, "  %-14s %s", v->name, v->idea);
+    print_hanging(17, "  %-14s %s", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
     flush_output();
     exit(0);
 }

@@ -40,24 +40,45 @@ static const struct {
 };
 /* clang-format on */
 
-static int is_shown(const Run *run, int column) {
+/* What a narrow terminal has no room for is left out in this order. The memory also stands below the table, by purpose. */
+static const int LEAVE_OUT[] = {MEMORY, MIN, SIMULATED, OF_PEAK, OF_COPY, DENSE, VS_NAIVE, INTENSITY, MOVED};
+enum { LEAVE_OUT_COUNT = sizeof LEAVE_OUT / sizeof *LEAVE_OUT };
+
+static int applies(const Run *run, int column) {
     return COLUMNS[column].on & (run->device->is_cpu ? ON_CPU : ON_GPU) && COLUMNS[column].kinds & OF(run->stage->kind) &&
            (column != DENSE || run->p->blocks);
 }
 
-/* The first column holds the longest of the stage's names, "06_fp8/quantise+overlapped", if the line has room for it. */
-static int name_width(const Run *run) {
-    int room = LINE_PLACES;
+/* The longest of the stage's names, "06_fp8/quantise+overlapped". */
+static int longest_name(const Run *run) {
     size_t longest = strlen(NAIVE);
-    for (int i = 0; i < COLUMN_COUNT; i++)
-        room -= is_shown(run, i) ? COLUMNS[i].width : 0;
     for (int i = 0; run->stage->variants[i].name; i++) {
         const Variant *v = &run->stage->variants[i];
         size_t length =
             strlen(run->stage->name) + 1 + strlen(v->name) + (v->preparation ? strlen(v->preparation->name) + 1 : 0);
         longest = length > longest ? length : longest;
     }
-    return (int)longest < room ? (int)longest : room;
+    return (int)longest;
+}
+
+static int is_shown(const Run *run, int column) {
+    int width = longest_name(run);
+    for (int i = 0; i < COLUMN_COUNT; i++)
+        width += applies(run, i) ? COLUMNS[i].width : 0;
+    for (int i = 0; i < LEAVE_OUT_COUNT && line_places() < LINE_PLACES && width > line_places(); i++) {
+        if (LEAVE_OUT[i] == column)
+            return 0;
+        width -= applies(run, LEAVE_OUT[i]) ? COLUMNS[LEAVE_OUT[i]].width : 0;
+    }
+    return applies(run, column);
+}
+
+/* The first column holds the longest name if the line has room for it. */
+static int name_width(const Run *run) {
+    int room = line_places();
+    for (int i = 0; i < COLUMN_COUNT; i++)
+        room -= is_shown(run, i) ? COLUMNS[i].width : 0;
+    return longest_name(run) < room ? longest_name(run) : room;
 }
 
 /* Names to the left, numbers to the right. What is too long for its column comes out of the gaps behind it. */

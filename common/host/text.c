@@ -1,17 +1,28 @@
 /* text.c - see text.h. */
+#define _DEFAULT_SOURCE /* TIOCGWINSZ */
 #include "text.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
-enum { HANGING = 11 }; /* a line that goes on does so this far to the right */
+enum { HANGING = 11 };       /* a line that goes on does so this far to the right */
+enum { FEWEST_PLACES = 40 }; /* a narrower terminal breaks the lines itself */
+
+int line_places(void) {
+    struct winsize terminal;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &terminal) != 0 || terminal.ws_col == 0 || terminal.ws_col > LINE_PLACES)
+        return LINE_PLACES;
+    return terminal.ws_col > FEWEST_PLACES ? terminal.ws_col : FEWEST_PLACES;
+}
 
 /* Breaks the line at spaces: a word is printed whole, however long. */
-static void put_line(const char *line) {
+static void put_line(const char *line, int hanging) {
     int indent = 0;
-    for (size_t room = LINE_PLACES; strlen(line) > room; room = LINE_PLACES - HANGING) {
+    for (size_t room = (size_t)line_places(); strlen(line) > room; room = (size_t)(line_places() - hanging)) {
         const char *end = line + room;
         while (end > line && *end != ' ')
             end--;
@@ -19,7 +30,7 @@ static void put_line(const char *line) {
             break;
         printf("%*s%.*s\n", indent, "", (int)(end - line), line);
         line = end + 1;
-        indent = HANGING;
+        indent = hanging;
     }
     printf("%*s%s\n", indent, "", line);
 }
@@ -45,10 +56,19 @@ void print_text(const char *format, ...) {
     char *line = text;
     for (char *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
-        put_line(line);
+        put_line(line, HANGING);
     }
     for (char *to = text; (*to = *line); to++)
         line++;
+}
+
+void print_hanging(int indent, const char *format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    put_line(text, indent);
 }
 
 void print_number(Cell cell, double value, const char *unit) {

@@ -42,12 +42,17 @@ static Total total_bytes(const Trace *trace) {
 
 /* ---- for people ---- */
 
+/* A narrow terminal has no room for them; what differs from its formula is said below all tables, too. */
+static int has_formulas(void) { return line_places() == LINE_PLACES; }
+
 static void print_with_formula(const Traffic *predicted, uint64_t bytes, int direction) {
     double formula = !predicted ? 0 : direction == TRACE_READ ? predicted->read : predicted->written;
     char text[32] = "-";
     if (predicted)
         snprintf(text, sizeof text, "%s%.0f", formula == (double)bytes ? "" : "!= ", formula);
-    print_text(" %11llu %11s", (unsigned long long)bytes, text);
+    print_text(" %11llu", (unsigned long long)bytes);
+    if (has_formulas())
+        print_text(" %11s", text);
 }
 
 static void print_worst(const TraceRow *row) {
@@ -113,7 +118,7 @@ static int multiplies_8_bits(const Trace *trace) {
 static void print_roof(const TraceReport *r, const char *what, double bytes) {
     double intensity = r->flops / bytes, peak = trace_chip->tflops[multiplies_8_bits(r->trace)];
     double memory = intensity * trace_chip->gbps / 1000;
-    printf("  %-23s %12.0f bytes %8.2f FLOPs a byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
+    print_text("  %-23s %12.0f bytes %8.2f FLOPs a byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
            trace_chip->name, memory < peak ? "memory" : "compute", fmin(memory, peak), peak);
 }
 
@@ -127,8 +132,8 @@ static void print_table(const TraceReport *r) {
         const TraceRow *rows = r->trace->rows, *end = rows + r->trace->row_count;
         printf("\n%s   %llu blocks of %llu threads, %llu bytes of shared memory each\n", k->name,
                (unsigned long long)k->blocks, (unsigned long long)k->threads, (unsigned long long)k->shared_bytes);
-        printf("  %-13s %11s %11s %11s %11s %8s %7s %6s   %s\n", "bytes of", "read", "formula", "written", "formula",
-               "times", "sectors", "ideal", "costs most at");
+        print_text(has_formulas() ? "  %-13s %11s     formula %11s     formula %8s %7s %6s   %s\n" : "  %-13s %11s %11s %8s %7s %6s   %s\n",
+                   "bytes of", "read", "written", "times", "sectors", "ideal", "costs most at");
         for (const TraceRow *row = rows; row < end; row++)
             if (row->kernel == k->name && !is_shared(row))
                 print_device_row(r, row);
