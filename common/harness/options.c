@@ -196,16 +196,20 @@ static void show_help(Options *o, const Option *option, const char *text) {
         help_option(&stage->settings[i], stage->settings[i].max == TEXT ? "SPEC" : stage->settings[i].choices ? "N" : NULL);
     }
     printf("\n");
-    print_hanging(0, "Most variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.");
     print_hanging(0,
-                  "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch * "
-                  "heads * Sq * Sk pairs, half as many when causal, with --lengths%s those that are left. GB/s are 10^9 bytes a "
-                  "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
-                  stage->read_mask ? " or --blocks" : "");
+                  "Most variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.");
+    print_hanging(
+        0,
+        "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch * "
+        "heads * Sq * Sk pairs, half as many when causal, with --lengths%s those that are left. GB/s are 10^9 bytes a "
+        "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
+        stage->read_mask ? " or --blocks" : "");
     if (stage->kind == BACKWARD) {
-        print_hanging(0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, "
-                         "K, V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.");
-        print_hanging(0, "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.");
+        print_hanging(
+            0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, "
+               "K, V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.");
+        print_hanging(0,
+                      "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.");
     }
     printf("\nvariants\n");
     for (const Variant *v = stage->variants; v->name; v++)
