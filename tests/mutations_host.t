@@ -139,10 +139,11 @@ sub what_make_knows {
     for my $file (map { $_->{file} } @sites) {
         next if $compile{$file};
         for (split /\n/, `env -u MAKEFLAGS -u MAKELEVEL make -n V=1 DEVICE=cpu -W $file test-device` =~ s/\\\n//gr) {
+            s/(\S+)\.\$\$(.*) && +mv .*/$1$2/; # here nobody else is at work in the folder
             $compile{$file} = $_ if / -c \Q$file\E -o /;
             $archive{$file} = $_ if /\bar rcs .*\/\Q$file\E\.o\b/;
-            $links{$file}{$1} = $_ if / -o (\S+) -lm/;
-            @tests = grep { /^tests\/(?!make|adding_a_stage)|^\Q$build\E(?!.*\/grid_)/ } split ' ', $1 if /\bprove (.*)/;
+            $links{$file}{$1} = $_ if / -lm -o (\S+)/;
+            @tests = grep { /^tests\/(?!make|adding_a_stage)|^\Q$build\E(?!.*\/grid_)/ } split ' ', $1 if /\bprove\.pl (.*)/;
         }
     }
     return (\%compile, \%archive, \%links, @tests);
