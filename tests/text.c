@@ -35,8 +35,8 @@ static void test_lines(void) {
     prints(HUNDRED HUNDRED HUNDRED "end\n",
            HUNDRED TEN "012345678\n           " HUNDRED "012345678\n           " TEN TEN TEN TEN TEN TEN TEN "end\n",
            "more than twice");
-    char word[400] = {[0 ... 298] = 'w', '\n'};
-    prints(word, word, "a word is not broken");
+    static char word[40000] = {[0 ... 39997] = 'w', '\n'};
+    prints(word, word, "a word is not broken, however long");
 }
 
 static void test_append(void) {

@@ -2,6 +2,8 @@
 #define _DEFAULT_SOURCE /* TIOCGWINSZ */
 #include "text.h"
 
+#include "memory.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,31 +37,33 @@ static void put_line(const char *line, int hanging) {
     printf("%*s%s\n", indent, "", line);
 }
 
-static void add(char *text, size_t size, const char *format, va_list arguments) {
-    size_t used = strlen(text);
-    vsnprintf(text + used, size - used, format, arguments);
-}
-
 void append(char *text, size_t size, const char *format, ...) {
+    size_t used = strlen(text);
     va_list arguments;
     va_start(arguments, format);
-    add(text, size, format, arguments);
+    vsnprintf(text + used, size - used, format, arguments);
     va_end(arguments);
 }
 
 void print_text(const char *format, ...) {
-    static char text[1 << 14]; /* since the last newline */
-    va_list arguments;
+    static char *text; /* since the last newline, as long as it may be */
+    static size_t size, used;
+    va_list arguments, measured;
     va_start(arguments, format);
-    add(text, sizeof text, format, arguments);
+    va_copy(measured, arguments);
+    size_t needed = used + (size_t)vsnprintf(NULL, 0, format, measured) + 1;
+    if (needed > size)
+        text = host_resize(text, size = 2 * needed, 1);
+    vsnprintf(text + used, size - used, format, arguments);
+    va_end(measured);
     va_end(arguments);
     char *line = text;
     for (char *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
         put_line(line, HANGING);
     }
-    for (char *to = text; (*to = *line); to++)
-        line++;
+    used = strlen(line);
+    memmove(text, line, used + 1);
 }
 
 void print_hanging(int indent, const char *format, ...) {
