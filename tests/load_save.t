@@ -278,6 +278,16 @@ for my $folder ("$root/missing", "$root/file", '/proc') {
     is(files($save) . read_bytes("$save/o.npy"), 'lse.npy o.npyof before', 'and what was there before is there still, alone');
 }
 
+# ---- a limit on the size of files: a message, and not the signal that the system sends
+{
+    my $save = folder('limited');
+    my $said = `ulimit -f 16; 01_tiled/01_tiled --seqlen 256 --variant mma --iters 1 --save $save 2>&1 >/dev/null`;
+    is(($? >> 8) . " $said", "2 01_tiled: --save: $save/o.npy: cannot be written: File too large\n", '--save beyond ulimit -f: one line, exit code 2');
+    is(files($save), '', 'and no file');
+    $said = `ulimit -f 0; 01_tiled/01_tiled --seqlen 8 --iters 1 2>&1 >$root/rows`;
+    is(($? >> 8) . " $said", "2 01_tiled: the output cannot be written: File too large\n", 'likewise the table');
+}
+
 # ---- a backward stage: the forward pass's O and LSE, beside the gradients
 {
     my $save = folder('gradients');

@@ -302,9 +302,8 @@ static int try_all_or_none(int replaced, int number, int at) {
 }
 
 static void test_all_or_none(void) {
-    const int numbers[] = {0, SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-    signal(SIGXFSZ, SIG_DFL);
-    for (int i = 0; i < 10; i++)
+    const int numbers[] = {0, SIGHUP, SIGINT, SIGTERM};
+    for (int i = 0; i < 8; i++)
         for (int at = 1; try_all_or_none(i % 2, numbers[i / 2], at);)
             at++;
     /* one that is ignored stays so */

@@ -179,7 +179,7 @@ static volatile sig_atomic_t arrived; /* the last signal, or 0 */
 static void note_signal(int number) { arrived = number; }
 
 void npy_write(const char *option, const char *folder, const NpyFile *files, int count) {
-    static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, SIGXFSZ, 0};
+    static const int SIGNALS[] = {SIGHUP, SIGINT, SIGTERM, 0};
     struct sigaction waits = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before[sizeof SIGNALS / sizeof *SIGNALS];
     for (int i = 0; SIGNALS[i]; i++)
         sigaction(SIGNALS[i], &waits, &before[i]);
