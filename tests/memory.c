@@ -71,7 +71,7 @@ static void test_groups(void) {
             write_file("proc/self/cgroup", cases[i].groups);
         for (int f = 0; f < 6 && cases[i].files[f]; f += 2)
             write_file(cases[i].files[f], cases[i].files[f + 1]);
-        ok(memory_budget() == limit / 8 * 7, "%s: seven eighths of %zu bytes", cases[i].name, limit);
+        ok(memory_read_budget() == limit / 8 * 7, "%s: seven eighths of %zu bytes", cases[i].name, limit);
     }
     write_file("proc/self/cgroup", "0::/\n");
     write_file(V2 "memory.max", "8000\n");
@@ -79,8 +79,11 @@ static void test_groups(void) {
     getrlimit(RLIMIT_NOFILE, &files);
     setrlimit(RLIMIT_NOFILE, &(struct rlimit){32, files.rlim_max});
     for (int i = 0; i < 32; i++) /* files that stay open would be too many */
-        memory_budget();
+        memory_read_budget();
     setrlimit(RLIMIT_NOFILE, &files); /* CUDA opens more */
+    ok(memory_budget() == 7000, "the budget of a run");
+    write_file(V2 "memory.max", "16000\n");
+    ok(memory_budget() == 7000 && memory_read_budget() == 14000, "which is read once");
     memory_keep_for_host(3000);
     ok(memory_for_device() == 4000, "the device has what the host does not keep");
     memory_keep_for_host(7001);

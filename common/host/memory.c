@@ -39,7 +39,7 @@ static size_t lower(size_t bytes, const char *folder, const char *group, const c
 
 /* The process is in the groups behind the last colon of each line, and in those above them. Inside a container a group's
  * path may be that of the host, and only the folder at the top is there: it is the container's. */
-size_t memory_budget(void) {
+size_t memory_read_budget(void) {
     size_t bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     FILE *file = open_below_root("/proc/self", "", "cgroup");
     for (char line[4096]; file && fgets(line, sizeof line, file);) {
@@ -53,6 +53,11 @@ size_t memory_budget(void) {
     if (file)
         fclose(file);
     return bytes / 8 * 7;
+}
+
+size_t memory_budget(void) {
+    static size_t budget;
+    return budget ? budget : (budget = memory_read_budget());
 }
 
 static size_t kept;

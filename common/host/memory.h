@@ -16,6 +16,9 @@ void *host_resize(void *memory, size_t count, size_t size);
 /* Bytes that arrays may fill: seven eighths of the computer's memory, or of what the groups that this process is in may
  * use, if that is less (cgroups: containers and batch systems set them). The rest is for the program and the system. The
  * environment's MEMORY_ROOT, for tests: a folder in whose proc/ and sys/ the groups are looked up. */
+size_t memory_read_budget(void);
+
+/* The same, read once in a run: each allocation of the CPU device asks. */
 size_t memory_budget(void);
 
 /* Keeps so many bytes of the budget for the host's arrays: the CPU device, whose memory is the same, may fill the rest.
