@@ -1,6 +1,6 @@
 # trace_table.awk - what the kernels of all stages do to memory, a line a variant, from the rows of --trace --json.   (make trace)
 #
-# Exit code: 1 if a program failed, or found a race or a wrong formula.
+# Exit code: 1 if a program failed, or found a race or a wrong formula; 2 if an option is wrong, which is said once.
 BEGIN {
     width = width ? width : 120
     # title and unit, places, and when a narrow terminal leaves the column out: 1 first
@@ -21,11 +21,16 @@ BEGIN {
                 total -= places[c]
                 places[c] = 0
             }
+}
+function print_heading() {
+    if (headed++)
+        return
     print_line("", title)
     print_line("variant", unit)
 }
 
 (rows, "attention_flops") in cell { # a variant's last row
+    print_heading()
     variant = "variant=" cell[rows, "variant"]
     device = variant ", tensor=.*"
     shared = variant ", memory=.*"
@@ -45,7 +50,14 @@ BEGIN {
     print_line(cell[rows, "variant"], figure)
 }
 cell[rows, "exit_code"] + 0 > 0 {
-    printf "%-30s exit code %s\n", cell[rows, "program"], cell[rows, "exit_code"]
+    if (cell[rows, "exit_code"] == 2 && cell[rows, "reason"] ~ /^-/) {
+        print "trace: " cell[rows, "reason"] >"/dev/stderr"
+        failed = 2
+        exit
+    }
+    print_heading()
+    ending = sprintf("%-30s exit code %s", cell[rows, "program"], cell[rows, "exit_code"])
+    print substr(ending (cell[rows, "reason"] == "" ? "" : ": " cell[rows, "reason"]), 1, 120)
     failed = 1
 }
 END { exit failed }

@@ -6,13 +6,15 @@
 # The last program is the stage, those before it stand beside it, at first with the kernel that common/ladder.txt says it builds
 # on; one that cannot run this problem is left out. Only files are taken in that a cost stands in. Exit code: the stage's, 1 if there is a race or a wrong formula (make trace-<stage> says where).
 export LC_ALL=C
-page=$1 options=$2 code=0 comma= sources=
+page=$1 options=$2 code=0 comma= sources= before=
 shift 2
 mkdir -p "$(dirname "$page")"
 printf '[' >"$page.data"
 for program; do
-    $program --watch "$page.json" --json $options >/dev/null
+    said=$($program --watch "$page.json" --json $options 2>&1 >/dev/null)
     code=$?
+    [ ! "$said" ] || [ "${said#*: }" = "$before" ] || echo "$said" >&2 # what is wrong for all of them is said once
+    before=${said#*: }
     [ $code -gt 1 ] && continue
     { printf '%s' "$comma"; cat "$page.json"; } >>"$page.data"
     comma=,

@@ -59,7 +59,7 @@ int trace_variants(Run *run) {
     if (o->watch)
         trace_page_end();
     if (!traced)
-        fprintf(stderr, "%s: --trace: no variant can run this problem here\n", run->stage->name);
+        fprintf(stderr, "%s: no variant can run this problem here\n", run->stage->name);
     return wrong ? 1 : traced ? 0 : 2;
 }
 #else

@@ -9,6 +9,7 @@
 
 #include "../host/memory.h"
 
+#include <limits.h>
 #include <string.h>
 
 typedef struct {
@@ -36,7 +37,7 @@ static unsigned flops_of(const char *mnemonic) {
 }
 
 void flops_read_program(void) {
-    char path[600], line[2048], mnemonic[24];
+    char path[PATH_MAX + 10], line[2048], mnemonic[24];
     uintptr_t begin = 0; /* of the basic block; 0: none, in code that has no such calls */
     unsigned long address;
     int call = 0, below = 0;

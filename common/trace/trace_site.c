@@ -9,9 +9,14 @@
 #include "../host/memory.h"
 #include "../host/errors.h"
 
+#include <limits.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+extern char **environ;
 
 Tensor trace_tensors[MAX_TENSORS];
 int trace_tensor_count;
@@ -83,22 +88,43 @@ static void add_frame(char *line, char *inner, const char *frame) {
 }
 
 const char *this_program(void) {
-    static char path[512];
+    static char path[PATH_MAX];
     return readlink("/proc/self/exe", path, sizeof path - 1) < 0 ? "" : path;
 }
 
+/* What addr2line answers: for each address, the address itself and then its frames, a line each. NULL: it cannot be run. It is run
+ * without a shell, which would read the program's path in a way of its own. */
+static FILE *ask_addr2line(char **words, pid_t *child) {
+    int ends[2];
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (pipe(ends) != 0)
+        return NULL;
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    int error = posix_spawnp(child, words[0], &actions, NULL, words, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (!error)
+        return fdopen(ends[0], "r");
+    close(ends[0]);
+    fprintf(stderr, "%s cannot be run, so addresses stand for source lines: %s\n", words[0], strerror(error));
+    return NULL;
+}
+
 void source_lines(const Site *sites, int count, SourceLine *lines) {
-    size_t size = 600 + 20 * (size_t)count;
-    char *command = host_alloc(size, 1);
-    size_t used = (size_t)snprintf(command, size, "addr2line --addresses --inlines --basenames --exe '%s'", this_program());
-    for (int i = 0; i < count; i++) {
-        /* the return address is one instruction after the access */
-        uintptr_t address = (uintptr_t)sites[i].place - 1;
-        used += (size_t)snprintf(command + used, size - used, " 0x%zx", (size_t)address);
-        snprintf(lines[i], TRACE_LINE, "0x%zx", (size_t)address);
+    static char *const FIXED[] = {"addr2line", "--addresses", "--inlines", "--basenames", "--exe"};
+    enum { BEFORE = sizeof FIXED / sizeof *FIXED + 1 }; /* the program, too */
+    char **words = host_alloc(BEFORE + (size_t)count + 1, sizeof *words);
+    memcpy(words, FIXED, sizeof FIXED);
+    words[BEFORE - 1] = (char *)this_program();
+    for (int i = 0; i < count; i++) { /* the return address is one instruction after the access */
+        snprintf(lines[i], TRACE_LINE, "0x%zx", (size_t)((uintptr_t)sites[i].place - 1));
+        words[BEFORE + i] = lines[i];
     }
 
-    FILE *answer = popen(command, "r");
+    pid_t child;
+    FILE *answer = count ? ask_addr2line(words, &child) : NULL;
     char frame[512], inner[TRACE_LINE / 2] = "";
     for (int i = -1; answer && fgets(frame, sizeof frame, answer);) {
         trim(frame);
@@ -108,6 +134,6 @@ void source_lines(const Site *sites, int count, SourceLine *lines) {
             add_frame(lines[i], inner, frame);
     }
     if (answer)
-        pclose(answer);
-    free(command);
+        fclose(answer), waitpid(child, NULL, 0);
+    free(words);
 }
