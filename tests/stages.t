@@ -43,6 +43,15 @@ for my $stage (stages()) {
     }
 }
 
+# ---- few random problems: a variant that takes none of them is not wrong
+{
+    my $build = $ENV{TEST_BUILD} // 'build/cpu';
+    for my $stage (grep { -x "$build/tests/grid_$_" } stages()) {
+        my $said = `$build/tests/grid_$stage --fuzz 1 2>&1`;
+        ok($? == 0 && $said !~ /^not ok/m, "$stage: make fuzz N=1") or diag($said);
+    }
+}
+
 # ---- bytes by formula, of the problem that ran
 SKIP: {
     skip 'a GPU has other defaults', 4 if $on_gpu;
