@@ -68,7 +68,8 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
         P[flat_row * p.seqlen_k + column] = from_float<T>(scale * expf(scores[column] - shift));
 }
 
-/* O[flat_row][d]. A thread is one element: neighbouring threads are neighbouring columns of V. */
+/* O[flat_row][d]. A thread is one element: neighbouring threads are neighbouring columns of V. The sum over the keys is made
+ * in pieces (kernel.cuh says why): there are D such sums for each l, too many for doubles on most GPUs. */
 template <typename T> __global__ void naive_output(Problem p, Tensors t, const T *P) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= query_elements(&p))
@@ -81,9 +82,13 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     const T *v = (const T *)t.v + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
     int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
     float sum = 0;
-    for (int column = 0; column < visible; column++)
-        if (in_mask(&p, &t, i, column))
-            sum += to_float(P[flat_row * p.seqlen_k + column]) * to_float(v[(size_t)column * p.head_dim]);
+    for (int first = 0, piece = piece_of(visible); first < visible; first += piece) {
+        float part = 0;
+        for (int column = first; column < min(first + piece, visible); column++)
+            if (in_mask(&p, &t, i, column))
+                part += to_float(P[flat_row * p.seqlen_k + column]) * to_float(v[(size_t)column * p.head_dim]);
+        sum += part;
+    }
     ((T *)t.o)[element] = from_float<T>(sum / P_SCALE);
 }
 

@@ -87,14 +87,15 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
     }
 }
 
-/* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. */
-template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *P) {
+/* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. Three blocks run on a
+ * multiprocessor, as many as of fma_scores. */
+template <typename T> __global__ void __launch_bounds__(THREADS, 3) fma_output(Problem p, Tensors t, const T *P) {
     SHARED_MEMORY(shared, Shared);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.z);
     int first_row = blockIdx.x * Br, first_d = blockIdx.y * Bc, pitch = score_pitch(&p);
     const T *probabilities = P + head.first_row * pitch;
 
-    float c[OWN][OWN] = {};
+    float o[OWN][OWN] = {};
     for (int first_key = 0; first_key < head.keys; first_key += SLICE) {
         for (int i = threadIdx.x; i < Br * SLICE; i += THREADS) {
             int row = i / SLICE, key = i % SLICE; /* neighbouring lanes, neighbouring keys of P */
@@ -105,15 +106,19 @@ template <typename T> __global__ void fma_output(Problem p, Tensors t, const T *
                                      ? to_float(head.v[(size_t)(first_key + v_key) * p.head_dim + first_d + d]) : 0;
         }
         __syncthreads();
+        float c[OWN][OWN] = {}; /* of the slice by itself, so that o is rounded once a slice */
         multiply_slice(shared, c);
         __syncthreads();
+        for (int i = 0; i < OWN; i++)
+            for (int j = 0; j < OWN; j++)
+                o[i][j] += c[i][j];
     }
 
     for (int i = 0; i < OWN; i++)
         for (int j = 0; j < OWN; j++) {
             int row = first_row + threadIdx.x / STRIDE + STRIDE * i, d = first_d + threadIdx.x % STRIDE + STRIDE * j;
             if (row < p.seqlen_q && d < p.head_dim)
-                head.o[(size_t)row * p.head_dim + d] = from_float<T>(c[i][j] / P_SCALE);
+                head.o[(size_t)row * p.head_dim + d] = from_float<T>(o[i][j] / P_SCALE);
         }
 }
 

@@ -107,10 +107,14 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
                 shared.p[r + DOWN * i][c + ACROSS * n] =
                     first_column + c + ACROSS * n < visible[i] ? expf(p.scale * s[i][n] - lse[i]) : 0;
         __syncthreads(); /* P is there */
+        float pv[ROWS][D / ACROSS] = {}; /* P V of the tile by itself, so that O is rounded once a tile */
         for (int key = 0; key < Bc; key++)
             for (int i = 0; i < ROWS; i++)
                 for (int d = 0; d < D / ACROSS; d++)
-                    o[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
+                    pv[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
+        for (int i = 0; i < ROWS; i++)
+            for (int d = 0; d < D / ACROSS; d++)
+                o[i][d] += pv[i][d];
         __syncthreads(); /* and all three are done with, before the next overwrite them */
     }
     for (int i = 0; i < ROWS && first_row + r + DOWN * i < p.seqlen_q; i++)

@@ -113,10 +113,14 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
             }
             __syncthreads(); /* P~ is there, and all have read l and m */
 
-            for (int key = 0; key < Bc; key++) /* lines 12 and 13 */
+            float pv[ROWS][D / ACROSS] = {}; /* lines 12, 13: P~ V of the tile by itself, so that O is rounded once */
+            for (int key = 0; key < Bc; key++)
                 for (int i = 0; i < ROWS; i++)
                     for (int d = 0; d < D / ACROSS; d++)
-                        o[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
+                        pv[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
+            for (int i = 0; i < ROWS; i++)
+                for (int d = 0; d < D / ACROSS; d++)
+                    o[i][d] += pv[i][d];
             for (int i = 0; i < ROWS; i++) {
                 if (first_row + r + DOWN * i >= p.seqlen_q)
                     continue;

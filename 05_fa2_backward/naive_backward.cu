@@ -53,7 +53,7 @@ template <typename T> __global__ void naive_score_gradient(Problem p, Tensors t,
         dS[first + column] = from_float<T>(to_float(P[first + column]) * (dP[first + column] - delta));
 }
 
-/* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, as 00_naive's output does. */
+/* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's output does. */
 template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= query_elements(&p))
@@ -61,9 +61,14 @@ template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS
     size_t flat_row = element / p.head_dim;
     int row = flat_row % p.seqlen_q, d = element % p.head_dim;
     const HeadTensors<T> head = head_tensors<T>(p, t, flat_row / p.seqlen_q);
+    const int visible = visible_keys(&p, head.keys, row), piece = piece_of(visible);
     float sum = 0;
-    for (int column = 0; column < visible_keys(&p, head.keys, row); column++)
-        sum += to_float(dS[flat_row * p.seqlen_k + column]) * to_float(head.k[(size_t)column * p.head_dim + d]);
+    for (int first = 0; first < visible; first += piece) {
+        float part = 0;
+        for (int column = first; column < min(first + piece, visible); column++)
+            part += to_float(dS[flat_row * p.seqlen_k + column]) * to_float(head.k[(size_t)column * p.head_dim + d]);
+        sum += part;
+    }
     ((T *)t.dq)[element] = from_float<T>(p.scale * sum);
 }
 
@@ -77,10 +82,15 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
     int d = element % p.head_dim, column = key % p.seqlen_k;
     size_t rows = (size_t)(p.heads / p.kv_heads) * p.seqlen_q; /* of the group, whose heads are neighbours */
     size_t first_row = key / p.seqlen_k * rows;                /* key / p.seqlen_k: which (batch, K/V head) */
+    size_t last_row = first_row + rows, piece = piece_of(rows);
     float dk = 0, dv = 0;
-    for (size_t row = first_row; row < first_row + rows; row++) {
-        dk += to_float(dS[row * p.seqlen_k + column]) * to_float(((const T *)t.q)[row * p.head_dim + d]);
-        dv += to_float(P[row * p.seqlen_k + column]) * to_float(((const T *)t.d_o)[row * p.head_dim + d]);
+    for (size_t first = first_row; first < last_row; first += piece) {
+        float dk_part = 0, dv_part = 0;
+        for (size_t row = first; row < min(first + piece, last_row); row++) {
+            dk_part += to_float(dS[row * p.seqlen_k + column]) * to_float(((const T *)t.q)[row * p.head_dim + d]);
+            dv_part += to_float(P[row * p.seqlen_k + column]) * to_float(((const T *)t.d_o)[row * p.head_dim + d]);
+        }
+        dk += dk_part, dv += dv_part;
     }
     ((T *)t.dk)[element] = from_float<T>(p.scale * dk);
     ((T *)t.dv)[element] = from_float<T>(dv);

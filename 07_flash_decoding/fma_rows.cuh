@@ -75,16 +75,20 @@ template <int D> struct FmaRows {
                 o[row].x[i] *= factor;
         }
 
-        /* O += P V */
+        /* O += P V, the tile's P V by itself first, so that O is rounded once a tile */
+        Columns pv[Br] = {};
         UNROLL for (int j = 0; j < Bc; j++) {
             const auto *chunk = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4));
             const Columns v = *reinterpret_cast<const Columns *>(chunk + lane * columns % 4);
             UNROLL for (int row = 0; row < Br; row++) {
                 const float p = __shfl_sync(WHOLE_WARP, s[row], j);
                 UNROLL for (int i = 0; i < columns; i++)
-                    o[row].x[i] += p * v.x[i];
+                    pv[row].x[i] += p * v.x[i];
             }
         }
+        UNROLL for (int row = 0; row < Br; row++)
+            UNROLL for (int i = 0; i < columns; i++)
+                o[row].x[i] += pv[row].x[i];
     }
 
     /* A lane's l is the sum of P over its key of every tile. The `lanes` lanes of a key have the same l, so Bc lanes
