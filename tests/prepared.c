@@ -33,12 +33,9 @@ static float o[QUERIES], lse[LSE_ROWS];
 static PreparedRounding rounding;
 static double want_o[QUERIES], want_lse[LSE_ROWS];
 
-/* Inputs that are exact, and what is right for them. */
-static void reset(void) {
-    for (uint32_t i = 0; i < 3; i++) {
-        random_normal(DTYPE_FP32, inputs[i], i ? KV : QUERIES, 4, i, 0, 1);
-        memcpy(prepared[i], inputs[i], sizeof inputs[i]);
-    }
+/* What is right for the inputs, prepared without a rounding. */
+static void solve(void) {
+    memcpy(prepared, inputs, sizeof inputs);
     Samples exact = samples_compute(&problem, lengths, &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, LSE_ROWS);
     memcpy(want_o, exact.o, sizeof want_o);
     memcpy(want_lse, exact.lse, sizeof want_lse);
@@ -47,7 +44,14 @@ static void reset(void) {
         o[i] = (float)want_o[i];
     for (int i = 0; i < LSE_ROWS; i++)
         lse[i] = (float)want_lse[i];
+}
+
+/* Inputs that are exact, and what is right for them. */
+static void reset(void) {
+    for (uint32_t i = 0; i < 3; i++)
+        random_normal(DTYPE_FP32, inputs[i], i ? KV : QUERIES, 4, i, 0, 1);
     rounding = (PreparedRounding){0};
+    solve();
 }
 
 /* What a variant prepared; another leaves Q as it is, and a third all three as they come. */
@@ -292,8 +296,8 @@ static double allowed_in(int row) {
         squares = fmax(squares, sum);
         largest = fmax(largest, fabs(want_o[row * D + d]));
     }
-    for (int i = 0; i < KV; i++)
-        largest_v = fmax(largest_v, fabs(inputs[2][i]));
+    for (int i = 0; i < lengths[batch] * D; i++)
+        largest_v = fmax(largest_v, fabs(inputs[2][batch * KEYS * D + i]));
     double spread = sqrt(squares), score = 4 * sqrt(D) * rounding.sum_roundoff * size;
     double likely = 7 * spread * (rounding.p_roundoff / sqrt(3) + score),
            most = (rounding.p_roundoff + 2 * score) * largest_v;
@@ -364,6 +368,36 @@ static void test_result(void) {
     ok(bad() == 1 << PREPARED_V && !comparisons[PREPARED_O].empty && !comparisons[PREPARED_LSE].empty,
        "it is attention of what was prepared");
 
+    /* V too small and too large for squares in fp32: all of it, one entry of the batch, or all keys but the first two. In the last of
+     * these, what the first key's row is allowed is counted with a V that it does not see, so nothing is wrong there. */
+    for (int kind = 0; kind < 6; kind++) {
+        const double size = kind % 2 ? 0x1p80 : 0x1p-80;
+        int missed = 0;
+        for (int far = 0; far < 2; far++) { /* a result as right as rounding leaves it, and one that is not */
+            reset();
+            for (int i = 0; i < KV; i++)
+                if (kind < 2 || (kind < 4 ? i >= KEYS * D : i / D % KEYS >= 2))
+                    inputs[2][i] *= (float)size;
+            solve();
+            rounding.p_roundoff = 0x1p-4;
+            const int row = kind < 4 ? 14 : 2; /* many keys; the first one alone */
+            o[row * D] *= 1 + 0x1p-6f;
+            for (int d = 0; far && d < D; d++)
+                o[row * D + d] *= 4;
+            compare();
+            missed += far && kind != 5 ? !(bad() == 1 << PREPARED_O && comparisons[PREPARED_O].row == row % ROWS) : bad() != 0;
+            missed += !(comparisons[PREPARED_O].allowed <= 3e38) || (kind < 4 && comparisons[PREPARED_O].empty);
+        }
+        ok(!missed, "V of any size has a bound (%d)", kind);
+    }
+
+    reset(); /* an infinite bound: P's share of it is beyond any number */
+    rounding.p_roundoff = INFINITY;
+    o[2 * D] = NAN;
+    compare();
+    ok(!bad() && comparisons[PREPARED_O].empty && comparisons[PREPARED_O].loosest == INFINITY,
+       "an infinite bound checks nothing, and blames nobody");
+
     reset();
     rounding.sum_roundoff = 1;
     compare();
@@ -372,7 +406,8 @@ static void test_result(void) {
     for (int step = 1; step < 80; step++) {
         reset();
         rounding.p_roundoff = 0.002 * step;
-        inputs[2][3 * D] = prepared[2][3 * D] = 100; /* a key that nobody sees, but V is as large */
+        inputs[2][2 * D] = 100; /* a key that the last row of two heads sees; the bounds of all their rows count with it */
+        solve();
         compare();
         int empty = 0;
         for (int row = 0; row < LSE_ROWS; row++)

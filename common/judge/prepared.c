@@ -3,6 +3,7 @@
 
 #include "rows.h"
 
+#include <float.h>
 #include <stdlib.h>
 
 /* What the inputs became, in fp32 (stage.h: PreparedValues). V is squared on the way. All on the host. */
@@ -102,11 +103,35 @@ static Comparison compare_inputs(const char *tensor, const PreparedTensor *x) {
  * deviation of sum_j p_j e_j v_j is the root of sum_j p_j^2 v_j^2 times that of e. That sum is an attention, too: of the
  * squares of V, with twice the scale, because softmax of 2 S is p_j^2 over their sum:
  *
- *     p_j = e^(S_j - LSE)      p_j^2 = e^(2 S_j - 2 LSE) = softmax(2 S)_j e^(LSE' - 2 LSE),  LSE' that of 2 S */
+ *     p_j = e^(S_j - LSE)      p_j^2 = e^(2 S_j - 2 LSE) = softmax(2 S)_j e^(LSE' - 2 LSE),  LSE' that of 2 S
+ *
+ * A square leaves fp32's range where V is above 10^19 or below 10^-19. So each K/V head's V is first divided by a power of two
+ * near its largest number. */
+typedef struct {
+    double largest_v; /* of the prepared inputs, among the keys that exist */
+    int exponent;     /* V is divided by 2^exponent before it is squared */
+} HeadSize;
 typedef struct {
     Samples result, squares; /* `squares`: of V^2, with twice the scale */
-    double largest_v;        /* of the prepared inputs */
+    HeadSize *heads;         /* [batch, kv_heads] */
 } Reference;
+
+/* Squares one K/V head's V. */
+static HeadSize square_v(const Prepared *x, size_t head) {
+    const Problem *p = x->p;
+    float *v = x->v + head * p->seqlen_k * p->head_dim;
+    size_t exist = (size_t)key_length(p, x->key_lengths, (int)(head / p->kv_heads)) * p->head_dim;
+    HeadSize size = {0, 0};
+    for (size_t i = 0; i < exist; i++)
+        size.largest_v = fabs(v[i]) > size.largest_v ? fabs(v[i]) : size.largest_v;
+    if (size.largest_v > 0 && size.largest_v <= DBL_MAX)
+        size.exponent = ilogb(size.largest_v);
+    for (size_t i = 0; i < exist; i++) {
+        double scaled = ldexp(v[i], -size.exponent);
+        v[i] = (float)(scaled * scaled);
+    }
+    return size;
+}
 
 /* Returns 0 if it does not fit. */
 static int make_reference(const Prepared *x, Attention *attention, size_t limit, Reference *r) {
@@ -114,10 +139,9 @@ static int make_reference(const Prepared *x, Attention *attention, size_t limit,
     Problem p = *x->p;
     p.dtype = DTYPE_FP32; /* a scaled 8-bit number fits no 16-bit format */
     r->result = attention(&p, x->key_lengths, &prepared, limit);
-    for (size_t i = 0; i < key_elements(&p); i++) {
-        r->largest_v = fabs(x->v[i]) > r->largest_v ? fabs(x->v[i]) : r->largest_v;
-        x->v[i] *= x->v[i];
-    }
+    r->heads = host_alloc((size_t)p.batch * p.kv_heads, sizeof *r->heads);
+    for (size_t head = 0; head < (size_t)p.batch * p.kv_heads; head++)
+        r->heads[head] = square_v(x, head);
     p.scale *= 2;
     r->squares = attention(&p, x->key_lengths, &prepared, limit);
     r->result.p = r->squares.p = x->p; /* not the one above, which ends here */
@@ -146,24 +170,38 @@ static double score_allowance(const Prepared *x, const Reference *r) {
  * p_step sqrt(keys squares) largest |v|
  *              P too small for the format's normal numbers is off by up to half its smallest step, with random sign: by at most
  *              p_step of the row's largest P. So p_j is off by p_step times the largest p_j, which is at most the root of `squares`. */
-static double result_allowance(const Prepared *x, const Reference *of, const double *want, double lse, double spread,
-                               double squares) {
+static double result_allowance(const Prepared *x, const Reference *of, const double *want, double lse, double largest_v,
+                               double spread, double squares) {
     const PreparedRounding *r = &x->rounding;
     double largest = largest_of(want, x->p->head_dim), score = score_allowance(x, of);
     double base = output_allowance(x->p, want, lse, of->result.score_size);
     if (lse == -INFINITY)
         return base;
     double likely = 7 * spread * (r->p_roundoff / sqrt(3) + score);
-    double most = (r->p_roundoff + 2 * score) * of->largest_v;
+    double most = (r->p_roundoff + 2 * score) * largest_v;
     return base + (likely < most ? likely : most) + 8 * r->sum_roundoff * (largest + 7 * spread) +
-           r->p_step * sqrt(x->p->seqlen_k * squares) * of->largest_v;
+           r->p_step * sqrt(x->p->seqlen_k * squares) * largest_v;
 }
+
+/* The root of sum_j p_j^2 v_j^2, the largest of row i. Where a row sees nothing of its head's large V, the squares of what it sees may
+ * be too small for fp32: then it is as large as it can be, the largest |V|. */
+static double spread_of(const Reference *r, size_t i, const HeadSize *head, double squares) {
+    const int columns = r->squares.p->head_dim;
+    double mean = largest_of(r->squares.o + i * columns, columns);
+    if (mean < 0x1p-100 && largest_of(r->result.o + i * columns, columns) > 0)
+        return head->largest_v;
+    return ldexp(sqrt(mean * squares), head->exponent);
+}
+
+/* A bound that is infinite or NaN, as where 00_naive's own numbers overflow, says nothing about a kernel. */
+static int is_bound(double allowed) { return allowed <= DBL_MAX; }
 
 static void compare_result(const Prepared *x, const Reference *r, const void *o, const float *lse, Comparison *c_o,
                            Comparison *c_lse) {
     const Problem *p = x->p;
     const Samples *exact = &r->result;
     int columns = p->head_dim, rows = 0, empty = 0; /* rows that are not 0, and of them those whose bound checks nothing */
+    int boundless = 0;                              /* rows in which O or LSE has no bound at all */
     double got[MAX_HEAD_DIM];
     *c_o = comparison_start("O");
     *c_lse = comparison_start("LSE");
@@ -171,19 +209,25 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
         size_t row = sampled_row(p, i, exact->count);
         RowIndex at = row_index(p, row);
         const double *want = exact->o + i * columns, want_lse = exact->lse[i];
-        double lse_allowed = lse_allowance(want_lse, exact->score_size);
+        const HeadSize *head = &r->heads[(size_t)at.batch * p->kv_heads + kv_head_of(p, at.head)];
+        double lse_allowed = lse_allowance(want_lse, exact->score_size) + (want_lse == -INFINITY ? 0 : score_allowance(x, r));
         double squares = exp(r->squares.lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
-        double spread = sqrt(largest_of(r->squares.o + i * columns, columns) * squares);
-        double allowed = result_allowance(x, r, want, want_lse, spread, squares), largest = largest_of(want, columns);
+        double spread = spread_of(r, i, head, squares), largest = largest_of(want, columns);
+        double allowed = result_allowance(x, r, want, want_lse, head->largest_v, spread, squares);
+        if (!is_bound(allowed) || !is_bound(lse_allowed)) {
+            boundless++;
+            continue;
+        }
         read_row(p, o, row, got);
         compare_row(c_o, at, got, want, columns, allowed);
-        compare_element(c_lse, at, -1, lse[row], want_lse,
-                        want_lse == -INFINITY ? lse_allowed : lse_allowed + score_allowance(x, r));
+        compare_element(c_lse, at, -1, lse[row], want_lse, lse_allowed);
         rows += largest > 0;
         empty += bound_is_empty(allowed, dtype_step(p->dtype), largest);
     }
     c_o->empty = 2 * empty > rows; /* P's rounding makes the bound another in each row: a few wide ones are no matter */
     c_lse->empty = bound_is_empty(c_lse->loosest, LSE_FLOOR, c_lse->largest);
+    if (boundless)
+        c_o->empty = 1, c_o->loosest = INFINITY;
 }
 
 int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
@@ -209,7 +253,7 @@ int compare_prepared(const Problem *p, const Variant *variant, const int *key_le
     int fits = make_reference(&x, attention, limit, &reference);
     if (fits)
         compare_result(&x, &reference, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
-    free_samples(&reference.result), free_samples(&reference.squares);
+    free_samples(&reference.result), free_samples(&reference.squares), free(reference.heads);
     free(x.q), free(x.k), free(x.v);
     return fits;
 }
