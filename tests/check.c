@@ -363,6 +363,13 @@ static void test_print(void) {
     }
 }
 
+/* What is printed of a bound that is NaN has no sign, whatever the sign that arithmetic left it. */
+static void test_sign(void) {
+    Comparison c = comparison_start("O");
+    compare_element(&c, (RowIndex){0, 0, 0}, 0, 1, 2, copysign((double)NAN, -1));
+    ok(!c.ok && isnan(c.allowed) && !signbit(c.allowed), "a bound of NaN has no sign");
+}
+
 int main(void) {
     make_reference();
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
@@ -377,6 +384,7 @@ int main(void) {
     test_merge();
     test_samples();
     test_print();
+    test_sign();
     free_samples(&exact);
     return tap_done();
 }
