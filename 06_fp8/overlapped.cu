@@ -119,9 +119,10 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
         const int q_block = min(here.first_row / BLOCK_Q + consumer, q_scale_count(&p) - 1); /* its rows may not exist */
         const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + q_block];
 
-        /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that one's.
-         * o_scale: V's last scale, and in the end O's. */
-        float o[1][D / 8][4] = {}, o_scale = 1, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
+        /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that one's, and
+         * `share` the product to the scale. */
+        OutputScale o_scale;
+        float o[1][D / 8][4] = {}, share, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
 
         const auto &q = shared.q[nth % 2];
         if (here.key_tiles > 0) {
@@ -143,7 +144,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             start_abt(first, q, 64 * consumer, shared.k[place(n)]);
             /* Scales come while products run. */
             float scale_log2 = scale_log2_now(); /* e^(scale s) = 2^(scale_log2 s) */
-            o_scale = v_scale;
+            o_scale.move_to(v_scale, share);
             next_scales(tile - 1);
             wgmma_wait<0>(first);
             end_turn();
@@ -158,6 +159,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             /* Each step: S of the next tile and P V of this one; the next tile's maximum under P V; then its exponentials */
             float product[1][D / 8][4];
             const auto add_product = [&] {
+                multiply_if_less(product, share);
                 UNROLL for (int i = 0; i < D / 2; i++)
                     flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
             };
@@ -169,8 +171,8 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                 mbarrier_wait(&shared.v_full[place(n)], parity(n));
                 start_abt(product, a, shared.v[place(n)]);
                 scale_log2 = scale_log2_now();
-                const float v_ratio = __fdividef(o_scale, v_scale);
-                o_scale = v_scale;
+                float next_share;
+                const float v_ratio = o_scale.move_to(v_scale, next_share);
                 next_scales(tile - 1);
 
                 wgmma_wait<1>(s);
@@ -188,6 +190,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
                 add_product();
                 UNROLL for (int r = 0; r < 2; r++)
                     alpha[r] = next_alpha[r] * v_ratio;
+                share = next_share;
                 to_operand<E>(a, s);
             }
 
@@ -200,7 +203,7 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             add_product();
             n++;
         }
-        write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale);
+        write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale.now);
     }
     if (consumer == 0)
         my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */

@@ -71,6 +71,28 @@ template <typename E, int N> __device__ inline void to_operand(uint32_t (&a)[N /
         }
 }
 
+/* wgmma and overlapped keep O divided by V's scale of the tile before, so that the next product is added as it is. Where V's scales
+ * lie far apart, O would leave fp32's range: so it is divided by no less than 2^-64 of the largest so far, and products are
+ * multiplied. */
+struct OutputScale {
+    float now = 1, largest = 0;
+
+    /* On to a tile whose V has this scale. O must be multiplied by the result, and the tile's product by `share`, mostly 1. */
+    __device__ inline float move_to(float v_scale, float &share) {
+        const float before = now;
+        largest = fmaxf(largest, v_scale);
+        now = fmaxf(v_scale, largest * 0x1p-64f);
+        share = now > v_scale ? __fdividef(v_scale, now) : 1;
+        return __fdividef(before, now); /* a division with `/` would branch */
+    }
+};
+
+template <int N> __device__ inline void multiply_if_less(float (&product)[1][N][4], float share) {
+    if (share < 1)
+        UNROLL for (int i = 0; i < 4 * N; i++)
+            flat(product)[i] *= share;
+}
+
 /* The end: O / l times V's scale `o_scale`, and LSE, of queries `row` .. of a head. A row that saw no key has l = 0: O = 0,
  * LSE = -inf. */
 template <typename E, int N>

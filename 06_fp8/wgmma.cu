@@ -82,8 +82,9 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
                 *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
 
-    /* m is the maximum times scale_log2, like the exponents. O is kept divided by o_scale, V's last scale. */
-    float o[1][D / 8][4] = {}, o_scale = 1, m[2] = {LOWEST, LOWEST}, l[2] = {};
+    /* m is the maximum times scale_log2, like the exponents. O is kept divided by o_scale. */
+    OutputScale o_scale;
+    float o[1][D / 8][4] = {}, share, m[2] = {LOWEST, LOWEST}, l[2] = {};
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
@@ -94,8 +95,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         mbarrier_wait(&shared.k_full, parity);
         float s[1][Bc / 8][4];
         start_abt(s, shared.q, 0, shared.k);
-        const float v_ratio = __fdividef(o_scale, v_scale); /* under Q K^T. A division with `/` would branch */
-        o_scale = v_scale;
+        const float v_ratio = o_scale.move_to(v_scale, share); /* under Q K^T */
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         float product[1][D / 8][4];
         start_abt(product, a, shared.v);
         wgmma_wait<0>(product);
+        multiply_if_less(product, share);
 
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
     }
 
-    write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale);
+    write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale.now);
 #endif
 }
 

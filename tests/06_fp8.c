@@ -24,9 +24,13 @@ typedef enum {
     ALIKE,
     GROWING,
     TINY,
-    TINIER
+    TINIER,
+    EQUAL_KEYS,
+    RISING,
+    FALLING
 } Inputs; /* ALIKE: keys have a mean; GROWING: V from key 128 on is 2^16 times what it was; TINY: Q and K times 1e-23, TINIER: Q, K
-             and V times 1e-33, below what a scale maps to the largest number */
+             and V times 1e-33, below what a scale maps to the largest number; RISING, FALLING: V from key 128 on is 2^130, 2^-130
+             times what it was */
 
 /* A problem on host and device. Keys that do not exist are NaN on the device. */
 typedef struct {
@@ -76,6 +80,10 @@ static double *draw(const Problem *p, int tensor, Inputs inputs, double size) {
             value += d % 3 ? 6 : -9;
         if (inputs == GROWING && tensor == 2)
             value *= row < BLOCK_K ? 0x1p-8 : 0x1p8;
+        if (inputs == EQUAL_KEYS && tensor == 1)
+            value = dtype_to_double(p->dtype, host, d);
+        if ((inputs == RISING || inputs == FALLING) && tensor == 2)
+            value *= (row < BLOCK_K) == (inputs == RISING) ? 0x1p-65 : 0x1p65;
         if (inputs == TINY && tensor < 2)
             value *= 1e-23;
         if (inputs == TINIER)
@@ -318,22 +326,54 @@ static void test_ends(const Variant *v) {
     }
 }
 
-/* With a single key O is V, whatever its score. So it must be with scores beyond 2^24, where 8 - m and 15 - m are rounded: P must
- * not become larger than the format's largest number. */
+/* With a single key O is V, whatever its score, and with equal keys the mean of V. So it must be with scores beyond 2^24, where 8 - m
+ * and 15 - m are rounded: P must not become larger than the format's largest number, and a tile in which no maximum moves must be
+ * multiplied like the one before it. */
 static void test_far(const Variant *v) {
     static const int one[BATCH] = {1, 1};
-    for (int format = FORMAT_E4M3; format <= FORMAT_E5M2; format++) {
-        const int settings[4] = {format, 0, 0, 0};
+    for (int kind = 0; kind < 4; kind++) {
+        const int format = kind % 2 ? FORMAT_E5M2 : FORMAT_E4M3, settings[4] = {format, 0, 0, 0};
         double least = INFINITY, most = 0;
         for (int exponent = 0; exponent <= 30; exponent += 3) { /* scores are some 2^3 times the softmax scale */
-            Example e = make_example(DTYPE_FP16, 64, 0, settings, one, NORMAL, 1);
+            Example e = make_example(DTYPE_FP16, 64, 0, settings, kind < 2 ? one : LENGTHS, kind < 2 ? NORMAL : EQUAL_KEYS, 1);
             e.p.scale = (float)exp2(exponent);
             const double error = error_of_example(v, &e, ROWS);
             least = fmin(least, error), most = fmax(most, error);
             free_example(&e);
         }
-        ok(most <= 1.01 * least, "%s, %s: one key, scores up to 2^33: errors from %.5g to %.5g", v->name,
-           format == FORMAT_E4M3 ? "e4m3" : "e5m2", least, most);
+        ok(most <= 1.01 * least, "%s, %s: %s, scores up to 2^33: errors from %.5g to %.5g", v->name,
+           format == FORMAT_E4M3 ? "e4m3" : "e5m2", kind < 2 ? "one key" : "equal keys", least, most);
+    }
+}
+
+/* The verdict about a variant on an example. */
+static int is_right(const Variant *v, Example *e) {
+    Comparison comparisons[PREPARED_COMPARISONS];
+    uint16_t *o = host_alloc(query_elements(&e->p), sizeof *o);
+    float *lse = host_alloc(row_count(&e->p), sizeof *lse);
+    int good = 1;
+    v->launch(&e->p, &e->t, e->workspace);
+    device_read(o, e->t.o, query_elements(&e->p) * sizeof *o);
+    device_read(lse, e->t.lse, row_count(&e->p) * sizeof *lse);
+    compare_prepared(&e->p, v, e->lengths, &e->host, e->workspace, o, lse, samples_compute, row_count(&e->p), comparisons);
+    for (int i = 0; i < PREPARED_COMPARISONS; i++) {
+        good = good && comparisons[i].ok;
+        if (!comparisons[i].ok)
+            comparison_print(stderr, &comparisons[i]);
+    }
+    free(o), free(lse);
+    return good;
+}
+
+/* Blocks of V so far apart that O, divided by the scale of the small ones, would be infinite in fp32. */
+static void test_apart(const Variant *v) {
+    for (int choice = 0; choice < 8; choice++) {
+        const int settings[4] = {choice & 1, SCALING_BLOCK, 0, 0}, causal = choice >> 1 & 1;
+        const Inputs inputs = choice >> 2 ? FALLING : RISING;
+        Example e = make_example(DTYPE_BF16, 64, causal, settings, causal ? NULL : LENGTHS, inputs, 1);
+        ok(is_right(v, &e), "%s, %s%s: V %s by 2^130 from block to block", v->name, settings[0] ? "e5m2" : "e4m3",
+           causal ? ", causal" : ", key lengths", inputs == FALLING ? "falls" : "rises");
+        free_example(&e);
     }
 }
 
@@ -344,23 +384,9 @@ static void test_tiny(const Variant *v) {
         const int settings[4] = {choice & 1, 0, 0, choice >> 1 & 1}, causal = choice >> 2 & 1;
         const Inputs inputs = choice >> 3 ? TINIER : TINY;
         Example e = make_example(DTYPE_BF16, 64, causal, settings, causal ? NULL : LENGTHS, inputs, 1);
-        Comparison comparisons[PREPARED_COMPARISONS];
-        uint16_t *o = host_alloc(query_elements(&e.p), sizeof *o);
-        float *lse = host_alloc(row_count(&e.p), sizeof *lse);
-        int good = 1;
-        v->launch(&e.p, &e.t, e.workspace);
-        device_read(o, e.t.o, query_elements(&e.p) * sizeof *o);
-        device_read(lse, e.t.lse, row_count(&e.p) * sizeof *lse);
-        compare_prepared(&e.p, v, e.lengths, &e.host, e.workspace, o, lse, samples_compute, row_count(&e.p),
-                         comparisons);
-        for (int i = 0; i < PREPARED_COMPARISONS; i++) {
-            good = good && comparisons[i].ok;
-            if (!comparisons[i].ok)
-                comparison_print(stderr, &comparisons[i]);
-        }
-        ok(good, "%s, %s%s%s: Q and K times %s", v->name, settings[0] ? "e5m2" : "e4m3", settings[3] ? ", smooth-k" : "",
+        ok(is_right(v, &e), "%s, %s%s%s: Q and K times %s", v->name, settings[0] ? "e5m2" : "e4m3", settings[3] ? ", smooth-k" : "",
            causal ? ", causal" : ", key lengths", inputs == TINY ? "1e-23" : "1e-33, and V");
-        free(o), free(lse), free_example(&e);
+        free_example(&e);
     }
 }
 
@@ -377,6 +403,7 @@ int main(void) {
         test_ends(v);
         test_far(v);
         test_tiny(v);
+        test_apart(v);
     }
     return tap_done();
 }
