@@ -146,4 +146,12 @@ static inline double dtype_epsilon(Dtype dtype) {
     return EPSILONS[dtype];
 }
 
+/* The largest number; and half a step above it, from where on a value is rounded to infinity. */
+static inline double dtype_largest(Dtype dtype) {
+    return (dtype == DTYPE_FP16 ? 0x1p16 : 0x1p128) * (1 - dtype_epsilon(dtype));
+}
+static inline double dtype_beyond(Dtype dtype) {
+    return (dtype == DTYPE_FP16 ? 0x1p16 : 0x1p128) * (1 - dtype_epsilon(dtype) / 2);
+}
+
 #endif

@@ -147,16 +147,21 @@ static void test_broken_reference(void) {
     reset();
     dtype_store(problem.dtype, reference, at(0, 0, 20, 0), (double)NAN);
     Comparison c = compare_output(&exact, got, reference, reference_lse);
-    ok(c.ok == 0 && c.bad == D && stands_at(&c, 0, 0, 20, 0), "a NaN in the reference: nothing of that row passes");
+    ok(c.ok == 0 && c.bad == 1 && c.empty && stands_at(&c, 0, 0, 20, 0),
+       "a NaN in the reference: it is wrong, its row unknown");
     dtype_store(problem.dtype, reference, at(0, 0, 20, 0), INFINITY);
     c = compare_output(&exact, got, reference, reference_lse);
-    ok(c.ok == 0 && c.bad == D, "an infinity in the reference does not allow everything");
+    ok(c.ok == 0 && c.bad == 1 && c.empty, "an infinity in the reference does not allow everything");
     reset();
-    reference_lse[20] = (float)NAN;
-    ok(compare_output(&exact, got, reference, reference_lse).bad == D, "nor does a NaN in its LSE");
-    reference_lse[20] = INFINITY;
-    ok(compare_output(&exact, got, reference, reference_lse).bad == D, "nor an infinity");
-    ok(compare_lse(&exact, got_lse, reference_lse).bad == 1, "nor for the LSE itself");
+    for (int i = 0; i < 2; i++) {
+        reference_lse[20] = i ? INFINITY : (float)NAN;
+        c = compare_output(&exact, got, reference, reference_lse);
+        ok(c.ok && c.empty && c.loosest == INFINITY, "nor does %g in its LSE: O is not checked", (double)reference_lse[20]);
+        dtype_store(problem.dtype, got, at(0, 0, 20, 1), (double)NAN);
+        ok(compare_output(&exact, got, reference, reference_lse).bad == 1, "but NaN is wrong there, too");
+        dtype_store(problem.dtype, got, at(0, 0, 20, 1), want[at(0, 0, 20, 1)]);
+        ok(compare_lse(&exact, got_lse, reference_lse).bad == 1, "and so is the LSE itself");
+    }
 }
 
 static void test_lse(void) {
@@ -213,8 +218,9 @@ static void test_allowance(void) {
 /* A bound that is more than half of the largest number is no check. */
 static void test_empty(void) {
     ok(!bound_is_empty(1.5, 0, 3) && bound_is_empty(1.6, 0, 3), "half the largest number is a check, more is none");
-    ok(bound_is_empty(1.6, 0.09, 3) && !bound_is_empty(1.6, 0.11, 3), "what zeros are allowed does not count");
-    ok(!bound_is_empty(0, 0, 0) && !bound_is_empty((double)NAN, 0, 3), "nothing compared, nothing empty");
+    ok(bound_is_empty(1.6, 0.09, 3) && !bound_is_empty(1.6, 0.11, 3), "beside what checks zeros, too");
+    ok(!bound_is_empty(0, 0, 0) && bound_is_empty(1e-30, 0, 0), "zeros are checked if they must be exact");
+    ok(bound_is_empty(INFINITY, 0, 3) && bound_is_empty(INFINITY, 0.5, 3), "an infinite bound checks nothing");
 
     Samples samples = exact;
     const double last = (0.5 - 0x1p-9 - 0x1p-21) / (3 * 0x1p-24); /* fp16: with it the relative bound is 1/2 */
@@ -235,7 +241,14 @@ static void test_empty(void) {
     }
     memset(reference, 0, sizeof reference);
     memset(got, 0, sizeof got);
-    ok(!compare_output(&exact, got, reference, reference_lse).empty, "zeros are checked to be zeros");
+    Comparison c = compare_output(&exact, got, reference, reference_lse);
+    ok(c.ok && c.empty && c.largest == 0 && c.loosest == 0x1p-24,
+       "where zeros are right, a kernel that only writes zeros is, too");
+    for (int i = 0; i < LSE_ROWS; i++)
+        reference_lse[i] = -INFINITY;
+    c = compare_output(&exact, got, reference, reference_lse);
+    ok(c.ok && !c.empty, "unless every row sees no key: then nothing but 0 is right");
+    reset();
 }
 
 static void test_row(void) {
@@ -260,13 +273,40 @@ static void test_row(void) {
     compare_row(&c, (RowIndex){0, 0, 0}, got, want_row, 2, 0.5);
     compare_row(&c, (RowIndex){0, 0, 1}, got, want_row, 3, DBL_MAX);
     ok(c.ok && !c.bad && c.max_error == 2 && c.loosest == DBL_MAX, "what is exactly allowed passes, as far as numbers go");
-    compare_row(&c, (RowIndex){0, 0, 2}, got, want_row, 1, INFINITY);
-    ok(!c.ok && c.bad == 1 && c.row == 2 && c.loosest == DBL_MAX, "an infinite allowance allows nothing");
+    compare_row(&c, (RowIndex){0, 0, 2}, got, want_row, 3, INFINITY);
+    ok(c.ok && !c.bad && c.loosest == INFINITY, "an infinite allowance: nothing is known to be wrong");
+    compare_element(&c, (RowIndex){0, 0, 2}, 0, infinite, 1, INFINITY);
+    compare_element(&c, (RowIndex){0, 0, 2}, 0, (double)NAN, 1, (double)NAN);
+    ok(!c.ok && c.bad == 2 && c.row == 2, "but infinity and NaN");
     c = comparison_start("x");
     compare_row(&c, (RowIndex){0, 0, 0}, got, got, 3, 0);
     compare_element(&c, (RowIndex){0, 0, 0}, 3, got[3], want_row[3], 0);
     compare_element(&c, (RowIndex){0, 0, 0}, 4, infinite, infinite, 0);
     ok(c.ok && c.severity == 0 && c.column == 0, "no error where none is allowed; -0 equals 0, an infinity itself");
+}
+
+/* What is too large for the dtype is infinite, of the same sign; how large it is, rounding may decide. */
+static void test_overflow(void) {
+    static const struct {
+        double got, want, allowed;
+        int good;
+    } cases[] = {{INFINITY, 65520, 0, 1},    {INFINITY, 65519, 0, 0},    {INFINITY, 65500, 20, 1},
+                 {INFINITY, 1e9, 1, 1},      {65504, INFINITY, 16, 1},   {65504, INFINITY, 15, 0},
+                 {-INFINITY, 1e9, 1, 0},     {-INFINITY, -1e9, 1, 1},    {-65504, INFINITY, 100, 0},
+                 {INFINITY, 1, INFINITY, 0}, {1, INFINITY, INFINITY, 0}, {INFINITY, INFINITY, 1, 1},
+                 {(double)NAN, 1e9, 1e9, 0}, {65504, 1e9, 1, 0},         {INFINITY, -INFINITY, 1, 0}};
+    ok(dtype_beyond(DTYPE_FP16) == 65520 && dtype_beyond(DTYPE_FP32) == 0x1.ffffffp127 &&
+           dtype_beyond(DTYPE_BF16) == 0x1.ffp127,
+       "half a step above the largest number of each dtype");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Comparison c = comparison_start("x");
+        c.beyond = 65520;
+        compare_element(&c, (RowIndex){0, 0, 0}, 0, cases[i].got, cases[i].want, cases[i].allowed);
+        ok(c.ok == cases[i].good, "fp16: %g for %g, allowed %g", cases[i].got, cases[i].want, cases[i].allowed);
+    }
+    Comparison c = comparison_start("x");
+    compare_element(&c, (RowIndex){0, 0, 0}, 0, INFINITY, 1e9, 1);
+    ok(!c.ok, "a tensor that is not told its dtype has no such number");
 }
 
 static void test_merge(void) {
@@ -381,6 +421,7 @@ int main(void) {
     test_allowance();
     test_row();
     test_empty();
+    test_overflow();
     test_merge();
     test_samples();
     test_print();

@@ -8,7 +8,9 @@
 #include <pthread.h>
 #include <string.h>
 
-Comparison comparison_start(const char *tensor) { return (Comparison){.ok = 1, .tensor = tensor, .severity = -1}; }
+Comparison comparison_start(const char *tensor) {
+    return (Comparison){.ok = 1, .tensor = tensor, .severity = -1, .beyond = INFINITY};
+}
 
 /* Whether a's worst element comes before b's in memory. */
 static int comes_first(const Comparison *a, const Comparison *b) {
@@ -29,6 +31,12 @@ void comparison_merge(Comparison *c, const Comparison *other) {
     worst.largest = worse(c->largest, other->largest);
     worst.empty = c->empty || other->empty;
     *c = worst;
+}
+
+void comparison_repeat(Comparison *c, const Comparison *other) {
+    size_t bad = c->bad > other->bad ? c->bad : other->bad;
+    comparison_merge(c, other);
+    c->bad = bad;
 }
 
 typedef struct {
@@ -56,7 +64,8 @@ Comparison compare_rows(const char *tensor, double floor, size_t rows, RowCompar
 }
 
 /* Half: with an allowance as wide as the result a kernel that writes zeros passes, and with half of it one that is wrong by a
- * factor of 1.5. The allowances end there, too: they take e^x, which turns the error x of a score into one of P, for 1 + x. */
+ * factor of 1.5. That holds whatever makes the allowance so wide: large scores, or a result that is as small as the steps of its
+ * dtype. The allowances end there, too: they take e^x, which turns the error x of a score into one of P, for 1 + x. */
 int bound_is_empty(double allowed, double floor, double largest) { return allowed - floor > largest / 2; }
 
 /* Without the sign that a NaN may carry: poison would print as "-nan". */
@@ -72,20 +81,30 @@ void comparison_print(FILE *file, const Comparison *c) {
 
 static double finite_larger(double a, double b) { return a > b && a <= DBL_MAX ? a : b; }
 
+/* Whether the one is infinite and the other, give or take what is allowed, as large as what the dtype rounds to infinity. */
+static int both_overflow(double infinite, double other, double allowed, double beyond) {
+    return fabs(infinite) > DBL_MAX && allowed <= DBL_MAX && beyond <= DBL_MAX &&
+           (infinite > 0 ? other : -other) + allowed >= beyond;
+}
+
 void compare_element(Comparison *c, RowIndex at, int column, double got, double want, double allowed) {
-    double error = got == want ? 0 : fabs(got - want); /* the first case also covers two equal infinities */
-    /* `error <= allowed` is false if either number is NaN; `!(error > allowed)` would be true. An allowance that is not finite,
-     * as of a reference with NaN in it, allows nothing. */
-    int is_right = error <= allowed && allowed <= DBL_MAX;
-    double severity = !(error <= DBL_MAX && allowed <= DBL_MAX) ? INFINITY
-                      : error == 0                              ? 0
-                      : allowed > 0                             ? error / allowed
-                                                                : DBL_MAX; /* less than what NaN and Inf get */
+    int is_equal =
+        got == want || both_overflow(got, want, allowed, c->beyond) || both_overflow(want, got, allowed, c->beyond);
+    double error = is_equal ? 0 : fabs(got - want);
+    /* `error <= allowed` is false if either number is NaN; `!(error > allowed)` would be true. An allowance that is not a number is
+     * as good as an infinite one: nothing is known of this element, so that no finite number is wrong, and the bound is empty. */
+    if (!(allowed <= DBL_MAX))
+        allowed = INFINITY;
+    int is_right = error <= allowed && error <= DBL_MAX;
+    double severity = !(error <= DBL_MAX) ? INFINITY
+                      : error == 0        ? 0
+                      : allowed > 0       ? error / allowed
+                                          : DBL_MAX; /* less than what NaN and Inf get */
     c->ok = c->ok && is_right;
     c->bad += !is_right;
     c->max_error = worse(error, c->max_error);
-    c->loosest = finite_larger(allowed, c->loosest);
-    c->largest = finite_larger(fabs(want), c->largest);
+    c->loosest = worse(allowed, c->loosest);
+    c->largest = finite_larger(fabs(want) > DBL_MAX ? c->beyond : fabs(want), c->largest);
     if (severity > c->severity) {
         c->severity = severity;
         c->batch = at.batch, c->head = at.head, c->row = at.row, c->column = column;
@@ -169,6 +188,7 @@ static void compare_output_row(const void *context, size_t i, Comparison *part) 
     const Problem *p = x->exact->p;
     double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM];
     size_t row = row_number(x, i);
+    part->beyond = dtype_beyond(p->dtype);
     read_row(p, x->got, row, got);
     if (x->want)
         read_row(p, x->want, row, want);
@@ -185,7 +205,7 @@ static void compare_lse_row(const void *context, size_t i, Comparison *part) {
 }
 
 Comparison compare_output(const Samples *exact, const void *got, const void *want, const float *want_lse) {
-    return compare_rows("O", dtype_step(exact->p->dtype), want ? row_count(exact->p) : exact->count, compare_output_row,
+    return compare_rows("O", 0, want ? row_count(exact->p) : exact->count, compare_output_row,
                         &(Outputs){exact, got, want, want_lse});
 }
 

@@ -16,9 +16,10 @@ typedef struct {
     double max_error;                 /* over all elements; NaN as soon as one error is NaN */
     size_t bad;                       /* elements out of bounds */
     double severity; /* error / allowed of the worst element; -1 before the first, infinity for NaN and Inf */
-    double loosest;  /* the largest allowance that is finite, */
-    double largest;  /* and the largest |want| that is */
+    double loosest;  /* the largest allowance, */
+    double largest;  /* and the largest |want| that is finite */
     int empty;       /* 1: the bound is too wide to check anything (bound_is_empty) */
+    double beyond;   /* what the tensor's dtype rounds to infinity: from here on infinity is right. INFINITY: no number */
 } Comparison;
 
 /* A comparison that has seen nothing yet. */
@@ -27,12 +28,15 @@ Comparison comparison_start(const char *tensor);
 /* Adds what another comparison of the same tensor saw. The order of merging does not change the result. */
 void comparison_merge(Comparison *c, const Comparison *other);
 
+/* The same if these were the same elements once more: it counts none of them twice. */
+void comparison_repeat(Comparison *c, const Comparison *other);
+
 /* Rows 0 .. rows - 1 of a tensor, in parallel: `compare` adds a row to `part`. `floor`: as below. */
 typedef void RowComparer(const void *context, size_t row, Comparison *part);
 Comparison compare_rows(const char *tensor, double floor, size_t rows, RowComparer *compare, const void *context);
 
-/* Whether numbers may be off by more than half of the largest |want|. `floor` is the part of `allowed` that a number may be off
- * by even if it should be 0. */
+/* Whether numbers may be off by more than half of the largest |want|. An allowance up to `floor` checks something even where all
+ * numbers should be 0: that is so of LSE, a logarithm, whose 0 is a number like any other. */
 int bound_is_empty(double allowed, double floor, double largest);
 
 /* One line about the worst element, for instance

@@ -30,6 +30,30 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
     return largest;
 }
 
+/* The largest length of a column of a matrix of `rows` rows, of all matrices of `tensor`. */
+static double largest_column(Dtype dtype, const void *tensor, size_t count, size_t rows, int columns) {
+    double squares[MAX_HEAD_DIM] = {0}, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        double x = dtype_to_double(dtype, tensor, i), *square = &squares[i % columns];
+        *square = (i / columns % rows ? *square : 0) + x * x;
+        largest = worse(*square, largest);
+    }
+    return sqrt(largest);
+}
+
+/* How far two sums of so many factors times another operand may be apart if each factor is off by half a step: so many steps of
+ * the length of the other operand. Rounding to a step has the root mean square step / sqrt(12), two such errors meet, and seven
+ * standard deviations are allowed (sum_error): 7 sqrt(2 / 12) = 2.9. Of few terms all errors together are less: a step each, and
+ * the sum of |x| is at most sqrt(terms) lengths. */
+static double steps_of(double terms) { return fmin(3, sqrt(terms)); }
+
+/* The smallest normal number. Below it a factor is off by half a step, and no longer by a share of itself. */
+static double smallest_normal(Dtype dtype) { return dtype_step(dtype) / (2 * dtype_epsilon(dtype)); }
+
+/* The step that P is off by. 2^x of the fast kernels is 0 below 2^-126, where the other two dtypes have their smallest normal
+ * number. */
+static double probability_step(Dtype dtype) { return fmax(dtype_step(dtype), 0x1p-126); }
+
 /* As in output_allowance: P is rounded to the dtype, dS is, and the gradient once more, each by at most u and in both of the
  * two compared; the scores' errors and those of the sum of n terms are sum_error(n + s^2 + D S^2). Together a share of the
  * largest element of the row. Beyond that:
@@ -38,33 +62,42 @@ static double largest_magnitude(Dtype dtype, const void *tensor, size_t count) {
  *             up to 0, so what all keys have in common drops out of dQ = scale sum_j dS_ij k_j, but not out of the errors. The
  *             samples measure it: sqrt(sum of squares of the terms) over the largest element of the row, in rows whose largest element
  *             is more than the floor; the largest of these holds for all rows. A sampled row itself takes its own.
- * steps       what is smaller than the dtype's smallest step vanishes, at random in each of the n terms of the sum: sqrt(n)
- *             steps of the other operand. 2^x is 0 below 2^-126, and with this P goes its dS, however large dP is. And one step for
- *             the gradient itself, as in output_allowance.
+ * terms       where the columns of Q are alike those of dK are, too, and a row as a whole may happen to be near 0. Its terms are
+ *             not: at least the median of what the sampled rows have holds for all.
+ * steps       below the dtype's smallest normal number a factor, P or dS, is off by half a step and not by a share u of itself:
+ *             steps_of(n) steps of the other operand's length. An error of P is one of its dS, too, |dP - delta| times as large:
+ *             where P is 2^-20, in fp16, and dP is 20, that is more than dS itself may be off by. A sampled row knows which of
+ *             its factors are so small, and counts only those: nothing where all are normal. And one step for the gradient itself,
+ *             as in output_allowance.
+ * alike       errors of equal rows are equal, and delta's are those of a whole row of dS: besides adding up at random, as squares,
+ *             a sampled row's errors may add up with the signs of the other operand.
  * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
  *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. Most rows have many keys, and much less of that: a
- *             sampled row takes its own, from its P, and the sums as large as they are. */
+ *             sampled row takes its own, from its P, and the sums as large as they are. If that is more, as it can be where many P
+ *             are below the smallest normal number, the largest of the samples holds for all rows. */
 void gradient_bounds(const Problem *p, const HostTensors *inputs, const float *lse, GradientSamples of[GRADIENT_COUNT]) {
-    double max_q = largest_magnitude(p->dtype, inputs->q, query_elements(p)),
-           max_k = largest_magnitude(p->dtype, inputs->k, key_elements(p)),
-           max_v = largest_magnitude(p->dtype, inputs->v, key_elements(p)),
-           max_d_o = largest_magnitude(p->dtype, inputs->d_o, query_elements(p));
-    double ds = 0x1p-20 * sqrt(p->head_dim) * max_d_o * max_v, step = dtype_step(p->dtype);
-    double p_step = fmax(step, 0x1p-126), ds_step = fmax(step, 0x1p-126 * p->head_dim * max_d_o * max_v);
+    const int d = p->head_dim;
+    const size_t queries = query_elements(p), keys = key_elements(p), rows = (size_t)p->seqlen_q * (p->heads / p->kv_heads);
+    double max_q = largest_magnitude(p->dtype, inputs->q, queries), max_k = largest_magnitude(p->dtype, inputs->k, keys),
+           max_v = largest_magnitude(p->dtype, inputs->v, keys), max_d_o = largest_magnitude(p->dtype, inputs->d_o, queries);
+    double ds = 0x1p-20 * sqrt(d) * max_d_o * max_v, step = dtype_step(p->dtype);
+    double p_step = probability_step(p->dtype), ds_step = fmax(step, 0x1p-126 * d * max_d_o * max_v);
     double scores = pow(score_size(p, inputs->q, inputs->k), 2), score = 0;
     for (size_t row = 0; row < row_count(p); row++)
         score = worse(lse[row] == -INFINITY ? 0 : least_score(lse[row], p->seqlen_k), score);
-    scores += p->head_dim * score * score;
+    scores += d * score * score;
 
-    /* of dQ, dK, dV: the terms of the sum; the other operand, its factor's smallest step, and the error of that factor */
-    const double rows = (double)p->seqlen_q * (p->heads / p->kv_heads), terms[] = {p->seqlen_k, rows, rows};
-    const double operand[] = {p->scale * max_k, p->scale * max_q, max_d_o}, steps[] = {ds_step, ds_step, p_step};
-    const double errors[] = {ds, ds, 0};
+    /* of dQ, dK, dV: the terms of the sum; the other operand, its largest element and the length of its columns; the step of
+     * the factor, and its error */
+    const double terms[] = {p->seqlen_k, rows, rows}, steps[] = {ds_step, ds_step, p_step}, errors[] = {ds, ds, 0};
+    const double operand[] = {p->scale * max_k, p->scale * max_q, max_d_o};
+    const double length[] = {p->scale * largest_column(p->dtype, inputs->k, keys, p->seqlen_k, d),
+                             p->scale * largest_column(p->dtype, inputs->q, queries, rows, d),
+                             largest_column(p->dtype, inputs->d_o, queries, rows, d)};
     for (int i = 0; i < GRADIENT_COUNT; i++) {
         of[i].relative = 6 * dtype_epsilon(p->dtype) + 0x1p-21 + sum_error(terms[i] + scores);
         of[i].condition = 1;
-        of[i].steps = operand[i] * sqrt(terms[i]) * steps[i] + step;
-        of[i].floor = operand[i] * errors[i] + of[i].steps;
+        of[i].floor = operand[i] * errors[i] + steps_of(terms[i]) * length[i] * steps[i] + step;
     }
 }
 
@@ -106,43 +139,84 @@ static void read_key(const GradientWork *w, size_t row, Key *key) {
     key->square_v = dot(key->v, key->v, p->head_dim);
 }
 
-/* What query and key give each other: a sample of dQ gets scale dS_ij k_j, those of dK and dV get scale dS_ij q_i and P_ij dO_i. */
-static void add_pair(const GradientWork *w, const Query *i, const Key *j, Gradient first, Gradient last, size_t sample) {
-    const Problem *p = w->exact->p;
-    int d = p->head_dim;
-    double p_ij = exp(p->scale * dot(i->q, j->k, d) - i->lse), dp = dot(i->d_o, j->v, d);
+/* What query and key give each other: P_ij, dP_ij - delta_i and dS_ij, without the scale; and the error of dS_ij that dP_ij and
+ * delta_i bring. */
+typedef struct {
+    double p, dp_delta, ds, ds_error;
+} Pair;
+
+static Pair pair_of(const GradientWork *w, const Query *i, const Key *j) {
+    const int d = w->exact->p->head_dim;
+    double p_ij = exp(w->exact->p->scale * dot(i->q, j->k, d) - i->lse), dp = dot(i->d_o, j->v, d);
     double random_signs = i->square_d_o * (j->square_v + i->square_o);
-    double ds_ij = p->scale * p_ij * (dp - i->delta),
-           ds_error = p->scale * p_ij * sum_error(random_signs + d * (dp * dp + i->delta * i->delta));
-    const double factors[] = {ds_ij, ds_ij, p_ij}, errors[] = {ds_error, ds_error, 0}, *operands[] = {j->k, i->q, i->d_o};
+    return (Pair){p_ij, dp - i->delta, p_ij * (dp - i->delta),
+                  p_ij * sum_error(random_signs + d * (dp * dp + i->delta * i->delta))};
+}
+
+/* What a factor may be off by: dP's and delta's errors in dS, the step of P and the step of dS. */
+enum { OF_DP, OF_P_STEP, OF_DS_STEP, ERRORS };
+
+/* A sample while its pairs are added up. Where rows of the inputs are equal, so are the errors of their pairs, and then they add
+ * up with the signs of the other operand. */
+typedef struct {
+    size_t sample;
+    double alike[GRADIENT_COUNT][ERRORS][MAX_HEAD_DIM];
+} SampleSums;
+
+/* A sample of dQ gets scale dS_ij k_j, those of dK and dV get scale dS_ij q_i and P_ij dO_i. */
+static void add_pair(const GradientWork *w, const Query *i, const Key *j, Gradient first, Gradient last, SampleSums *sums) {
+    const Problem *p = w->exact->p;
+    const double normal = smallest_normal(p->dtype), scale = p->scale;
+    const Pair pair = pair_of(w, i, j);
+    const double step = pair.p < normal ? probability_step(p->dtype) : 0,
+                 ds_step = fabs(pair.ds) < normal ? dtype_step(p->dtype) : 0,
+                 steps = steps_of(last == GRADIENT_Q ? p->seqlen_k : (double)p->seqlen_q * (p->heads / p->kv_heads));
+    const double ds[ERRORS] = {scale * pair.ds_error, scale * step * pair.dp_delta, scale * ds_step},
+                 of_p[ERRORS] = {0, step, 0};
+    const double factors[] = {scale * pair.ds, scale * pair.ds, pair.p}, *errors[] = {ds, ds, of_p};
+    const double *operands[] = {j->k, i->q, i->d_o};
     for (Gradient which = first; which <= last; which++) {
         const GradientSamples *s = &w->exact->of[which];
-        double factor = factors[which], error = errors[which];
-        for (int c = 0; c < d; c++) {
+        const double *error = errors[which],
+                     size = error[OF_P_STEP] * error[OF_P_STEP] + error[OF_DS_STEP] * error[OF_DS_STEP];
+        const double squares = error[OF_DP] * error[OF_DP] + steps * steps * size;
+        for (int c = 0; c < p->head_dim; c++) {
             double x = operands[which][c];
-            s->values[sample * d + c] += factor * x;
-            s->squares[sample * d + c] += factor * x * factor * x;
-            s->noise[sample * d + c] += error * x * error * x;
+            size_t at = sums->sample * p->head_dim + c;
+            s->values[at] += factors[which] * x;
+            s->squares[at] += factors[which] * x * factors[which] * x;
+            s->noise[at] += squares * x * x;
+            for (int e = 0; e < ERRORS; e++)
+                sums->alike[which][e][c] += error[e] * x;
         }
     }
 }
 
-static void sample_query(const GradientWork *w, size_t sample) {
+static void add_alike(const GradientWork *w, Gradient first, Gradient last, const SampleSums *sums) {
+    const int d = w->exact->p->head_dim;
+    for (Gradient which = first; which <= last; which++)
+        for (int e = 0; e < ERRORS; e++)
+            for (int c = 0; c < d; c++)
+                w->exact->of[which].noise[sums->sample * d + c] += sums->alike[which][e][c] * sums->alike[which][e][c];
+}
+
+/* Every pair of a query with the keys that it sees; of a key with the queries that see it. */
+typedef void PairVisitor(const GradientWork *w, const Query *query, const Key *key, void *context);
+
+static void visit_keys(const GradientWork *w, size_t row, PairVisitor *visit, void *context) {
     const Problem *p = w->exact->p;
-    size_t row = sampled_row(p, sample, w->exact->of[GRADIENT_Q].count);
     OracleView view = oracle_view(p, w->key_lengths, row_index(p, row));
     Query query;
     Key key;
     read_query(w, row, &query);
     for (int j = 0; j < view.visible; j++) {
         read_key(w, view.first_key + j, &key);
-        add_pair(w, &query, &key, GRADIENT_Q, GRADIENT_Q, sample);
+        visit(w, &query, &key, context);
     }
 }
 
-static void sample_key(const GradientWork *w, size_t sample) {
+static void visit_queries(const GradientWork *w, size_t row, PairVisitor *visit, void *context) {
     const Problem *p = w->exact->p, keys = keys_as_queries(p);
-    size_t row = sampled_row(&keys, sample, w->exact->of[GRADIENT_K].count);
     RowIndex at = row_index(&keys, row);
     int group = p->heads / p->kv_heads;
     Query query;
@@ -152,8 +226,43 @@ static void sample_key(const GradientWork *w, size_t sample) {
         for (int i = 0; i < p->seqlen_q; i++)
             if (oracle_sees(p, w->key_lengths, at.batch, i, at.row)) {
                 read_query(w, flat_row(p, (RowIndex){at.batch, head, i}), &query);
-                add_pair(w, &query, &key, GRADIENT_K, GRADIENT_V, sample);
+                visit(w, &query, &key, context);
             }
+}
+
+static void add_to_dq(const GradientWork *w, const Query *query, const Key *key, void *sums) {
+    add_pair(w, query, key, GRADIENT_Q, GRADIENT_Q, sums);
+}
+static void add_to_dk_dv(const GradientWork *w, const Query *query, const Key *key, void *sums) {
+    add_pair(w, query, key, GRADIENT_K, GRADIENT_V, sums);
+}
+
+static void sample_query(const GradientWork *w, size_t sample) {
+    SampleSums sums = {.sample = sample};
+    visit_keys(w, sampled_row(w->exact->p, sample, w->exact->of[GRADIENT_Q].count), add_to_dq, &sums);
+    add_alike(w, GRADIENT_Q, GRADIENT_Q, &sums);
+}
+static void sample_key(const GradientWork *w, size_t sample) {
+    const Problem keys = keys_as_queries(w->exact->p);
+    SampleSums sums = {.sample = sample};
+    visit_queries(w, sampled_row(&keys, sample, w->exact->of[GRADIENT_K].count), add_to_dk_dv, &sums);
+    add_alike(w, GRADIENT_K, GRADIENT_V, &sums);
+}
+
+static void keep_largest(const GradientWork *w, const Query *query, const Key *key, void *largest) {
+    *(double *)largest = worse(fabs(pair_of(w, query, key).ds), *(double *)largest);
+}
+
+double largest_score_gradient(const Gradients *exact, const int *key_lengths, const HostTensors *inputs, const void *o,
+                              const float *lse, Gradient which, const Comparison *c) {
+    const GradientWork work = {(Gradients *)exact, key_lengths, inputs, o, lse};
+    const Problem rows = rows_of(exact->p, which);
+    const size_t row = flat_row(&rows, (RowIndex){c->batch, c->head, c->row}), count = exact->of[GRADIENT_Q].count;
+    double largest = 0;
+    for (size_t i = 0; i < count; i++)
+        visit_keys(&work, sampled_row(exact->p, i, count), keep_largest, &largest);
+    (which == GRADIENT_Q ? visit_keys : visit_queries)(&work, row, keep_largest, &largest);
+    return largest;
 }
 
 static void compute_samples(size_t begin, size_t end, void *context) {
@@ -169,6 +278,21 @@ static void compute_samples(size_t begin, size_t end, void *context) {
 /* The root of the largest of a row of squares. Of its terms': about what the sum would be if nothing cancelled. */
 static double root_of(const double *squares, size_t sample, int columns) {
     return sqrt(largest_of(squares + sample * columns, columns));
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of_terms(const GradientSamples *s, int columns) {
+    double *roots = host_alloc(s->count, sizeof *roots), median;
+    for (size_t i = 0; i < s->count; i++)
+        roots[i] = root_of(s->squares, i, columns);
+    qsort(roots, s->count, sizeof *roots, by_size);
+    median = roots[s->count / 2];
+    free(roots);
+    return median;
 }
 
 Gradients gradients_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, const void *o,
@@ -188,11 +312,16 @@ Gradients gradients_compute(const Problem *p, const int *key_lengths, const Host
                  &(GradientWork){&exact, key_lengths, inputs, o, lse});
 
     for (GradientSamples *s = exact.of; s < exact.of + GRADIENT_COUNT; s++)
+        for (size_t i = 0; i < s->count; i++)
+            s->floor = worse(root_of(s->noise, i, d) + dtype_step(p->dtype), s->floor);
+    for (GradientSamples *s = exact.of; s < exact.of + GRADIENT_COUNT; s++) {
+        s->terms = median_of_terms(s, d);
         for (size_t i = 0; i < s->count; i++) {
             double largest = largest_of(s->values + i * d, d);
             if (largest > s->floor) /* what is left is not itself rounding */
                 s->condition = worse(root_of(s->squares, i, d) / largest, s->condition);
         }
+    }
     return exact;
 }
 
@@ -214,34 +343,39 @@ static void compare_gradient_row(const void *context, size_t i, Comparison *part
     const GradientPair *x = context;
     const GradientSamples *s = x->exact;
     int d = x->rows.head_dim;
-    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM], allowed = 0;
+    double got[MAX_HEAD_DIM], want[MAX_HEAD_DIM], allowed = 0, beyond = part->beyond = dtype_beyond(x->rows.dtype);
     size_t row = x->sampled ? sampled_row(&x->rows, i, s->count) : i;
     if (x->sampled) {
         memcpy(want, s->values + i * d, d * sizeof *want);
-        allowed = s->relative * worse(root_of(s->squares, i, d), largest_of(want, d)) + root_of(s->noise, i, d) + s->steps;
+        allowed = s->relative * worse(root_of(s->squares, i, d), largest_of(want, d)) + root_of(s->noise, i, d) +
+                  dtype_step(x->rows.dtype);
     }
     if (x->want)
         read_row(&x->rows, x->want, row, want);
-    if (!x->sampled)
-        allowed = s->relative * s->condition * largest_of(want, d) + s->floor;
+    if (!x->sampled) {
+        double largest = largest_of(want, d);
+        allowed = s->relative * worse(s->condition * (largest > beyond ? beyond : largest), s->terms) + s->floor;
+    }
     read_row(&x->rows, x->got, row, got);
     compare_row(part, row_index(&x->rows, row), got, want, d, allowed);
 }
 
 static Comparison compare_pair(const GradientPair *x, Gradient which) {
-    return compare_rows(gradient_name(which), x->exact->floor, x->sampled ? x->exact->count : row_count(&x->rows),
-                        compare_gradient_row, x);
+    return compare_rows(gradient_name(which), 0, x->sampled ? x->exact->count : row_count(&x->rows), compare_gradient_row,
+                        x);
 }
 
 Comparison compare_gradient(const Gradients *exact, Gradient which, const void *got, const void *want) {
     GradientPair pair = {rows_of(exact->p, which), &exact->of[which], got, want, .sampled = 1};
     Comparison sampled = compare_pair(&pair, which);
-    if (!want)
+    if (!want || exact->of[which].count == row_count(&pair.rows))
         return sampled;
     pair.sampled = 0;
     Comparison all = compare_pair(&pair, which);
-    if (all.ok) /* sampled rows have narrower bounds of their own */
+    int empty = all.empty && sampled.empty; /* what is wrong everywhere shows in the samples */
+    if (all.ok)                             /* sampled rows have narrower bounds of their own */
         comparison_merge(&all, &sampled);
+    all.empty = empty;
     return all;
 }
 

@@ -16,11 +16,11 @@ typedef struct {
     size_t count;
     double *values;   /* [count, head_dim], */
     double *squares;  /* the sum of the squares of the terms of that sum, */
-    double *noise;    /* and of the errors that dP and delta bring into them */
+    double *noise;    /* and of their errors: those of dP and delta, and steps where P or dS is too small for a share */
     double relative;  /* to the row's largest element, */
     double condition; /* times this: how much the sums of the samples cancel; at least 1 */
-    double steps;     /* what the dtype's smallest step leaves, */
-    double floor;     /* and with it all that may be left where the gradient is 0 */
+    double terms;     /* or to this, where more: the root of the sum of squares in a middling sample */
+    double floor;     /* all that may be left where the gradient is 0: of a row that is no sample */
 } GradientSamples;
 
 typedef struct {
@@ -34,12 +34,17 @@ Gradients gradients_compute(const Problem *p, const int *key_lengths, const Host
                             const float *lse, size_t limit);
 void free_gradients(Gradients *gradients);
 
-/* The part that needs no samples: relative, steps, floor; a condition of 1. */
+/* The part that needs no samples: relative and floor; a condition of 1. */
 void gradient_bounds(const Problem *p, const HostTensors *inputs, const float *lse, GradientSamples of[GRADIENT_COUNT]);
 
 /* A gradient against another one, everywhere, and in the sampled rows by the bounds of their own. want NULL: those rows against
  * fp64. */
 Comparison compare_gradient(const Gradients *exact, Gradient which, const void *got, const void *want);
+
+/* The largest |dS|, which kernels round to the dtype, in the sampled rows and in the row of dQ, or of the key of dK, where the worst
+ * element of `c` is. The other arguments are those of gradients_compute. */
+double largest_score_gradient(const Gradients *exact, const int *key_lengths, const HostTensors *inputs, const void *o,
+                              const float *lse, Gradient which, const Comparison *c);
 
 /* Two runs of a variant; no difference is allowed. */
 Comparison compare_runs(const Problem *p, Gradient which, const void *got, const void *want);
