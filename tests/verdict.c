@@ -280,7 +280,7 @@ static void test_verdict(void) {
         {&wrong_last, o_nan, SHAPE " --no-validate", "v/wrong", "not validated\n", 0},
         {&wrong_last, o_nan, SHAPE " --scale 1e5", "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
         {&wrong_last, nothing, SHAPE " --scale 1e5", "v/wrong",
-         "NOT CHECKED  3 of 3 results: rounding alone may change them by half of the largest value\n", 2},
+         "NOT CHECKED  nothing checked in 3 of 3 results: rounding alone may change them by half of the largest value\n", 2},
         {&wrong_reference, o_nan, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
         {&wrong_reference, o_off, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
         {&wrong_reference, lse_off, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
@@ -421,6 +421,7 @@ MISTAKE(past_dk, write_past(t->dk, key_elements(p) * dtype_bytes(p->dtype)))
 MISTAKE(past_dv, write_past(t->dv, key_elements(p) * dtype_bytes(p->dtype)))
 /* Another run, other bits: a thousandth, within what rounding allows. From the second run, from the last of four. */
 MISTAKE(dq_differs, add(t->dq, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dq, p->dtype, mistake.at) : 0))
+MISTAKE(all_of_dq_differ, multiply(t->dq, p->dtype, query_elements(p), launches ? 1.003 : 1))
 MISTAKE(dk_differs, add(t->dk, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dk, p->dtype, mistake.at) : 0))
 MISTAKE(dv_differs, add(t->dv, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dv, p->dtype, mistake.at) : 0))
 
@@ -449,6 +450,45 @@ static const Stage backward = BACKWARD_STAGE(BACKWARD_VARIANT("wrong", wrong_gra
                        BACKWARD_STAGE(BACKWARD_VARIANT("also right", gradients), wrong_forward_variant, right_gradients),
                    wrong_backward_reference =
                        BACKWARD_STAGE(BACKWARD_VARIANT("also right", gradients), forward_variant, wrong_reference_gradients);
+
+/* Elements are counted once, in however many runs they differ. */
+static void test_repeats(void) {
+    mistake = (Mistake){"", all_of_dq_differ, NULL, 0};
+    launches = 0;
+    run_program(&backward_same_bits, SHAPE);
+    expect(run.code == 1 && strstr(run.out, " = ") && strstr(run.out, " (1440 elements out of bounds)\n") &&
+               occurrences(run.out, "elements out of bounds") == 1,
+           "all of dQ differ in each of three more runs", "1440 elements");
+}
+
+/* With one key P is 1 whatever Q and K are, and dQ and dK are 0: no kernel is wrong there for being off by its own rounding, and no
+ * kernel right for writing 0. */
+static void test_one_key(void) {
+    static const char *one = "--batch 2 --heads 2 --kv-heads 1 --seqlen 5 --seqlen-k 1 --head-dim 72 --iters 1";
+    char json[200];
+    snprintf(json, sizeof json, "%s --json", one);
+    mistake = (Mistake){"", nothing, NULL, 0};
+    run_program(&backward, one);
+    expect(run.code == 0 && ends_with(run.out, "\nPASS  2 variants agree with 00_naive; not checked: dQ, dK\n") &&
+               strstr(run.out, "gradients  v/wrong: dQ not checked, dK not checked, dV ") &&
+               strstr(run.out, "\nv/wrong: not checked: rounding alone may change dQ by ") &&
+               strstr(run.out, "at most 0; dK by "),
+           "one key: dQ and dK are not checked, dV decides", "");
+    run_program(&backward, strcat(strcpy((char[200]){""}, one), " --variant 00_naive"));
+    expect(run.code == 0 && strstr(run.out, "on 20 rows; not checked: dQ, dK\n"), "00_naive alone", "");
+    run_program(&backward, json);
+    expect(run.code == 0 && says_ok("v/wrong", "backward", "true") && occurrences(run.out, "\"note\": \"not checked: ") == 3,
+           "in JSON", "");
+    mistake = (Mistake){"", dv_factor, NULL, 0};
+    run_program(&backward, json);
+    expect(run.code == 1 && says_ok("v/wrong", "backward", "false"), "one key: a wrong dV", "");
+    mistake = (Mistake){"", dk_off, NULL, 0};
+    run_program(&backward, json);
+    expect(run.code == 1 && says_ok("v/wrong", "backward", "false"), "one key: dK far from 0", "");
+    mistake = (Mistake){"", dq_nan, NULL, 0};
+    run_program(&backward, json);
+    expect(run.code == 1 && says_ok("v/wrong", "backward", "false"), "one key: NaN in dQ", "");
+}
 
 static void test_backward(void) {
     const size_t last_query = BATCH * HEADS * ROWS * D - 1, last_key = BATCH * KV_HEADS * KEYS * D - 1;
@@ -499,6 +539,9 @@ static void test_backward(void) {
         expect(run.code == 0 && strstr(run.out, "; 4 runs differ by up to ") && strstr(run.out, "; 4 runs are bit-equal"),
                "where equal bits are not claimed that is only told", "");
     }
+
+    test_repeats();
+    test_one_key();
 
     mistake = (Mistake){"", o_nan, NULL, 5};
     run_program(&wrong_forward, SHAPE);

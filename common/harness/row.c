@@ -2,34 +2,40 @@
 #include "row.h"
 
 #include "../host/chips.h"
+#include "../host/text.h"
 #include "../traffic.h"
 #include "checks.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const Comparison *row_unchecked(const Row *row) {
-    for (int i = 0; i < row->comparison_count; i++)
-        if (row->comparisons[i].empty)
-            return &row->comparisons[i];
-    return NULL;
+int row_unchecked(const Row *row) {
+    int results = row->passes == BACKWARD_PASS ? row->comparison_count : row->comparison_count > 0, empty = 0;
+    for (int i = 0; i < results; i++)
+        empty += row->comparisons[i].empty;
+    return results && empty == results;
 }
 
 const char *row_note(const Row *row) {
-    static char text[sizeof row->note];
-    const Comparison *c = row_ok(row) ? row_unchecked(row) : NULL;
-    if (!c)
-        return row->note;
-    snprintf(text, sizeof text, "not checked: rounding alone may change %s by %.2g, and it is at most %.2g", c->tensor,
-             c->loosest, c->largest);
+    static char text[400];
+    if (!row_ran(row) || !row_ok(row))
+        return row_ran(row) ? row->cause : row->note;
+    *text = 0;
+    for (const Comparison *c = row->comparisons; c < row->comparisons + row->comparison_count; c++)
+        if (c->empty)
+            append(text, sizeof text, "%s %s by %.2g, and it is at most %.2g",
+                   *text ? ";" : "not checked: rounding alone may change", c->tensor, c->loosest, c->largest);
     return text;
 }
+
+/* What is right and not checked comes behind everything else. */
+static double rank_of(const Comparison *c) { return c->ok && c->empty ? -2 : c->severity; }
 
 const Comparison *row_worst(const Row *row) {
     const Comparison *worst = &row->comparisons[0];
     for (int i = 0; i < row->comparison_count; i++) {
         const Comparison *c = &row->comparisons[i];
-        if ((worst->ok && !c->ok) || (row->passes == BACKWARD_PASS && c->severity > worst->severity))
+        if ((worst->ok && !c->ok) || (row->passes == BACKWARD_PASS && rank_of(c) > rank_of(worst)))
             worst = c;
     }
     return worst;

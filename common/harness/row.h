@@ -4,11 +4,12 @@
 
 #include "run.h"
 
-const Comparison *row_unchecked(const Row *row); /* one whose bound is too wide to check anything; NULL: none */
-const Comparison *row_worst(const Row *row);     /* the first, unless only a later one is bad; of gradients the worst */
+/* Whether no bound of what the row is run for, O or the gradients, checks anything. LSE and prepared inputs do not speak for O. */
+int row_unchecked(const Row *row);
+const Comparison *row_worst(const Row *row); /* the first, unless only a later one is bad; of gradients the worst that is checked */
 int row_has_errors(const Row *row);              /* of O against fp64 */
-/* Why the variant did not run, or was not checked; good until the next call. Empty: it ran, and was checked or nobody asked for
- * a check. */
+/* Why the variant did not run, where a wrong result may come from, or which of its tensors were not checked, and why; good until the
+ * next call. Empty: nothing of that. */
 const char *row_note(const Row *row);
 const char *passes_name(Passes passes); /* "forward" */
 

@@ -50,6 +50,7 @@ typedef struct {
     /* what came of it */
     char name[64];                     /* "01_tiled/mma" or "00_naive" */
     char note[160];                    /* why it did not run; empty: it ran */
+    char cause[300];                   /* where a wrong gradient may come from; empty: nobody knows */
     int runs;                          /* timed; their median, least, and */
     double latency_ms, min_ms, iqr_ms; /* interquartile range: what the middle half of them spans */
     double peak_tflops;                /* of the chip, for what the variant multiplies (row.h); 0 or NAN: unknown */
