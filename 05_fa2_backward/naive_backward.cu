@@ -8,8 +8,8 @@
  * O and LSE come from the forward pass. Who owns what: one thread owns one element of P and dP, one row of dS, or one
  * element of a gradient, a kernel each: lines 46 to 51 of standard_backward in notes/flash.c, with no loop but for sums.
  *
- * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 8 N^2 bytes
- * (fp32: 12 N^2) for P, dP and dS. two_pass and atomic are validated against it. 00_naive is its forward half.
+ * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 6 N^2 bytes
+ * (fp32: 8 N^2) for P, and dP or dS. two_pass and atomic are validated against it. 00_naive is its forward half.
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
@@ -39,8 +39,8 @@ template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, 
     dP[element] = dot;
 }
 
-/* dS[flat_row][column] in the dtype. A thread is one row. */
-template <typename T> __global__ void naive_score_gradient(Problem p, Tensors t, const T *P, const float *dP, T *dS) {
+/* dS[flat_row][column] in fp32, which has room for all of it (fp16 ends at 65504), in place of dP. A thread is one row. */
+template <typename T> __global__ void naive_score_gradient(Problem p, Tensors t, const T *P, float *dP) {
     size_t flat_row = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (flat_row >= row_count(&p))
         return;
@@ -50,11 +50,11 @@ template <typename T> __global__ void naive_score_gradient(Problem p, Tensors t,
     for (int d = 0; d < p.head_dim; d++)
         delta += to_float(d_o[d]) * to_float(o[d]);
     for (int column = 0; column < p.seqlen_k; column++)
-        dS[first + column] = from_float<T>(to_float(P[first + column]) * (dP[first + column] - delta));
+        dP[first + column] = to_float(P[first + column]) * (dP[first + column] - delta);
 }
 
 /* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's output does. */
-template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS) {
+template <typename T> __global__ void naive_dq(Problem p, Tensors t, const float *dS) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= query_elements(&p))
         return;
@@ -66,7 +66,7 @@ template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS
     for (int first = 0; first < visible; first += piece) {
         float part = 0;
         for (int column = first; column < min(first + piece, visible); column++)
-            part += to_float(dS[flat_row * p.seqlen_k + column]) * to_float(head.k[(size_t)column * p.head_dim + d]);
+            part += dS[flat_row * p.seqlen_k + column] * to_float(head.k[(size_t)column * p.head_dim + d]);
         sum += part;
     }
     ((T *)t.dq)[element] = from_float<T>(p.scale * sum);
@@ -74,7 +74,7 @@ template <typename T> __global__ void naive_dq(Problem p, Tensors t, const T *dS
 
 /* dK and dV [key][d]. A thread is one element of each; it walks over the queries of every head of its group. A key that
  * does not exist has P = dS = 0 in every row, so its gradients come out as 0. */
-template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T *P, const T *dS) {
+template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T *P, const float *dS) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= key_elements(&p))
         return;
@@ -87,7 +87,7 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
     for (size_t first = first_row; first < last_row; first += piece) {
         float dk_part = 0, dv_part = 0;
         for (size_t row = first; row < min(first + piece, last_row); row++) {
-            dk_part += to_float(dS[row * p.seqlen_k + column]) * to_float(((const T *)t.q)[row * p.head_dim + d]);
+            dk_part += dS[row * p.seqlen_k + column] * to_float(((const T *)t.q)[row * p.head_dim + d]);
             dv_part += to_float(P[row * p.seqlen_k + column]) * to_float(((const T *)t.d_o)[row * p.head_dim + d]);
         }
         dk += dk_part, dv += dv_part;
@@ -98,17 +98,16 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
 
 PLANNER(naive_backward_plan) {
     workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
-    workspace[1] = Buffer{"dP", score_elements(p) * sizeof(float), nullptr, 0};
-    workspace[2] = Buffer{"dS", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
-    return 3;
+    workspace[1] = Buffer{"dP and dS", score_elements(p) * sizeof(float), nullptr, 0};
+    return 2;
 }
 
 LAUNCHER(naive_backward) {
-    float *dP = (float *)workspace[1].pointer;
+    float *dP = (float *)workspace[1].pointer, *dS = dP;
     WITH_ANY_TYPE(p->dtype, T, {
-        T *P = (T *)workspace[0].pointer, *dS = (T *)workspace[2].pointer;
+        T *P = (T *)workspace[0].pointer;
         LAUNCH(naive_probabilities<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, P, dP);
-        LAUNCH(naive_score_gradient<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, P, dP, dS);
+        LAUNCH(naive_score_gradient<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, P, dP);
         LAUNCH(naive_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dS);
         LAUNCH(naive_dk_dv<T>, blocks_for(key_elements(p), THREADS), THREADS, 0, *p, *t, P, dS);
     });

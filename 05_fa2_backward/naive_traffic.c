@@ -8,7 +8,7 @@ extern Planner naive_backward_plan;
 static int naive_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     double e = (double)dtype_bytes(p->dtype), product = (double)score_elements(p) * p->head_dim * e;
     double visible = visible_pairs(p, key_lengths), walked = visible * p->head_dim * e;
-    double P_bytes = (double)score_elements(p) * e, dP_bytes = (double)score_elements(p) * 4;
+    double P_bytes = (double)score_elements(p) * e, dP_bytes = (double)score_elements(p) * 4; /* dS takes dP's place */
     double gradient_bytes = (double)key_elements(p) * e;
     const Traffic all[] = {
         {"naive_probabilities", "Q", walked, 0},
@@ -17,16 +17,15 @@ static int naive_backward_traffic(const Problem *p, const int *key_lengths, Traf
         {"naive_probabilities", "V", walked, 0},
         {"naive_probabilities", "LSE", visible * 4, 0},
         {"naive_probabilities", "P", 0, P_bytes},
-        {"naive_probabilities", "dP", 0, dP_bytes},
+        {"naive_probabilities", "dP and dS", 0, dP_bytes},
         {"naive_score_gradient", "O", query_bytes(p), 0},
         {"naive_score_gradient", "dO", query_bytes(p), 0},
         {"naive_score_gradient", "P", P_bytes, 0},
-        {"naive_score_gradient", "dP", dP_bytes, 0},
-        {"naive_score_gradient", "dS", 0, P_bytes},
-        {"naive_dq", "dS", walked, 0},
+        {"naive_score_gradient", "dP and dS", dP_bytes, dP_bytes},
+        {"naive_dq", "dP and dS", walked / e * 4, 0},
         {"naive_dq", "K", walked, 0},
         {"naive_dq", "dQ", 0, query_bytes(p)},
-        {"naive_dk_dv", "dS", product, 0},
+        {"naive_dk_dv", "dP and dS", product / e * 4, 0},
         {"naive_dk_dv", "Q", product, 0},
         {"naive_dk_dv", "P", product, 0},
         {"naive_dk_dv", "dO", product, 0},

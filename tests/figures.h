@@ -5,6 +5,7 @@
 
 #include "../common/device/device.h"
 #include "../common/harness/row.h"
+#include "../common/host/text.h"
 #include "../common/stage.h"
 
 #include <string.h>
@@ -97,8 +98,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"m", rows * 4, 0};
     } else if (strcmp(variant, "05_fa2_backward/00_naive") == 0) {
         w[n++] = (Piece){"P", scores * element, 0};
-        w[n++] = (Piece){"dP", scores * 4, 0};
-        w[n++] = (Piece){"dS", scores * element, 0};
+        w[n++] = (Piece){"dP and dS", scores * 4, 0};
     } else if (strcmp(variant, "05_fa2_backward/fma") == 0) {
         w[n++] = (Piece){"delta", rows * 4, 0};
         w[n++] = (Piece){"dQ accumulator", rows * D * 4, 0};
