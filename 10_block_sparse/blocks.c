@@ -33,7 +33,7 @@ static void read_documents(Spec *s, const Problem *p, int *documents) {
     int first = 0;
     for (char behind = '+'; behind;) {
         behind = strchr(s->at, '+') ? '+' : '\0';
-        int length = read_count(s, "each length", behind), rest = p->seqlen_k - first;
+        int length = (int)read_number(s, "each length", 0, MAX_SEQLEN, behind), rest = p->seqlen_k - first;
         if (length > rest || (!behind && length < rest))
             cannot_run("--%s %s: choose lengths that add up to %d, the number of keys", s->option, s->text, p->seqlen_k);
         for (int key = first; key < first + length; key++)

@@ -39,6 +39,7 @@ static void test_counts(void) {
         {"documents:100+50+150", 300, 300, 1, 300, 100. * 101 / 2 + 50 * 51 / 2 + 150 * 151 / 2},
         {"documents:9", 4, 9, 0, 9, 36},
         {"documents:5+4", 4, 9, 0, 9, 16},
+        {"documents:0+5+0+4+0", 4, 9, 0, 9, 16}, /* a document may be empty */
         {"documents:5+4", 4, 9, 0, 6, 3 * 5 + 1},    /* positions 2 to 5; of the second document one key */
         {"documents:5+4", 9, 9, 0, 2, 2 * 2},
         {"strided:1", 200, 300, 0, 300, 200. * 300},

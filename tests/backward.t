@@ -92,7 +92,15 @@ write_bytes("$folder/do.npy", npy('<f8', [1, $G, $SK, $D], $tensor{k}));
 complains('do.npy and q.npy differ in shape', '--load', $folder);
 complains('head dim', '--head-dim', 96);
 complains('--scale 1e+06: scores of up to', '--scale', 1e6);
-complains('choose a scale below', '--scale', 4000);
+complains('choose a scale up to', '--scale', 4000);
+{
+    my @options = ('--batch', 1, '--heads', 1, '--seqlen', 8, '--head-dim', 64, '--variant', '00_naive', '--iters', 1);
+    for my $seed (0 .. 4) {
+        my ($most) = run($stage, @options, '--seed', $seed, '--scale', 1e6)->{err} =~ /choose a scale up to (\S+) here\n\z/;
+        is(run($stage, @options, '--seed', $seed, '--scale', $most)->{err}, '', "--scale $most, which is proposed, is not refused");
+        like(run($stage, @options, '--seed', $seed, '--scale', 1.01 * $most)->{err}, qr/choose a scale/, 'a hundredth more is');
+    }
+}
 is(run($stage, '--batch', 1, '--heads', 2, '--seqlen', 64, '--head-dim', 64, '--scale', 1000, '--variant', 'atomic', '--iters', 1)->{code}, 0, 'a quarter of that is checked, and right');
 done_testing;
 

@@ -121,6 +121,26 @@ for my $size (4, 8) {
     my $run = run('05_fa2_backward', '--load', folder('padded_do', %in), '--iters', 1, @behind);
     is($run->{code}, 0, 'for gradients, too') or diag($run->{out}, $run->{err});
 }
+{
+    # And so it may in a key that no query keeps. The 5 queries stand at the last 5 of 7 keys: a window of 2 leaves the first key to
+    # nobody, and a document of 2 the first two. One of 4 has two queries of its own.
+    for my $mask (['window:2', 1], ['documents:4+3', 2], ['documents:2+0+5', 2]) {
+        my ($blocks, $first) = @$mask;
+        my %in = (q => npy('<f4', \@q_shape, $q));
+        for my $file (['k', $k], ['v', $v]) {
+            my @values = @{$file->[1]};
+            for my $i (grep { int($_ / $D) % $SK < $first } 0 .. $#values) {
+                no warnings;
+                $values[$i] = ('nan' + 0, 'inf' + 0, 6e4)[$i % 3];
+            }
+            $in{$file->[0]} = npy('<f4', \@k_shape, \@values);
+        }
+        my $is_kept = $blocks eq 'documents:4+3';
+        my $run = run('10_block_sparse', '--load', folder("unkept_$blocks", %in), '--blocks', $blocks, '--iters', 1);
+        is($run->{code}, $is_kept ? 2 : 0, "NaN and infinity in the first keys, which --blocks $blocks leaves to " . ($is_kept ? 'two queries' : 'nobody'))
+            or diag($run->{out}, $run->{err});
+    }
+}
 good('causal', $load{2}, 'mma', '<f2', 2e-3, [attention($scale, 1, $SK, $SK)], '--causal');
 good('key lengths, one of them 0', $load{2}, 'mma', '<f2', 2e-3, [attention($scale, 0, 0, 3)], '--lengths', '0,3');
 good('causal with key lengths', $load{4}, '00_naive', '<f2', 2e-3, [attention($scale, 1, 6, 2)], '--causal', '--lengths', '6,2');

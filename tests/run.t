@@ -62,7 +62,7 @@ for my $case (
     ok($run->{code} eq 0 && $run->{out} =~ /\nPASS/, $name) or diag($run->{out}, $run->{err});
 }
 
-like(run('10_block_sparse', @small, '--blocks', $_)->{out}, qr/\nPASS/, "--blocks $_") for 'documents:30+26', 'random:0:1', 'random:100:1';
+like(run('10_block_sparse', @small, '--blocks', $_)->{out}, qr/\nPASS/, "--blocks $_") for 'documents:30+26', 'documents:0+30+0+26+0', 'random:0:1', 'random:100:1';
 my %masks = ('' => 'window:256', '--blocks all' => 'all', '--blocks window:7' => 'window:7');
 like(run('10_block_sparse', @small, split ' ')->{out}, qr/, blocks $masks{$_}\n/, "10_block_sparse $_: the mask is $masks{$_}") for sort keys %masks;
 
@@ -71,7 +71,7 @@ $run = run('01_tiled', @small, '--scale', 1e5);
 is($run->{code}, 2, 'scores so large that rounding alone may change the result: exit code 2');
 like($run->{out}, qr/^\Q$_\E .* not checked$/m, "a row that says so: $_") for @variants;
 like($run->{out}, qr/^01_tiled\/mma: not checked: rounding alone may change O by [\d.]+, and it is at most [\d.]+$/m, 'and a line why');
-like($run->{out}, qr/\nNOT CHECKED  3 of 3 results: .*\n\z/, 'the verdict is not PASS');
+like($run->{out}, qr/\nNOT CHECKED  nothing checked in 3 of 3 results: .*\n\z/, 'the verdict is not PASS');
 my @unchecked = map { decode_json($_) } split /\n/, run('01_tiled', @small, '--scale', 1e5, '--json')->{out};
 ok(!(grep { defined $_->{ok} } @unchecked), 'JSON: ok is null');
 ok($_->{worst_error} < $_->{allowed_error} && $_->{note} =~ /^not checked: rounding alone may change O by /, 'JSON: and the note says why')
@@ -200,12 +200,14 @@ my $queries = int(sqrt($memory / 16));
 my @long = ('--batch', 1, '--heads', 1, '--seqlen', $queries, '--seqlen-k', 4 * $queries, '--head-dim', 64, '--iters', 1, '--lengths', 1);
 $run = run('01_tiled', @long);
 is($run->{code}, 2, 'nothing fits into memory: exit code 2');
-like($run->{out}, qr/\n00_naive +out of memory: needs \d+\S* GiB\n01_tiled\/fma +out of memory.*\nNOT RUN  no variant of 01_tiled/s, 'and rows that say so');
+like($run->{out}, qr/\n00_naive +out of memory: needs \d+\S* [MG]iB\n01_tiled\/fma +out of memory.*\nNOT RUN  no variant of 01_tiled/s, 'and rows that say so');
 SKIP: {
     skip 'the host has memory of its own', 1 if $on_gpu; # 7/8 of 64 MiB are 58.7 MB: 57.4 fit, but not with the host's 2 MB
     like(run('00_naive', '--batch', 1, '--heads', 1, '--seqlen', 3050, '--head-dim', 64, '--iters', 1, '--lengths', 1)->{out},
         qr/\n00_naive +out of memory/, "the host's part is kept free");
 }
+like(run('01_tiled', @long, '--variant', $_->[0])->{out}, qr/\nNOT RUN  \Q$_->[1]\E cannot run this problem here\n\z/, "nothing but $_->[1] was tried")
+    for ['fma', '01_tiled/fma'], ['00_naive', '00_naive'];
 my $saved = tempdir(CLEANUP => 1);
 run('01_tiled', @long, '--variant', 'fma', '--save', $saved);
 ok(!-e "$saved/o.npy", '--save: nothing of a variant that did not run');

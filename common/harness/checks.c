@@ -114,10 +114,12 @@ MemoryNeed memory_need(const Options *o) {
 
 static void check_memory(const Options *o, const char *whose, double need, double there) {
     const Problem *p = &o->problem;
+    Cell needs, has;
+    print_bytes(needs, need);
+    print_bytes(has, there);
     if (need > there)
-        cannot_run("no memory for batch %d, heads %d/%d, seqlen %dx%d, head dim %d: %s needs %.2f GiB and has %.2f GiB",
-                   p->batch, p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, need / 0x1p30,
-                   there / 0x1p30);
+        cannot_run("no memory for batch %d, heads %d/%d, seqlen %dx%d, head dim %d: %s needs %s and has %s", p->batch,
+                   p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, needs, has);
 }
 
 /* Keeps the host's part free: the CPU device's allocations cannot take it. */

@@ -15,6 +15,7 @@
 #define _POSIX_C_SOURCE 200809L /* SIGXFSZ */
 #include "../host/errors.h"
 #include "../host/memory.h"
+#include "../host/text.h"
 #include "checks.h"
 #include "row.h"
 
@@ -57,8 +58,9 @@ static Row *run_variant(Run *run, const Variant *variant, Role role) {
         run_once(row);
         time_row(row);
     } else {
-        snprintf(row->note, sizeof row->note, "out of memory: needs %.2f GiB",
-                 (double)(row->tensor_bytes + row->workspace_bytes) / 0x1p30);
+        Cell bytes;
+        print_bytes(bytes, (double)(row->tensor_bytes + row->workspace_bytes));
+        snprintf(row->note, sizeof row->note, "out of memory: needs %s", bytes);
     }
     finish_row(row);
     if (role == ROW_VARIANT && row_ran(row))

@@ -5,6 +5,7 @@
 #include "../host/errors.h"
 #include "../host/npy.h"
 #include "../host/random.h"
+#include "../host/text.h"
 #include "../judge/rows.h"
 #include "checks.h"
 #include "run.h"
@@ -77,12 +78,19 @@ void tensors_read_headers(Options *o) {
                           .head_dim = (int)q[3]};
 }
 
-/* The file's elements in the problem's dtype. Attention of NaN or infinity is not defined, so there are none. What stands behind a
- * key length may be anything. It becomes 0: it shall neither be refused nor widen what the judge allows. */
+/* Whether there is such a key, and a query that the block mask lets keep it. */
+static int is_key_kept(const Options *o, RowIndex at) {
+    const Problem *p = &o->problem;
+    const int length = key_length(p, o->key_lengths, at.batch);
+    return at.row < length &&
+           (!p->blocks || tile_kept(&p->blocks->mask, p, length, 0, p->seqlen_q, at.row, at.row + 1) != TILE_NONE);
+}
+
+/* The file's elements in the problem's dtype. Attention of NaN or infinity is not defined, so there are none. A key behind a key
+ * length, or one that no query keeps, may be anything. It becomes 0: it shall neither be refused nor widen what the judge allows. */
 static void *load_input(const Options *o, const Tensor *tensor) {
     const Problem *p = &o->problem;
     const Problem rows = tensor->shape == LIKE_K ? keys_as_queries(p) : *p;
-    const int *key_lengths = tensor->shape == LIKE_K ? o->key_lengths : NULL;
     Npy npy = npy_read("load", o->load, tensor->file, 1);
     if (npy.count != elements_of(p, tensor))
         cannot_run("--load %s: the files have changed since their headers were read", o->load);
@@ -90,8 +98,9 @@ static void *load_input(const Options *o, const Tensor *tensor) {
     size_t i = 0;
     for (size_t row = 0; row < row_count(&rows); row++) {
         RowIndex at = row_index(&rows, row);
+        const int may_be_anything = tensor->shape == LIKE_K && !is_key_kept(o, at);
         for (int column = 0; column < p->head_dim; column++, i++) {
-            if (key_lengths && at.row >= key_lengths[at.batch])
+            if (may_be_anything)
                 continue;
             dtype_store(p->dtype, to, i, npy_get(&npy, i));
             if (!isfinite(dtype_to_double(p->dtype, to, i)))
@@ -139,9 +148,11 @@ void save_tensors(const char *option, const char *folder, const Problem *p, cons
 /* A copy of a host array on the device; ends the program if it does not fit. */
 static void *upload(const void *host, size_t bytes, const char *purpose) {
     void *device = device_alloc(bytes, purpose);
+    Cell needs, used;
+    print_bytes(needs, (double)bytes);
+    print_bytes(used, (double)device_allocated());
     if (!device)
-        cannot_run("out of device memory: %s needs %.2f GiB, beside %.2f GiB in use", purpose, (double)bytes / 0x1p30,
-                   (double)device_allocated() / 0x1p30);
+        cannot_run("out of device memory: %s needs %s, beside %s in use", purpose, needs, used);
     device_write(device, host, bytes);
     return device;
 }
@@ -150,10 +161,11 @@ static void *upload(const void *host, size_t bytes, const char *purpose) {
  * at most 1, turns their difference x into a factor e^x. The end is where a row's sum is no longer checked (LSE_FLOOR). */
 static void check_scores(const Problem *p, const HostTensors *in) {
     double size = score_size(p, in->q, in->k), off = sum_error(p->head_dim) * size;
+    double most = p->scale * LSE_FLOOR / off, digit = pow(10, floor(log10(most)) - 2); /* of three */
     if (!(off <= LSE_FLOOR))
         cannot_run(
-            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale below %.2g here",
-            p->scale, size, off, p->scale * LSE_FLOOR / off);
+            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale up to %.3g here",
+            p->scale, size, off, floor(0.9999999 * most / digit) * digit);
 }
 
 void load_inputs(Run *run) {

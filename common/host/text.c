@@ -94,6 +94,8 @@ void print_time(Cell cell, double ms) {
 void print_bytes(Cell cell, double bytes) {
     if (bytes == 0)
         strcpy(cell, "0");
+    else if (bytes < 0x1p10)
+        snprintf(cell, sizeof(Cell), "%.0f byte%s", bytes, bytes == 1 ? "" : "s");
     else if (bytes < 0x1p20)
         print_number(cell, bytes / 0x1p10, " KiB");
     else if (bytes < 0x1p30)

@@ -21,6 +21,6 @@ typedef char Cell[64]; /* of a table */
 /* Three digits or so, never an exponent, and the unit after them: "1.23 ms"; "-" for what is not known, NaN or infinity. */
 void print_number(Cell cell, double value, const char *unit);
 void print_time(Cell cell, double ms);     /* in us, ms or s */
-void print_bytes(Cell cell, double bytes); /* in KiB, MiB or GiB; "0" for none */
+void print_bytes(Cell cell, double bytes); /* in bytes, KiB, MiB or GiB; "0" for none */
 
 #endif
