@@ -168,7 +168,7 @@ $(OUT)/%.a:
 PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 rows      = sh common/classroom/rows.sh $(OUT)/$1/$1# as JSON, and how the program ended
 PRIMER   := $(patsubst %.cu,$(OUT)/%,$(wildcard notes/hopper/*.cu))
-TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%))
+TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%) $(BACKWARD:%=tests/short_%))
 $(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -lm -o $@.$$$$ && $(READ_CODE) mv $@.$$$$ $@
 
@@ -191,6 +191,7 @@ $(OUT)/$1/$1: $(OUT)/$1/main.c.o $(call kernels,$1) $(LIBRARIES)
 $(OUT)/tests/$1: $(OUT)/$1/table.o $(call kernels,$1)
 $(OUT)/tests/figures_$1: $(OUT)/$1/table.o $(call kernels,$1) $(OUT)/tests/figures.c.o $(LIBRARIES)
 $(OUT)/tests/grid_$1: $(OUT)/$1/table.o $(call kernels,$1) $(call grid,$1) $(LIBRARIES)
+$(OUT)/tests/short_$1: $(OUT)/$1/table.o $(call kernels,$1) $(OUT)/tests/short.c.o $(LIBRARIES)
 endef
 grid = $(call objects,tests/grid.c tests/grid_case.c tests/grid_$(if $(filter $1,$(BACKWARD)),backward,forward).c)
 $(foreach s,$(STAGES),$(eval $(call stage_rules,$s)))
@@ -211,10 +212,11 @@ help: ## this list
 
 # ---- tests --------------------------------------------------------------------------------------------------------------
 # tests/*.c and tests/*.cu are programs that speak TAP, tests/*.t are Perl. grid*.c and figures.c are linked once a stage, and
-# <stage>.c with that stage, against its table of variants. simt* examine the CPU device; simt_errors is run by its .t.
+# <stage>.c with that stage, against its table of variants, short.c with each backward stage. simt* examine the CPU device; simt_errors is run by its .t.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
-NOT_NOW := tests/grid% tests/figures% tests/mutations% tests/trace% tests/watch% tests/notebook% $(if $(on_gpu),tests/simt%)
-UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%)
+SHORT   := $(BACKWARD:%=$(OUT)/tests/short_%)
+NOT_NOW := tests/grid% tests/figures% tests/short% tests/mutations% tests/trace% tests/watch% tests/notebook% $(if $(on_gpu),tests/simt%)
+UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%) $(SHORT)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes two tests at a time.
 AT_ONCE  = $(if $(on_gpu),2,$(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(JOBS)))
@@ -250,8 +252,8 @@ test-quick: $(UNITS) $(GRIDS) ## the unit tests, and an eighth of the shape grid
 	$(PROVE) $(filter-out %/simt_errors,$(UNITS))
 	$(PROVE) $(GRIDS) :: --quick
 
-fuzz: $(GRIDS) ## random problems, each variant against the oracle (default N=1000 SEED=1 SECONDS=0: no time limit)
-	@failed=0; for grid in $(GRIDS); do $$grid --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
+fuzz: $(GRIDS) $(SHORT) ## random problems, each variant against the oracle (default N=1000 SEED=1 SECONDS=0: no time limit)
+	@failed=0; for fuzz in $(GRIDS) $(SHORT); do $$fuzz --fuzz $(or $(N),1000) --seed $(or $(SEED),1) --seconds $(or $(SECONDS),0) || failed=1; done; exit $$failed
 
 ifneq ($(on_gpu),)
 sanitize: $(GRIDS)
