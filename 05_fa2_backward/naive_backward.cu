@@ -5,8 +5,8 @@
  *     softmax         dS_ij = P_ij (dP_ij - delta_i),   delta_i = sum_j P_ij dP_ij = dO_i . O_i
  *     products        dQ = scale dS K       dK = scale dS^T Q       dV = P^T dO       dK and dV summed over a head's group
  *
- * O and LSE come from the forward pass. Who owns what: one thread owns one element of P and dP, one row of dS, or one
- * element of a gradient, a kernel each: lines 46 to 51 of standard_backward in notes/flash.c, with no loop but for sums.
+ * O and LSE come from the forward pass. Who owns what: one thread owns one element of P and dP, one row's delta, or one
+ * element of dS or of a gradient, a kernel each. In notes/flash.c these are lines 46 to 51 of standard_backward.
  *
  * What it costs, for each (batch, head) with N queries and N keys: 10 N^2 D FLOPs in the five products, and 6 N^2 bytes
  * (fp32: 8 N^2) for P, and dP or dS. two_pass and atomic are validated against it. 00_naive is its forward half.
@@ -39,18 +39,23 @@ template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, 
     dP[element] = dot;
 }
 
-/* dS[flat_row][column] in fp32, which has room for all of it (fp16 ends at 65504), in place of dP. A thread is one row. */
-template <typename T> __global__ void naive_score_gradient(Problem p, Tensors t, const T *P, float *dP) {
+/* delta[flat_row]. A thread is one row. */
+template <typename T> __global__ void naive_delta(Problem p, Tensors t, float *delta) {
     size_t flat_row = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (flat_row >= row_count(&p))
         return;
-    size_t first = flat_row * p.seqlen_k;
     const T *o = (const T *)t.o + flat_row * p.head_dim, *d_o = (const T *)t.d_o + flat_row * p.head_dim;
-    float delta = 0;
+    float sum = 0;
     for (int d = 0; d < p.head_dim; d++)
-        delta += to_float(d_o[d]) * to_float(o[d]);
-    for (int column = 0; column < p.seqlen_k; column++)
-        dP[first + column] = to_float(P[first + column]) * (dP[first + column] - delta);
+        sum += to_float(d_o[d]) * to_float(o[d]);
+    delta[flat_row] = sum;
+}
+
+/* dS[flat_row][column], in place of dP and like it in fp32: fp16 ends at 65504, and dS need not. A thread is one element. */
+template <typename T> __global__ void naive_score_gradient(Problem p, const T *P, const float *delta, float *dP) {
+    size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (element < score_elements(&p))
+        dP[element] = to_float(P[element]) * (dP[element] - delta[element / p.seqlen_k]);
 }
 
 /* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's output does. */
@@ -99,15 +104,17 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
 PLANNER(naive_backward_plan) {
     workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     workspace[1] = Buffer{"dP and dS", score_elements(p) * sizeof(float), nullptr, 0};
-    return 2;
+    workspace[2] = Buffer{"delta", row_count(p) * sizeof(float), nullptr, 0};
+    return 3;
 }
 
 LAUNCHER(naive_backward) {
-    float *dP = (float *)workspace[1].pointer, *dS = dP;
+    float *dP = (float *)workspace[1].pointer, *dS = dP, *delta = (float *)workspace[2].pointer;
     WITH_ANY_TYPE(p->dtype, T, {
         T *P = (T *)workspace[0].pointer;
         LAUNCH(naive_probabilities<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, P, dP);
-        LAUNCH(naive_score_gradient<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, P, dP);
+        LAUNCH(naive_delta<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, delta);
+        LAUNCH(naive_score_gradient<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, P, delta, dP);
         LAUNCH(naive_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dS);
         LAUNCH(naive_dk_dv<T>, blocks_for(key_elements(p), THREADS), THREADS, 0, *p, *t, P, dS);
     });

@@ -99,6 +99,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
     } else if (strcmp(variant, "05_fa2_backward/00_naive") == 0) {
         w[n++] = (Piece){"P", scores * element, 0};
         w[n++] = (Piece){"dP and dS", scores * 4, 0};
+        w[n++] = (Piece){"delta", rows * 4, 0};
     } else if (strcmp(variant, "05_fa2_backward/fma") == 0) {
         w[n++] = (Piece){"delta", rows * 4, 0};
         w[n++] = (Piece){"dQ accumulator", rows * D * 4, 0};
