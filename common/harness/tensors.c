@@ -164,7 +164,7 @@ static void check_scores(const Problem *p, const HostTensors *in) {
     double most = p->scale * LSE_FLOOR / off, digit = pow(10, floor(log10(most)) - 2); /* of three */
     if (!(off <= LSE_FLOOR))
         cannot_run(
-            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale up to %.3g here",
+            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale up to %g here",
             p->scale, size, off, floor(0.9999999 * most / digit) * digit);
 }
 
