@@ -18,6 +18,7 @@
 #include "../common/judge/rows.h"
 #include "../common/judge/gradient.h"
 #include "../common/device/device.h"
+#include "../common/harness/checks.h"
 #include "../common/stage.h"
 #include "capture.h"
 #include "tap.h"
@@ -313,8 +314,18 @@ static int is_refused(const Case *c) {
     return !(sum_error(c->p.head_dim) * score_size(&c->p, c->in.q, c->in.k) <= LSE_FLOOR);
 }
 
+/* Or no forward pass of the stage takes the dtype. */
+static int is_taken(const Problem *p) {
+    const Variant *forward = forward_of(&stage, p);
+    return !variant_refuses(forward, p);
+}
+
 static void try_case(uint64_t seed) {
     Case c = make_case(seed);
+    if (!is_taken(&c.p)) {
+        free_case(&c);
+        return;
+    }
     if (is_refused(&c)) {
         total.refused++;
     } else {
