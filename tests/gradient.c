@@ -211,6 +211,11 @@ static void test_compare(Example *e) {
                              g.of[which].relative * g.of[which].condition * largest + g.of[which].floor);
         }
         ok(!missed, "%s: inside the bound, outside of it, NaN, in each row", name);
+        Gradients wide_terms = g;
+        wide_terms.of[which].terms = 2000; /* more than a row's largest element times the condition */
+        missed = misses(&wide_terms, which, e->got[which], reference, 0, reference[0],
+                        g.of[which].relative * 2000 + g.of[which].floor);
+        ok(!missed, "%s: a row that is near 0 is allowed a share of what sums have for terms", name);
         reference[count - 1] = NAN;
         c = compare_gradient(&g, which, e->got[which], reference);
         ok(!c.ok && c.bad == 1, "%s: NaN in the reference is wrong", name);
@@ -283,7 +288,7 @@ static void test_samples(Problem p, const int *lengths, size_t queries, size_t k
     for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
         const GradientSamples *s = &g.of[which];
         Problem rows = which == GRADIENT_Q ? p : keys_as_queries(&p);
-        double condition = 1;
+        double condition = 1, roots[200];
         for (size_t i = 0; i < s->count; i++) {
             const size_t row = sampled_row(&rows, i, s->count);
             RowIndex at = row_index(&rows, row);
@@ -294,8 +299,13 @@ static void test_samples(Problem p, const int *lengths, size_t queries, size_t k
             wrong += !(fabs(noise - term_size(&e, which, at, 1)) <= 1e-9 * noise);
             if (largest > s->floor)
                 condition = fmax(condition, terms / largest);
+            roots[i] = terms;
         }
         wrong += s->condition != condition;
+        size_t below = 0, above = 0; /* the median is one of them, with half of them on either side */
+        for (size_t i = 0; i < s->count; i++)
+            below += roots[i] < s->terms, above += roots[i] > s->terms;
+        wrong += below > s->count / 2 || above > s->count / 2 || below + above == s->count;
     }
     ok(!wrong, "%d/%d heads, %d x %d%s%s: %zu queries and %zu keys, their terms, and how much cancels", p.heads, p.kv_heads,
        p.seqlen_q, p.seqlen_k, p.causal ? ", causal" : "", lengths ? ", key lengths" : "", queries, keys);

@@ -434,8 +434,26 @@ static void test_note(void) {
     row.comparisons[1] = comparison("LSE", 1, 0.1, 1);
     row.comparisons[1].empty = 1;
     ok(strncmp(row_note(&row), "not checked", 11) == 0, "a comparison that says nothing");
+    ok(!row_unchecked(&row), "LSE: O was checked");
+    row.comparisons[0].empty = 1, row.comparisons[1].empty = 0;
+    ok(row_unchecked(&row), "O: nothing was, whatever LSE says");
     row.comparisons[0].ok = 0;
     ok(!*row_note(&row), "beside one that fails");
+    strcpy(row.cause, "a reason");
+    ok(!strcmp(row_note(&row), "a reason"), "which may have a reason");
+
+    row = (Row){.latency_ms = 1, .comparison_count = 3, .passes = BACKWARD_PASS};
+    row.comparisons[0] = comparison("dQ", 1, 0.9, 1), row.comparisons[1] = comparison("dK", 1, 0.1, 1);
+    row.comparisons[2] = comparison("dV", 1, 0.2, 1);
+    ok(row_worst(&row) == &row.comparisons[0], "the worst gradient is shown,");
+    row.comparisons[0].empty = 1;
+    ok(row_worst(&row) == &row.comparisons[2] && !row_unchecked(&row), "of those that are checked,");
+    row.comparisons[0].ok = 0, row.comparisons[0].severity = 1.1;
+    ok(row_worst(&row) == &row.comparisons[0], "unless one is wrong;");
+    row.comparisons[0] = comparison("dQ", 1, 0.9, 1);
+    for (int i = 0; i < 3; i++)
+        row.comparisons[i].empty = 1;
+    ok(row_unchecked(&row), "none is checked if all bounds are empty");
 }
 
 int main(void) {
