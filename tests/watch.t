@@ -495,6 +495,21 @@ SKIP: {
         write_file("$scratch/narrow.html", read_file($page) . '<script>addEventListener("load", () => { showKind(true), rebuild();
             document.title = [document.documentElement.scrollWidth <= innerWidth, new Set([...$("panels").children].map(p => p.offsetLeft)).size, $("panels").children.length].join(); })</script>');
         my $narrow = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=1024,768 --virtual-time-budget=5000 2>/dev/null";
+        for my $width (800, 1280) { # what a reader or a projector needs: the code, and figures that are not small
+            write_file("$scratch/sizes.html", read_file($page) . '<script>addEventListener("load", () => {
+                const small = selector => [...document.querySelectorAll(selector)].filter(e => parseFloat(getComputedStyle(e).fontSize) < 14).length;
+                const seen = [small(".totals td, .totals th, .counts span, #clock")];
+                view(true);
+                const code = [...document.querySelectorAll("#lines tbody .code")], box = $("lines").getBoundingClientRect(), digit = document.createElement("canvas").getContext("2d");
+                digit.font = getComputedStyle(code[0]).font;
+                seen.push(small("#lines td, #lines th"), code.filter(c => c.scrollWidth > c.clientWidth).length);
+                $("lines").scrollLeft = 1e4; /* the figures move, the code stays */
+                const at = code[0].getBoundingClientRect(), figures = box.right - at.right;
+                seen.push(at.left >= box.left && at.left < box.left + 60, Math.floor(at.width / digit.measureText("0").width) >= 40, figures >= 200);
+                document.title = seen.join(); })</script>');
+            my $sized = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=$width,800 --virtual-time-budget=5000 2>/dev/null";
+            is((`$sized --dump-dom file://$scratch/sizes.html` =~ /<title>(.*?)</)[0], '0,0,0,true,true,true', "$name: $width px wide: figures of 14 px, and the code can be read");
+        }
         is((`$narrow --dump-dom file://$scratch/narrow.html` =~ /<title>(.*?)</)[0], 'true,2,4', "$name: four panels in two columns of 1024 px");
         system("$narrow --print-to-pdf=$scratch/paper.pdf file://$scratch/narrow.html");
         is(() = (-e "$scratch/paper.pdf" ? read_file("$scratch/paper.pdf") : '') =~ m{/Type */Page\b}g, 1, '... and on one page of A4');
