@@ -102,7 +102,7 @@ else
   KERNEL_CC := $(CXX) -x c++ -std=c++17 -O1 -g1 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \
                -fsanitize=thread --param tsan-instrument-func-entry-exit=0 --param tsan-distinguish-volatile=1 -fno-tree-sra \
                -fsanitize-coverage=trace-pc $(CXXFLAGS)
-  LINK      := $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f
+  LINK      := $(CXX) -pthread -no-pie -Wl,--wrap=expf,--wrap=exp2f,--wrap=tanhf
   # what the program's instructions compute, for trace_flops.c
   READ_CODE  = objdump --disassemble --line-numbers --no-show-raw-insn $@.$$$$ 2>/dev/null | \
                grep -A1 -E '^[0/]|sanitizer_cov|[bdlv]ss |	f[adsmn]' >$@.code.$$$$ && mv $@.code.$$$$ $@.code &&

@@ -242,6 +242,7 @@ int main(int argc, char **argv) {
         {"load", [](const void *memory) { LAUNCH(bad_address, dim3(3, 3), 32, 4096, memory, 3); }},
         {"behind", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, 4096); }},
         {"far_behind", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, 1000000); }},
+        {"far_away", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, -(1L << 38)); }},
         {"before", [](const void *memory) { LAUNCH(outside, dim3(3, 3), 32, 4096, (unsigned char *)memory, -1); }},
         {"behind_shared", [](const void *) { LAUNCH(outside, dim3(3, 3), 32, 4096, nullptr, 4096); }},
         {"null", [](const void *) { LAUNCH(null_pointer, dim3(3, 3), 32, 0, nullptr); }},

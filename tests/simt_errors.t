@@ -102,6 +102,7 @@ says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to
 my $outside = "kernel outside, $bad, thread 9: 0x... is in no tensor; the nearest: byte";
 says behind        => "$outside 4096 of memory, which has 4096",        2;
 says far_behind    => "$outside 1000000 of memory, which has 4096",     2;
+says far_away      => "kernel outside, $bad, thread 9: 0x... is in no tensor, nor near one", 2;
 says before        => "$outside -1 of memory, which has 4096",          2;
 says behind_shared => "$outside 4096 of shared memory, which has 4096", 2;
 says null          => "kernel null_pointer, $bad, thread 9: the pointer is NULL, not aligned, or no address", 2;

@@ -644,7 +644,14 @@ __global__ void arithmetic(const float *from, float *to) {
     to[threadIdx.x] = __half2float(__float2half(sum));
 }
 
+/* One of each kind by each lane. */
+__global__ void exponentials(const float *from, float *to) {
+    to[threadIdx.x] = expf(from[0]) + exp2f(from[1]) + tanhf(from[2]);
+}
+
 static void test_limits(const char *program) {
+    int count = (int)TRACED(exponentials, 1, 32, 0, (const float *)in, (float *)out)->kernels->exponentials;
+    ok(count == 32 * 3, "exponentials: %d", count);
     int flops = (int)TRACED(arithmetic, 1, 32, 0, (const float *)in, (float *)out)->kernels->cuda_flops;
     ok(flops == 32 * 2 + 8 * (0 + 1 + 2 + 3) * 2, "FLOPs of CUDA cores: %d", flops);
 

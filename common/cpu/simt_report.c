@@ -110,23 +110,28 @@ void simt_report_stuck(const Worker *w) {
 
 /* ---- an address that is nobody's ---- */
 
-/* The allocation that lies nearest to an address, or shared memory. */
-static SimtAllocation nearest_to(const unsigned char *touched) {
+/* The allocation that lies nearest to an address, or shared memory; and how far it is. */
+static SimtAllocation nearest_to(const unsigned char *touched, size_t *least) {
     const SimtAllocation shared = {.next = simt_allocations, .pointer = (unsigned char *)simt_self->shared,
                                    .bytes = simt_job->shared_bytes, .purpose = "shared memory"};
     const SimtAllocation *nearest = &shared;
-    size_t least = SIZE_MAX;
+    *least = SIZE_MAX;
     for (const SimtAllocation *a = &shared; a; a = a->next) {
         size_t distance = touched < a->pointer ? (size_t)(a->pointer - touched) : (size_t)(touched - a->pointer) - a->bytes;
-        nearest = distance < least ? a : nearest;
-        least = distance < least ? distance : least;
+        nearest = distance < *least ? a : nearest;
+        *least = distance < *least ? distance : *least;
     }
     return *nearest;
 }
 
+/* A wrong index mostly leaves its tensor by no more than the tensor's own size, or so many bytes. Beyond both, which tensor is the
+ * nearest is chance. */
+enum { NEAR = 1 << 20 };
+
 void simt_fault(const void *address) {
     const unsigned char *touched = address;
-    const SimtAllocation nearest = nearest_to(touched);
+    size_t distance;
+    const SimtAllocation nearest = nearest_to(touched, &distance);
     const Fiber *fiber = simt_self->current;
     begin_message();
     fprintf(stderr, ", thread %d: ", fiber->number);
@@ -134,6 +139,8 @@ void simt_fault(const void *address) {
         fputs("its stack is full", stderr);
     else if (!address) /* of the others the processor says no more */
         fputs("the pointer is NULL, not aligned, or no address", stderr);
+    else if (distance > nearest.bytes && distance > NEAR)
+        fprintf(stderr, "%p is in no tensor, nor near one", address);
     else
         fprintf(stderr, "%p is in no tensor; the nearest: byte %td of %s, which has %zu", address, touched - nearest.pointer,
                 nearest.purpose, nearest.bytes);

@@ -181,9 +181,10 @@ void __tsan_atomic_thread_fence(void) {
         RECORDER->fenced = 1;
 }
 
-/* The linker (--wrap) sends calls of expf and exp2f here. */
+/* The linker (--wrap) sends calls of expf, exp2f and tanhf here. */
 float __real_expf(float x);
 float __real_exp2f(float x);
+float __real_tanhf(float x);
 static void count_exponential(const void *place) {
     if (!RECORDER)
         return;
@@ -192,6 +193,7 @@ static void count_exponential(const void *place) {
 }
 float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
 float __wrap_exp2f(float x) { return count_exponential(PLACE), __real_exp2f(x); }
+float __wrap_tanhf(float x) { return count_exponential(PLACE), __real_tanhf(x); }
 
 /* At the beginning of each basic block. */
 void __sanitizer_cov_trace_pc(void) {

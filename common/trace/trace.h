@@ -52,7 +52,7 @@ typedef struct {
     uint64_t launches, blocks, threads; /* threads a block */
     uint64_t shared_bytes;              /* a block */
     uint64_t barriers;                  /* of blocks */
-    uint64_t exponentials;              /* of threads: expf, exp2f */
+    uint64_t exponentials;              /* of threads: expf, exp2f, tanhf */
     uint64_t mma_flops, cuda_flops; /* of tensor cores; of CUDA cores, in floats, without conversions and exponentials */
     TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* ends at the first without a name */
 } TraceKernel;
