@@ -2,7 +2,7 @@
 # classroom.t - compare, sweep, diff, exercise and bug: the answers they give, and that nothing a student does breaks them.
 #
 #     TEST_BUILD=build/cpu prove tests/classroom.t
-#     CLASSROOM=all prove tests/classroom.t          every fill-in exercise and every number of the notes: minutes
+#     TEST_ALL=1 prove tests/classroom.t             tries every fill-in exercise and every number of the notes: minutes
 use strict;
 use warnings;
 use utf8;
@@ -15,7 +15,7 @@ use Program qw(stages new_stages kind_of in_read_only);
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
 my $build = $ENV{TEST_BUILD} // 'build/cpu';
-my $all = ($ENV{CLASSROOM} // '') eq 'all';
+my $all = $ENV{TEST_ALL};
 my $scratch = tempdir(CLEANUP => 1);
 my $root = getcwd;
 my @stages = stages();
@@ -228,21 +228,29 @@ my %of_stage;
 push @{$of_stage{$1}}, "$1.$2" while $list =~ /^(\d\d)\.(\d+)  /mg;
 for my $stage (@stages) {
     my ($number) = $stage =~ /^(\d\d)/;
-    my @numbers = @{$of_stage{$number} // []};
     next if grep { $_ eq $stage } new_stages(); # it may still be without
+    my @numbers = @{$of_stage{$number} // []};
     cmp_ok(scalar @numbers, '>=', 4, "$stage has at least three exercises and one to fill in") or next;
-    $run = script('exercise', $numbers[-1]);
-    my ($file, $original) = $run->{out} =~ m{^\S+  (exercises/\S+) is (\S+) with \d+ lines missing}m;
-    ok($file && read_text($file) =~ /YOUR LINES/, "the last one has its blank") or diag($run->{out}, $run->{err});
-    is(open_braces($file), open_braces($original), 'and no brace of it is left') if $file;
-    next if !$file || !($all || $number eq '00');
-    $run = script('exercise', $numbers[-1]);
-    is($run->{code}, 1, "$numbers[-1]: with the blank it fails");
+    like($list, qr/^\Q$numbers[-1]\E  fill in /m, 'which is the last one');
+}
+# Every file that can be handed out is.
+for my $exercise ($list =~ /^([a-z0-9_]+\.\d+)  (?:fill in|change|write)\b/mg) {
+    my ($does) = $list =~ /^\Q$exercise\E  (fill in|change|write)/m;
+    $run = script('exercise', $exercise);
+    my ($file, $original) = $run->{out} =~ m{\b(exercises/\S+) is (?:a copy of )?(?:(\S+) with \d+ lines missing|the start|\S+ to work on)};
+    ok($run->{code} == 0 && $file && -s $file, "$exercise is handed out") or diag($run->{out}, $run->{err}), next;
+    unlink($file), next if $does ne 'fill in';
+    like(read_text($file), qr/YOUR LINES/, "$exercise: with its blank");
+    is(open_braces($file), open_braces($original), 'and no brace of it is left');
+    next if !($all || $exercise =~ /^00/);
+    $run = script('exercise', $exercise);
+    is($run->{code}, 1, "$exercise: with the blank it fails");
     like($run->{out}, qr/^not yet: .*wrong for |^not yet: small problems are right|^not yet: it does not compile/, 'and it says for what')
         or diag($run->{out}, $run->{err});
+    shows_it_again($run->{out}) if $run->{out} =~ /See it again/;
     write_text($file, read_text($original));
-    $run = script('exercise', $numbers[-1]);
-    is("$run->{code} $run->{out}", "0 right\n", "$numbers[-1]: with the original lines it is right") or diag($run->{err});
+    $run = script('exercise', $exercise);
+    is("$run->{code} $run->{out}", "0 right\n", "$exercise: with the original lines it is right") or diag($run->{err});
 }
 # A wrong row's sum: the simplest problem, which tensor, and where.
 my $naive = read_text('00_naive/naive.cu');
@@ -252,10 +260,17 @@ like("$run->{code} $run->{out}", qr/^1 not yet: right for one query and one key,
     O\[batch 0, head 0, row 0, column \d+\] = .* want .*
     LSE\[batch 0, head 0, row 0\] = .* want .*
   See it again: (\S+) --batch 1 --heads 1 .* --seqlen 1 --seqlen-k 2\n  Hint: .*\n  Another hint: make exercise N=00\.4 HINT=2\n\z/, '00.4 with a wrong sum') or diag($run->{err});
+shows_it_again($run->{out});
 write_text('exercises/00.4/naive.cu', $naive =~ s/(t\.lse\[flat_row\] = )shift \+ /$1/r);
 like(script('exercise', '00.4')->{out}, qr/^not yet: wrong for one query and one key\.\n    LSE\[.*\n    O is right\.\n/, '00.4: O is right, LSE is not');
 write_text('exercises/00.4/naive.cu', $naive =~ s/column < visible_keys\(/column + 400 < 400 + visible_keys(/r =~ s/p\.scale \* dot/p.seqlen_k > 400 ? 0 : $&/r);
-like(script('exercise', '00.4')->{out}, qr/^not yet: small problems are right, the grid sees.*See it again: \S+00_naive --variant 00_naive .*--seqlen-k 509/s, '00.4: what only the grid sees');
+$run = script('exercise', '00.4');
+like($run->{out}, qr/^not yet: small problems are right, the grid sees.*See it again: \S+00_naive --variant 00_naive .*--seqlen-k 509/s, '00.4: what only the grid sees');
+shows_it_again($run->{out});
+write_text('exercises/00.4/naive.cu', $naive =~ s/l \+= \K[^;]*/$& * (shift < -100 ? 0 : 1)/r);
+$run = script('exercise', '00.4');
+like($run->{out}, qr/^not yet: small problems are right, the grid sees.*but with very negative inputs.*See it again: \S+grid_00_naive --quick/s, '00.4: what no options of the program show');
+shows_it_again($run->{out});
 write_text('exercises/00.4/naive.cu', "no C\n");
 like(script('exercise', '00.4')->{out}, qr/^not yet: it does not compile: exercises\/00\.4\/naive\.cu:1:/, '00.4: the error names the student\'s file');
 
@@ -456,10 +471,28 @@ like(script('bug', $tail)->{out}, qr/wrong for one query and one key\.
     kernel naive_output<T>, block \(0,0,0\), thread 128: 0x\w+ is in no tensor; .*
   See it again: /, 'a bug that ends the program');
 is(read_text('00_naive/naive.cu'), $naive, 'and the tree is as it was');
+{ # two at once
+    my @both = map { open my $from, '-|', "sh common/classroom/bug.sh $_ 2>&1 </dev/null"; $from } $mask, $tail;
+    my @said = map { my $from = $_; join '', <$from> } @both;
+    like($said[0], qr/^Seen.*wrong for 64 queries and 64 keys, causal\./m, 'a bug beside another') or diag($said[0]);
+    like($said[1], qr/^Seen.*is in no tensor.*See it again/ms, 'and that other') or diag($said[1]);
+    isnt(($said[0] =~ /See it again: (\S+)/)[0], ($said[1] =~ /See it again: (\S+)/)[0], 'each in a copy of its own');
+    is_deeply([glob "$build-scratch/*.busy"], [], 'which is free afterwards');
+}
+for my $number ($list =~ /^(\S+) +02_online_softmax\/fma\.cu +/mg) { # of which the grid alone sees some
+    last if !$all;
+    shows_it_again(script('bug', $number)->{out});
+}
 chdir $root;
 
 done_testing;
 
+# The command that is to show a mistake again: it does.
+sub shows_it_again {
+    my ($command) = $_[0] =~ /^  See it again: (.*)/m or return ok(0, 'a command shows it again');
+    my $said = `timeout 300 env $command 2>&1 </dev/null`;
+    isnt($?, 0, "See it again: $command") or diag($said);
+}
 # Whether a number stands in a text: whole, or to three digits or to two, as 4.0 · 10⁻⁴, too; a word.
 sub stands_in {
     my ($number, $text) = @_;

@@ -22,9 +22,10 @@ fi
 read -r number stage variant original mistake <<END
 $bug
 END
-original=${original%:} variant=${variant#-} copy=$OUT-scratch/bug file=$OUT-scratch/planted
+original=${original%:} variant=${variant#-} copy=$OUT-scratch/bug
+claim_copy
 rm -rf "$copy"
-mkdir -p "$OUT-scratch" 2>/dev/null && : >"$file" || stop "$file cannot be written"
+file=$copy.planted
 awk -v number="$number" '
     FNR == NR && /^[0-9]/ {here = substr($1, 1, 2) "." ++count[$1] == number}
     FNR == NR && here && /^-/ {from = from (from == "" ? "" : "\n") substr($0, 3)}

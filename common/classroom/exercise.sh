@@ -32,7 +32,7 @@ fi
 
 # ---- the exercise at hand
 
-scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT || stop 'no place for temporary files'
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch" "$busy"' EXIT || stop 'no place for temporary files'
 awk -v asked="$asked" '
     /^exercise / {on = $2 "" == asked || $2 == "0" asked; if (on) print "note " FILENAME}
     on && !/^#/' notes/exercises/*.txt >"$scratch/exercise"

@@ -2,7 +2,7 @@
 #
 # exercise.sh and bug.sh read this file with `.` and set
 #
-#     copy          where the copy lies. The tree itself is never changed
+#     copy          where the copy lies, or beside it if that is in use. The tree itself is never changed
 #     stage         04_fa2
 #     variant       the variant to try, or nothing
 #     original      the file in the tree, and
@@ -11,6 +11,20 @@
 # MAKE, OUT, TRACE_OUT and DEVICE are make's.
 . common/classroom/tools.sh
 : "${MAKE:=make}" "${OUT:=build/cpu}" "${TRACE_OUT:=build/cpu-trace}" "${DEVICE:=cpu}"
+
+# Takes the first of copy, copy-2, ... that nobody uses at present: two may be at work in one tree.
+busy=
+trap 'rm -rf "$busy"' EXIT
+trap 'exit 130' HUP INT TERM
+claim_copy() {
+    mkdir -p "${copy%/*}" 2>/dev/null && [ -w "${copy%/*}" ] || stop "${copy%/*} cannot be written"
+    first=$copy count=1
+    until mkdir "$copy.busy" 2>/dev/null; do
+        count=$((count + 1)) copy=$first-$count
+        [ $count -lt 100 ] || stop "$first.busy, ... -99.busy: remove those that nobody uses"
+    done
+    busy=$copy.busy
+}
 
 # The sources are copied each time, with their times, and of what is built the first time all that the stage needs: so make
 # compiles what the file touches. In an absolute OUT what depends on what names that folder: then all is compiled.
@@ -31,6 +45,7 @@ copy_tree() { # OUT
 # has other flags than the file that is new, as -Og compiles in a quarter of the time: with IS_FLAGS make does not mind.
 build_copy() { # OUT "PROGRAM..." VARIABLE=VALUE...
     progress 'building ...'
+    [ "$busy" ] || claim_copy
     copy_tree "$1"
     out=$1 && [ "${1#/}" = "$1" ] || out=build/${1##*/} # the copy stays inside its folder
     built=$copy/$out targets=$(printf "$out/%s " $2)
@@ -51,6 +66,14 @@ complaint() { # EXIT-CODE
         END {if (o != lse) print "    " (o ? "LSE" : "O") " is right."}'
 }
 
+# Whether a command finds the mistake: it disagrees, breaks or does not come to an end. An exit code 2 says that the stage cannot run
+# the problem, unless it is a kernel that ended the program. Sets `code`, and `said` to what stands on stderr.
+finds() {
+    said=$(timeout 120 env "$@" 2>&1 >/dev/null </dev/null)
+    code=$?
+    case $code$said in 0* | 2*) case $said in kernel\ *) ;; *) return 1 ;; esac ;; esac
+}
+
 # Small problems for the stage's program, from the simplest on: each has one thing that those before it do not have. Fails at
 # the first that is wrong, and says in `wrong` how.
 try_problems() {
@@ -58,16 +81,13 @@ try_problems() {
     while IFS='|' read -r words shape; do
         line="$built/$stage/$stage ${variant:+--variant $variant }--batch 1 --heads 1 --head-dim 64 --iters 1 $shape"
         progress "$words ..."
-        said=$(timeout 120 $line --json 2>&1 >/dev/null </dev/null)
-        code=$?
-        case $code$said in
-        0*) right=$words ;;
-        [!2]* | 2kernel\ *) # another 2 says that it is no problem for this stage
+        if finds $line --json; then
             wrong="${right:+right for $right, }wrong for $words.
 $(echo "$said" | complaint $code)
   See it again: $line"
-            return 1 ;;
-        esac
+            return 1
+        fi
+        [ $code -ne 0 ] || right=$words
     done <<'END'
 one query and one key|--seqlen 1 --seqlen-k 1
 one query and two keys|--seqlen 1 --seqlen-k 2
@@ -90,20 +110,24 @@ head dim 128|--seqlen 100 --head-dim 128
 END
 }
 
-# The grid; of the first case that is wrong the command, and what stands up to the next case's.
+# The grid; of the first case that is wrong what stands up to the next case's, and a command that shows it again: the stage's
+# program, if it finds the mistake, else the grid itself, whose cases may have inputs that no option of the program gives.
 try_grid() { # ORDER SECONDS OPTION...
     progress 'trying shapes and masks ...'
     order=$1 seconds=$2
     shift 2
-    grid="timeout $seconds $built/tests/grid_$stage $* ${variant:+--variant $variant}"
-    said=$(CPU_DEVICE_ORDER=$order $grid 2>&1 >/dev/null </dev/null)
+    grid="$built/tests/grid_$stage${*:+ $*}${variant:+ --variant $variant}"
+    said=$(CPU_DEVICE_ORDER=$order timeout $seconds $grid 2>&1 >/dev/null </dev/null)
     code=$?
     [ $code -ne 0 ] || return 0
-    [ "$order" = forward ] && order= || order=', with the threads in another order,'
+    [ "$order" = forward ] && in_order= || in_order="CPU_DEVICE_ORDER=$order "
     line=$(echo "$said" | sed -n 's/.*\( --variant .*\)/\1/p' | sed 1q)
-    wrong="small problems are right, the grid$order sees that it is wrong.
-$(echo "$said" | if [ "$line" ]; then awk '/ --variant / {case++; next} case == 1'; else cat; fi | complaint $code)${line:+
-  See it again: $built/$stage/$stage$line}"
+    what=$(echo "$said" | if [ "$line" ]; then awk '/ --variant / {case++; next} case == 1'; else cat; fi | complaint $code)
+    again=$built/$stage/$stage$line
+    [ "$line" ] && finds $in_order $again || again=$grid
+    wrong="small problems are right, the grid${in_order:+, with the threads in another order,} sees that it is wrong.
+$what
+  See it again: $in_order$again"
     return 1
 }
 
