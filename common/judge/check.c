@@ -108,7 +108,7 @@ void compare_element(Comparison *c, RowIndex at, int column, double got, double 
     if (severity > c->severity) {
         c->severity = severity;
         c->batch = at.batch, c->head = at.head, c->row = at.row, c->column = column;
-        c->got = got, c->want = want, c->error = error, c->allowed = printable(allowed);
+        c->got = got, c->want = want, c->error = error, c->allowed = allowed;
     }
 }
 
