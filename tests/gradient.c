@@ -216,6 +216,12 @@ static void test_compare(Example *e) {
         missed = misses(&wide_terms, which, e->got[which], reference, 0, reference[0],
                         g.of[which].relative * 2000 + g.of[which].floor);
         ok(!missed, "%s: a row that is near 0 is allowed a share of what sums have for terms", name);
+        const float kept = reference[count - 1];
+        reference[count - 1] = e->got[which][count - 1] = INFINITY;
+        c = compare_gradient(&g, which, e->got[which], reference);
+        ok(c.ok && !c.empty && c.largest == dtype_beyond(DTYPE_FP32), "%s: infinity in both is right, and no infinite bound", name);
+        e->got[which][count - 1] = kept;
+        ok(!compare_gradient(&g, which, e->got[which], reference).ok, "%s: in one of them it is not", name);
         reference[count - 1] = NAN;
         c = compare_gradient(&g, which, e->got[which], reference);
         ok(!c.ok && c.bad == 1, "%s: NaN in the reference is wrong", name);

@@ -239,7 +239,7 @@ static const char *const CAUSE_NAMES[CAUSES] = {"at most one key, so that it is 
 static const char *const ALL_TENSORS[] = {"O", "LSE", "dQ", "dK", "dV"};
 enum { TENSOR_COUNT = sizeof ALL_TENSORS / sizeof *ALL_TENSORS };
 static struct {
-    long refused, problems, right, unchecked, overflow, false_fail, caught, excused, missed;
+    long refused, problems, right, unchecked, overflow, false_fail, false_code, caught, excused, missed;
     long causes[TENSOR_COUNT][CAUSES];
 } total;
 
@@ -281,13 +281,17 @@ static void blame(const Case *c, const char *row, const char *why) {
              row, run.err);
 }
 
-static void judge_row(const Case *c, const char *row) {
+/* Returns what the row makes of the exit code. What the forward pass left need not be checked. */
+static int judge_row(const Case *c, const char *row) {
     char variant[64], ok_field[8], note[500], because[100], tensor[16];
     field(row, "variant", ',', variant, sizeof variant);
     field(row, "ok", ',', ok_field, sizeof ok_field);
     field(row, "note", '"', note, sizeof note);
     if (!strcmp(ok_field, "null") && strncmp(note, "not checked", 11))
-        return; /* not run, or a part of what a variant does */
+        return 0; /* not run, or a part of what a variant does */
+    const int code = !strcmp(ok_field, "false")                                                ? 1
+                     : !strcmp(ok_field, "null") && !strstr(row, "\"direction\": \"forward\"") ? 2
+                                                                                               : 0;
     if (strstr(variant, "/mistaken")) {
         static const char *const names[] = {"zeros", "twice", "minus", "one NaN in"};
         snprintf(tensor, sizeof tensor, " %s by ", TENSORS[mistake.tensor]);
@@ -296,7 +300,7 @@ static void judge_row(const Case *c, const char *row) {
         snprintf(because, sizeof because, "%s %s passes", names[mistake.what], TENSORS[mistake.tensor]);
         if (!caught && !excused)
             total.missed++, blame(c, row, because);
-        return;
+        return code;
     }
     count_unchecked(c, note);
     if (!strcmp(ok_field, "true"))
@@ -307,6 +311,7 @@ static void judge_row(const Case *c, const char *row) {
         total.overflow++;
     else
         total.false_fail++, blame(c, row, "a right variant fails");
+    return code;
 }
 
 /* The program refuses scores whose rounding errors pass 0.5 (tensors.c). */
@@ -335,10 +340,13 @@ static void try_case(uint64_t seed) {
         save(&c);
         run_program(&mistaken, options);
         total.problems++;
+        int codes[3] = {0};
         for (char *row = run.out, *end; (end = strchr(row, '\n')); row = end + 1) {
             *end = 0;
-            judge_row(&c, row);
+            codes[judge_row(&c, row)]++;
         }
+        if (run.code != (codes[1] ? 1 : codes[2] ? 2 : 0))
+            total.false_code++, blame(&c, run.out, "a wrong exit code");
     }
     free_case(&c);
 }
@@ -465,6 +473,7 @@ int main(int argc, char **argv) {
        "%s: %ld short problems (and %ld whose scores it refuses): %ld rows are right, %ld not "
        "checked, %ld fail because dS overflows, %ld for no good reason",
        stage.name, total.problems, total.refused, total.right, total.unchecked, total.overflow, total.false_fail);
+    ok(!total.false_code, "%s: exit code 1 if one fails, else 2 if nothing of one is checked, else 0", stage.name);
     ok(!total.missed && (total.caught || count < 12),
        "%s: of the mistakes in them %ld are caught, %ld are in tensors that are not checked, %ld "
        "pass",

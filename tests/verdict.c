@@ -526,6 +526,7 @@ static void test_backward(void) {
             expect_failure(&backward, SHAPE " --json", "backward", mistake.name, mistake.says);
             expect(!strchr(run.err, '[') || strchr(run.err, '[') == strrchr(run.err, '['), mistake.name,
                    "and nothing else is bad");
+            expect(!strstr(run.err, "dS"), mistake.name, "nor is dS blamed");
         }
 
     const Mistake differ[] = {{"", dq_differs, "dQ[batch 1, head 1, row 4, column 71] = ", last_query},
