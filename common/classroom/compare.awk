@@ -182,15 +182,15 @@ function fill(t, i, columns, column,    row, ms, moved, c) {
         plot_line(t, i, row, ms, moved)
 }
 
-function print_line(t, i, columns, column,    c, line, note) {
-    note = field_of(entry[t, i], "note")
+function print_line(t, i, columns, column,    c, line, ran) { # a note on a row that ran is a remark, and leaves its figures
+    ran = field_of(entry[t, i], "latency_ms") != ""
     line = sprintf("%-" wide["variant"] "s", shown[t, i, "variant"])
     if (length(line) > wide["variant"])
         line = sprintf("%s\n%" wide["variant"] "s", line, "")
-    for (c = 1; note == "" || is_unchecked(entry[t, i]) ? c <= columns : 0; c++)
+    for (c = 1; ran && c <= columns; c++)
         if (wide[column[c]])
             line = line sprintf("%" wide[column[c]] "s", shown[t, i, column[c]])
-    print line (c > 1 ? "" : "  " note)
+    print line (ran ? "" : "  " field_of(entry[t, i], "note"))
 }
 
 # Each column has the room that its figures need. Where the line is longer than the terminal some columns are left out, in this order.
