@@ -72,7 +72,7 @@ template <typename E, int N> __device__ inline void to_operand(uint32_t (&a)[N /
 }
 
 /* wgmma and overlapped keep O divided by V's scale of the tile before, so that the next product is added as it is. Where V's scales
- * lie far apart, O would leave fp32's range: so it is divided by no less than 2^-64 of the largest so far, and products are
+ * lie far apart, O would leave fp32's range: so it is divided by no less than 2^-32 of the largest so far, and products are
  * multiplied. */
 struct OutputScale {
     float now = 1, largest = 0;
@@ -81,7 +81,7 @@ struct OutputScale {
     __device__ inline float move_to(float v_scale, float &share) {
         const float before = now;
         largest = fmaxf(largest, v_scale);
-        now = fmaxf(v_scale, largest * 0x1p-64f);
+        now = fmaxf(v_scale, largest * 0x1p-32f);
         share = now > v_scale ? __fdividef(v_scale, now) : 1;
         return __fdividef(before, now); /* a division with `/` would branch */
     }

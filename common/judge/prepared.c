@@ -108,29 +108,25 @@ static Comparison compare_inputs(const char *tensor, const PreparedTensor *x) {
  * A square leaves fp32's range where V is above 10^19 or below 10^-19. So each K/V head's V is first divided by a power of two
  * near its largest number. */
 typedef struct {
-    double largest_v; /* of the prepared inputs, among the keys that exist */
-    int exponent;     /* V is divided by 2^exponent before it is squared */
-} HeadSize;
-typedef struct {
     Samples result, squares; /* `squares`: of V^2, with twice the scale */
-    HeadSize *heads;         /* [batch, kv_heads] */
+    float *largest_v;        /* [batch, kv_heads, seqlen_k]: the largest |V| of this key and those before it, as prepared */
+    int *exponents;          /* [batch, kv_heads]: V is divided by 2^exponent before it is squared */
 } Reference;
 
 /* Squares one K/V head's V. */
-static HeadSize square_v(const Prepared *x, size_t head) {
+static void square_v(const Prepared *x, size_t head, Reference *r) {
     const Problem *p = x->p;
-    float *v = x->v + head * p->seqlen_k * p->head_dim;
+    float *v = x->v + head * p->seqlen_k * p->head_dim, *largest_v = r->largest_v + head * p->seqlen_k, largest = 0;
     size_t exist = (size_t)key_length(p, x->key_lengths, (int)(head / p->kv_heads)) * p->head_dim;
-    HeadSize size = {0, 0};
-    for (size_t i = 0; i < exist; i++)
-        size.largest_v = fabs(v[i]) > size.largest_v ? fabs(v[i]) : size.largest_v;
-    if (size.largest_v > 0 && size.largest_v <= DBL_MAX)
-        size.exponent = ilogb(size.largest_v);
     for (size_t i = 0; i < exist; i++) {
-        double scaled = ldexp(v[i], -size.exponent);
+        largest = fabsf(v[i]) > largest ? fabsf(v[i]) : largest;
+        largest_v[i / p->head_dim] = largest;
+    }
+    r->exponents[head] = largest > 0 && largest <= FLT_MAX ? ilogb(largest) : 0;
+    for (size_t i = 0; i < exist; i++) {
+        double scaled = ldexp(v[i], -r->exponents[head]);
         v[i] = (float)(scaled * scaled);
     }
-    return size;
 }
 
 /* Returns 0 if it does not fit. */
@@ -139,9 +135,10 @@ static int make_reference(const Prepared *x, Attention *attention, size_t limit,
     Problem p = *x->p;
     p.dtype = DTYPE_FP32; /* a scaled 8-bit number fits no 16-bit format */
     r->result = attention(&p, x->key_lengths, &prepared, limit);
-    r->heads = host_alloc((size_t)p.batch * p.kv_heads, sizeof *r->heads);
+    r->largest_v = host_alloc((size_t)p.batch * p.kv_heads * p.seqlen_k, sizeof *r->largest_v);
+    r->exponents = host_alloc((size_t)p.batch * p.kv_heads, sizeof *r->exponents);
     for (size_t head = 0; head < (size_t)p.batch * p.kv_heads; head++)
-        r->heads[head] = square_v(x, head);
+        square_v(x, head, r);
     p.scale *= 2;
     r->squares = attention(&p, x->key_lengths, &prepared, limit);
     r->result.p = r->squares.p = x->p; /* not the one above, which ends here */
@@ -162,7 +159,7 @@ static double score_allowance(const Prepared *x, const Reference *r) {
  * 7 spread (u / sqrt(3) + 4 sqrt(D) sum_roundoff score_size)
  *              each P_j is rounded with a relative error up to u, root mean square u / sqrt(3), and has that of its score: of random
  *              sign, so they add up as derived above. Seven standard deviations: one in 4 x 10^11 elements is beyond.
- * (u + 2 score_allowance) largest |v|
+ * (u + 2 score_allowance) largest |v|, of those that the row sees,
  *              if that is less, as in a row of few keys. The p_j add up to 1. So whatever the signs, P's rounding makes at most that of
  *              sum_j p_j e_j v_j; and the scores' errors, which are in the sum that P is divided by, too, of sum_j p_j e_j (v_j - O).
  * 8 sum_roundoff (largest + 7 spread)
@@ -183,14 +180,20 @@ static double result_allowance(const Prepared *x, const Reference *of, const dou
            r->p_step * sqrt(x->p->seqlen_k * squares) * largest_v;
 }
 
-/* The root of sum_j p_j^2 v_j^2, the largest of row i. Where a row sees nothing of its head's large V, the squares of what it sees may
- * be too small for fp32: then it is as large as it can be, the largest |V|. */
-static double spread_of(const Reference *r, size_t i, const HeadSize *head, double squares) {
+/* The root of sum_j p_j^2 v_j^2, the largest of sample i. Where a row sees nothing of its head's large V, the squares of what it sees
+ * may be too small for fp32: then it is taken for as large as it can be, the largest |V| that the row sees. */
+static double spread_of(const Reference *r, size_t i, int exponent, double largest_v, double squares) {
     const int columns = r->squares.p->head_dim;
     double mean = largest_of(r->squares.o + i * columns, columns);
     if (mean < 0x1p-100 && largest_of(r->result.o + i * columns, columns) > 0)
-        return head->largest_v;
-    return ldexp(sqrt(mean * squares), head->exponent);
+        return largest_v;
+    return ldexp(sqrt(mean * squares), exponent);
+}
+
+/* The largest |V| among the keys that a row sees. */
+static double largest_seen(const Prepared *x, const Reference *r, RowIndex at, size_t head) {
+    int visible = visible_keys(x->p, key_length(x->p, x->key_lengths, at.batch), at.row);
+    return visible ? r->largest_v[head * x->p->seqlen_k + visible - 1] : 0;
 }
 
 /* A bound that is infinite or NaN, as where 00_naive's own numbers overflow, says nothing about a kernel. */
@@ -209,11 +212,12 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
         size_t row = sampled_row(p, i, exact->count);
         RowIndex at = row_index(p, row);
         const double *want = exact->o + i * columns, want_lse = exact->lse[i];
-        const HeadSize *head = &r->heads[(size_t)at.batch * p->kv_heads + kv_head_of(p, at.head)];
+        const size_t head = (size_t)at.batch * p->kv_heads + kv_head_of(p, at.head);
+        double largest_v = largest_seen(x, r, at, head);
         double lse_allowed = lse_allowance(want_lse, exact->score_size) + (want_lse == -INFINITY ? 0 : score_allowance(x, r));
         double squares = exp(r->squares.lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
-        double spread = spread_of(r, i, head, squares), largest = largest_of(want, columns);
-        double allowed = result_allowance(x, r, want, want_lse, head->largest_v, spread, squares);
+        double spread = spread_of(r, i, r->exponents[head], largest_v, squares), largest = largest_of(want, columns);
+        double allowed = result_allowance(x, r, want, want_lse, largest_v, spread, squares);
         if (!is_bound(allowed) || !is_bound(lse_allowed)) {
             boundless++;
             continue;
@@ -253,7 +257,7 @@ int compare_prepared(const Problem *p, const Variant *variant, const int *key_le
     int fits = make_reference(&x, attention, limit, &reference);
     if (fits)
         compare_result(&x, &reference, o, lse, &comparisons[PREPARED_O], &comparisons[PREPARED_LSE]);
-    free_samples(&reference.result), free_samples(&reference.squares), free(reference.heads);
+    free_samples(&reference.result), free_samples(&reference.squares), free(reference.largest_v), free(reference.exponents);
     free(x.q), free(x.k), free(x.v);
     return fits;
 }
