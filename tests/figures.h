@@ -10,10 +10,11 @@
 
 #include <string.h>
 
-/* Multiplications and additions of the products, one by one; half of them with a causal mask, whatever the mask leaves. With key
- * lengths or a block mask, a window, those of the pairs that are left. */
+/* Multiplications and additions of the products, one by one, of the pairs that causal mask, key lengths and block mask, a window,
+ * leave. Of a causal square of which no more is cut off, half of all. */
 static inline double flops_of(const Problem *p, const int *lengths, Passes passes) {
     static const int products[] = {[FORWARD_PASS] = 2, [BACKWARD_PASS] = 5, [BOTH] = 7, [WITH_PREPARE] = 2, [PREPARE] = 0};
+    const int is_half = p->causal && !lengths && !p->blocks && p->seqlen_q == p->seqlen_k;
     double sum = 0;
     for (int head = 0; head < p->batch * p->heads; head++)
         for (int row = 0; row < p->seqlen_q; row++)
@@ -22,9 +23,9 @@ static inline double flops_of(const Problem *p, const int *lengths, Passes passe
                 int is_seen = key < exist && (!p->causal || key - exist <= row - p->seqlen_q);
                 int ago = row + exist - p->seqlen_q - key;
                 is_seen &= !p->blocks || (ago >= 0 && ago < p->blocks->mask.window);
-                sum += (!lengths && !p->blocks) || is_seen ? products[passes] * (p->head_dim + p->head_dim) : 0;
+                sum += is_half || is_seen ? products[passes] * (p->head_dim + p->head_dim) : 0;
             }
-    return p->causal && !lengths && !p->blocks ? sum / 2 : sum;
+    return is_half ? sum / 2 : sum;
 }
 
 static inline double tensor_sizes(const Problem *p, int queries, int keys, int rows) {

@@ -100,8 +100,8 @@ for my $row (@rows) {
     is_deeply({map { $_ => $row->{$_} } keys %known}, \%known, 'JSON: the problem');
     ok($row->{causal} && $row->{ok} && JSON::PP::is_bool($row->{ok}), 'JSON: true is true');
     ok($row->{latency_ms} >= $row->{min_ms} && $row->{min_ms} > 0, 'JSON: median and least time');
-    # 4 B H Sq Sk D / 2 FLOPs; Q and O, K and V (half the heads), LSE
-    my ($flops, $bytes) = (2 * 2 * 4 * 40 * 56 * 64, 2 * (2 * 2 * 4 * 40 * 64 + 2 * 2 * 2 * 56 * 64) + 4 * 2 * 4 * 40);
+    # 4 B H D FLOPs for each pair of the band, of which row i sees 17 + i keys; Q and O, K and V (half the heads), LSE
+    my ($flops, $bytes) = (4 * 2 * 4 * 64 * (40 * 17 + 40 * 39 / 2), 2 * (2 * 2 * 4 * 40 * 64 + 2 * 2 * 2 * 56 * 64) + 4 * 2 * 4 * 40);
     ok(abs($row->{tflops} * $row->{latency_ms} * 1e9 / $flops - 1) < 1e-6, 'JSON: TFLOP/s and latency are the same number');
     ok(abs($row->{gbps} * $row->{latency_ms} * 1e6 / $bytes - 1) < 1e-6, 'JSON: GB/s too');
     is($row->{tensor_bytes}, $bytes, 'JSON: the bytes of the tensors');

@@ -200,8 +200,8 @@ static void show_help(Options *o, const Option *option, const char *text) {
                   "Most variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.");
     print_hanging(
         0,
-        "TFLOP/s are 10^12 multiplications and additions a second, 4 D for each pair of a query and a key: batch * "
-        "heads * Sq * Sk pairs, half as many when causal, with --lengths%s those that are left. GB/s are 10^9 bytes a "
+        "TFLOP/s are 10^12 multiplications and additions per second, 4 D for each pair of a query and a key that the mask "
+        "leaves; where causal alone cuts a square, Sq = Sk without --lengths%s, half of all pairs. GB/s are 10^9 bytes per "
         "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
         stage->read_mask ? " or --blocks" : "");
     if (stage->kind == BACKWARD) {

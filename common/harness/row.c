@@ -54,8 +54,9 @@ const char *passes_name(Passes passes) {
 /* ---- FLOPs and bytes ---- */
 
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes) {
-    double whole = (double)row_count(p) * p->seqlen_k / (p->causal ? 2 : 1);
-    double forward = 4.0 * (key_lengths || p->blocks ? visible_pairs(p, key_lengths) : whole) * p->head_dim;
+    int is_half = p->causal && p->seqlen_q == p->seqlen_k && !key_lengths && !p->blocks;
+    double pairs = is_half ? (double)row_count(p) * p->seqlen_k / 2 : visible_pairs(p, key_lengths);
+    double forward = 4.0 * pairs * p->head_dim;
     return (passes & FORWARD_PASS ? forward : 0) + (passes & BACKWARD_PASS ? 2.5 * forward : 0);
 }
 

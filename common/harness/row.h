@@ -13,10 +13,10 @@ int row_has_errors(const Row *row);              /* of O against fp64 */
 const char *row_note(const Row *row);
 const char *passes_name(Passes passes); /* "forward" */
 
-/* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key: batch * heads * seqlen_q * seqlen_k pairs and
- * half of that when causal, which is what everybody counts. Where key lengths (on the host; NULL: they do not) or a block mask
- * cut pairs off, only those pairs count that are left, one by one. The backward pass has five such products to the
- * forward's two: 2.5 times that. A preparation has none. */
+/* FLOPs of the forward pass, 4 * head_dim for each pair of a query and a key that causal mask, key lengths (on the host; NULL: there
+ * are none) and block mask leave. But a causal square, as many queries as keys and nothing else cut off, counts as half of all pairs,
+ * because everybody counts it so. The backward pass has five such products to the forward's two: 2.5 times that. A preparation has
+ * none. */
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes);
 
 /* Bytes of device memory that any kernel must move: Q, K, V read and O, LSE written once; backward Q, K, V, O, dO, LSE read
