@@ -302,7 +302,7 @@ $(STAGES:%=profile-%): profile-%: $(if $(on_gpu),%) ## hardware counters of its 
 # ---- classroom ----------------------------------------------------------------------------------------------------------
 # With PLOT=1 the tables are drawn as well, if nothing was wrong.
 PICTURE = $(if $(filter /%,$(OUT)),$(OUT),build)/compare/compare.svg
-compare: $(PROGRAMS) ## all stages side by side, a table per problem (COMPARE_OPTIONS, DECODE_OPTIONS; PLOT=1: a picture, too)
+compare: $(PROGRAMS) ## all stages side by side, a table per problem (COMPARE_OPTIONS, DECODE_OPTIONS; PLOT=1 draws them)
 	@$(if $(PLOT),mkdir -p $(dir $(PICTURE)) && )\
 	{ $(foreach s,$(filter-out $(DECODING),$(STAGES)),$(call rows,$s) $(COMPARE_OPTIONS);) \
 	   $(foreach s,$(DECODING),$(call rows,$s) $(DECODE_OPTIONS);) } | \

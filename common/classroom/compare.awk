@@ -92,13 +92,13 @@ function table_of(title) {
 
 # What is computed, as the programs say it. A stage's own options say how, all but the block mask.
 function problem(    text) {
-    text = "batch " field("batch") ", heads " field("heads") "/" field("kv_heads") ", seqlen " field("seqlen_q") "x" field("seqlen_k") \
-        ", head_dim " field("head_dim") ", " field("dtype") ", " (field("causal") == "true" ? "causal" : "full")
+    text = "batch " field("batch") ", heads " field("heads") "/" field("kv_heads") \
+        ", seqlen " field("seqlen_q") "x" field("seqlen_k") ", head_dim " field("head_dim") ", " field("dtype") ", " (field("causal") == "true" ? "causal" : "full")
     if (match(field("settings"), /blocks=[^;]*/) && substr(field("settings"), RSTART + 7, RLENGTH - 7) != "all")
         text = text ", blocks " substr(field("settings"), RSTART + 7, RLENGTH - 7)
     if (field("lengths") != "")
         text = text ", key lengths " field("lengths")
-    if (field("scale") != "" && size(field("scale") * sqrt(field("head_dim")) - 1) > 1e-6)
+    if (field("scale") != "" && size(field("scale") * field("scale") * field("head_dim") - 1) > 1e-6)
         text = text ", scale " field("scale") + 0
     return text (field("inputs") == "normal" || field("inputs") == "" ? "" : ", inputs " field("inputs"))
 }
@@ -193,7 +193,7 @@ function print_line(t, i, columns, column,    c, line, ran) { # a note on a row 
     print line (ran ? "" : "  " field_of(entry[t, i], "note"))
 }
 
-# Each column has the room that its figures need. Where the line is longer than the terminal some columns are left out, in this order.
+# Each column has the room that its figures need. Where the line is longer than the terminal, columns are left out in this order.
 function set_widths(t, columns, column,    c, i, dropped, drop, total) {
     wide["variant"] = 7
     for (i = 0; i <= lines[t]; i++)
@@ -262,7 +262,7 @@ function print_verdict() {
     else if (!agree)
         print "\nnot validated"
     else
-        printf "\nPASS  %d variant%s with 00_naive\n", agree, agree == 1 ? " agrees" : "s agree"
+        print "\nPASS  " agree (agree == 1 ? " variant agrees" : " variants agree") " with 00_naive"
 }
 
 function print_wrapped(text,    at) {
@@ -275,13 +275,15 @@ function print_wrapped(text,    at) {
     print text
 }
 
-function plot_line(t, i, row, ms, moved,    on_gpu) {
+function plot_line(t, i, row, ms, moved,    on_gpu, what) {
     on_gpu = field_of(row, "cuda") != ""
     if (!plotted++)
         print "problem\tdevice\tvariant\taxis\tfigure\ttext\tbeside" >plot
-    printf "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", title_of[t], field_of(row, "device") (on_gpu ? "" : " as the CPU device, a simulator"), figure["variant"], on_gpu ? "latency, ms" : "bytes moved, MiB", \
-        on_gpu ? ms : moved / 2^20, on_gpu ? figure["latency"] : figure["bytes moved"], on_gpu ? figure["of fastest"] " of the fastest" : \
-        figure["vs fewest"] " the fewest" >plot
+    what = title_of[t] "\t" field_of(row, "device") (on_gpu ? "" : " as the CPU device, a simulator") "\t" figure["variant"] "\t"
+    if (on_gpu)
+        print what "latency, ms\t" ms "\t" figure["latency"] "\t" figure["of fastest"] " of the fastest" >plot
+    else
+        print what "bytes moved, MiB\t" moved / 1048576 "\t" figure["bytes moved"] "\t" figure["vs fewest"] " the fewest" >plot
 }
 
 # ---- fields and figures ----
@@ -298,6 +300,7 @@ function number(n, unit) { return sprintf((n < 0.1 ? "%.4f" : n < 10 ? "%.2f" : 
 function known_figure(row, name, unit) { return field_of(row, name) + 0 > 0 ? number(field_of(row, name) + 0, unit) : "-" }
 function time(ms) { return !ms ? "-" : ms < 1 ? number(ms * 1000, " us") : ms < 1000 ? number(ms, " ms") : number(ms / 1000, " s") }
 function bytes(n) {
-    return n == 0 ? "0" : n < 2^20 ? number(n / 2^10, " KiB") : n < 2^30 ? number(n / 2^20, " MiB") : number(n / 2^30, " GiB")
+    return n == 0 ? "0" : n < 1048576 ? number(n / 1024, " KiB") : n < 1073741824 ? number(n / 1048576, " MiB") : \
+        number(n / 1073741824, " GiB")
 }
 function size(x) { return x < 0 ? -x : x }
