@@ -329,14 +329,16 @@ static void run_wide(Point *point, Tally *sum) {
 }
 
 /* Where numbers end: scores below any number that a maximum may start from, and scales that are 0 once they are multiplied by
- * others. Masked rows and keys beside them, because -inf times 0 is NaN. */
+ * others. Masked rows and keys beside them, because -inf times 0 is NaN. And negative scores whose maximum rises from tile to tile by
+ * more than P may grow in fp16, whichever way a kernel walks: a maximum that stays where it was makes P infinite. */
 static void run_edges(Point *point, Tally *sum) {
     static const struct {
         Inputs inputs;
         Dtype dtype;
         float scale;
     } edges[] = {{FAR_BELOW, DTYPE_BF16, 1},   {FAR_BELOW, DTYPE_FP32, 1},   {NORMAL, DTYPE_FP16, 1e-44f},
-                 {NORMAL, DTYPE_BF16, 1e-44f}, {NORMAL, DTYPE_FP32, 1e-44f}, {NORMAL, DTYPE_BF16, 1e-45f}};
+                 {NORMAL, DTYPE_BF16, 1e-44f}, {NORMAL, DTYPE_FP32, 1e-44f}, {NORMAL, DTYPE_BF16, 1e-45f},
+                 {RISING, DTYPE_FP16, 0.125f}, {SINKING, DTYPE_FP16, 0.125f}};
     for (size_t i = 0; i < 4 * sizeof edges / sizeof *edges; i++) {
         if (grid.every >= 24 && i % 4 != i / 4 % 4)
             continue; /* of each one: where a kernel reads and writes hangs on no score */

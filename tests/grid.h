@@ -20,7 +20,7 @@
 extern const Stage stage;
 
 /* Inputs that break something plain N(0,1) leaves whole. */
-typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN, FAR_BELOW } Inputs;
+typedef enum { NORMAL, PEAKED, OUTLIER, EQUAL, VERY_NEGATIVE, ONE_HOT, V_GROWS, V_MEAN, K_MEAN, FAR_BELOW, RISING, SINKING } Inputs;
 
 /* A problem, its inputs on host and device, and what is right. */
 typedef struct {

@@ -17,11 +17,12 @@ static void *draw_tensor(const Case *c, int tensor) {
     int is_query = tensor == 0 || tensor == 3, is_score = tensor < 2, seqlen = is_query ? p->seqlen_q : p->seqlen_k;
     size_t count = is_query ? query_elements(p) : key_elements(p);
     void *host = host_alloc(count, dtype_bytes(p->dtype));
-    double mean = c->inputs == VERY_NEGATIVE && is_score                         ? (tensor == 0 ? 4 : -4)
+    int is_opposed = (c->inputs == VERY_NEGATIVE || c->inputs == RISING || c->inputs == SINKING) && is_score;
+    double mean = is_opposed                         ? (tensor == 0 ? 4 : -4)
                   : c->inputs == K_MEAN && tensor == 1                           ? 2
                   : (c->inputs == V_MEAN || c->inputs == V_GROWS) && tensor == 2 ? 0.5
                                                                                  : 0;
-    random_normal(p->dtype, host, count, c->seed, tensor, mean, c->inputs == VERY_NEGATIVE && is_score ? 0.25 : 1);
+    random_normal(p->dtype, host, count, c->seed, tensor, mean, is_opposed ? 0.25 : 1);
     double shift = exp2(tensor == 0 ? c->qk_shift : tensor == 1 ? -c->qk_shift : tensor == 2 ? c->v_shift : 0);
     for (size_t i = 0; i < count; i++) {
         size_t row = i / p->head_dim;
@@ -31,6 +32,8 @@ static void *draw_tensor(const Case *c, int tensor) {
             value = 0;
         if (c->inputs == V_GROWS && tensor == 2) /* to 10 times as large at the end: tiles of keys differ */
             value *= exp2(row % seqlen * 3.3 / seqlen);
+        if ((c->inputs == RISING || c->inputs == SINKING) && tensor == 1) /* scores of -192 to -128, neighbours close together */
+            value *= 1 + 0.5 * (c->inputs == RISING ? seqlen - 1 - row % seqlen : row % seqlen) / seqlen;
         if (c->inputs == OUTLIER && is_score && d == (int)(row * 7 % p->head_dim))
             value = 100;
         if (c->inputs == ONE_HOT && is_score) /* scores 0 and, where row and column hit the same d, +-100 */
@@ -155,7 +158,9 @@ static void about(const Case *c, const Variant *variant) {
                                   "growing V",
                                   "V with a mean of 0.5",
                                   "K with a mean of 2",
-                                  "scores of -2^106,"};
+                                  "scores of -2^106,",
+                                  "negative scores, rising,",
+                                  "negative scores, sinking,"};
     const Problem *p = &c->p;
     char lengths[1024] = "", settings[4096] = "";
     size_t used = 0;
