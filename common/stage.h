@@ -113,7 +113,7 @@ typedef struct {
     const Preparation *preparation; /* NULL: it takes its inputs as they are */
 } Variant;
 
-#define MAX_VARIANTS 8
+#define MAX_VARIANTS 16 /* and tests/figures.c has so many launchers */
 
 /* What a stage computes. The grid, the trace and `make compare` find the word in main.c. */
 typedef enum {

@@ -79,6 +79,16 @@ static inline int decoding_pieces(const char *variant, const Problem *p, Piece *
     return n;
 }
 
+/* Whether a stage's workspace is worked out below. Of a new stage it need not be. */
+static inline int is_worked_out(const char *stage) {
+    static const char *const STAGES[] = {"00_naive", "01_tiled", "02_online_softmax", "03_fa1",          "04_fa2",         "05_fa2_backward",
+                                         "06_fp8",   "07_flash_decoding", "08_fa3",   "09_fa3_backward", "10_block_sparse"};
+    for (size_t i = 0; i < sizeof STAGES / sizeof *STAGES; i++)
+        if (strcmp(STAGES[i], stage) == 0)
+            return 1;
+    return 0;
+}
+
 /* Fills in the workspace of "01_tiled/mma", "00_naive", "05_fa2_backward/00_naive"; returns how many pieces: none for
  * those that are not named here. */
 static inline int workspace_pieces(const char *variant, const Problem *p, Piece *w) {

@@ -98,7 +98,7 @@ static void set_variant(Options *o, const Option *option, const char *text) {
     size_t prefix = strlen(o->stage->name);
     const char *name = strncmp(text, o->stage->name, prefix) == 0 && text[prefix] == '/' ? text + prefix + 1 : text;
     const char *names[MAX_VARIANTS + 1] = {NAIVE};
-    char choices[256] = NAIVE;
+    char choices[32 * (MAX_VARIANTS + 1)] = NAIVE;
     for (int i = 0; o->stage->variants[i].name; i++) {
         names[i + 1] = o->stage->variants[i].name;
         append(choices, sizeof choices, "|%s", names[i + 1]);

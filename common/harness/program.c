@@ -118,6 +118,8 @@ static int run_problem(const Options *o) {
 int harness_main(const Stage *stage, int argc, char **argv) {
     program_is(stage->name);
     signal(SIGXFSZ, SIG_IGN); /* a file longer than `ulimit -f` allows: the write fails, and the message says so */
+    if (stage->variants[MAX_VARIANTS].name)
+        cannot_run("main.c has more than %d variants: raise MAX_VARIANTS in common/stage.h", MAX_VARIANTS);
     Options options = options_parse(stage, argc, argv);
     int count = options.problem_count, codes[3] = {0};
     check_options(&options);
