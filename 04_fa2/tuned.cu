@@ -40,10 +40,6 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* How far, in powers of two, the maximum may pass m before O is rescaled: P is then at most 2^8, far from fp16's
- * 65504. */
-constexpr float SLACK = 8;
-
 /* A warp owns 32 rows. At D = 256 the O of 32 rows alone would fill the 255 registers of a lane, so there it owns 16. Bc is
  * what O leaves: O and S of 32 rows take D + Bc registers, at most 192; of 16 rows (256 + 32) / 2 = 144.
  *
@@ -63,12 +59,11 @@ template <typename T, int D, int capability> struct TunedShared {
     Tile<T, Shape<D, capability>::Bc, D> k[2], v[2];
 };
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned(Problem p, Tensors t) {
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned(Problem p, Tensors t, int together) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, TunedShared<T, D, CAPABILITY>);
 
-    /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
-    const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
+    const QueryTile here = query_tile(p, t.key_lengths, together, blockIdx.x, Br, Bc); /* which one of which head */
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
 
@@ -100,27 +95,10 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
         if (tile >= here.whole_tiles)
             mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
 
-        /* m. Any number near the maximum will do, since the division by l takes it out again: while a row's maximum is at
-         * most SLACK above m, m stays. Mostly no row of the warp moves: then one vote is all that its lanes exchange. */
-        float factor = scale_log2;
-        bool moved = false;
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
-            moved |= scale_log2 * positive_max(s, r) > m[r] + SLACK || fabsf(m[r]) > FAR;
-        if (__any_sync(WHOLE_WARP, moved)) {
-            bool far = false;
-            UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-                const float largest = scale_log2 * row_max(s, r), m_new = largest - m[r] > SLACK ? largest : m[r];
-                const float alpha = exp2_approx(m[r] - m_new);
-                l[r] *= alpha;
-                each_row(o, r, [&](float &x) { x *= alpha; });
-                m[r] = m_new;
-                far |= fabsf(m_new) > FAR;
-            }
-            if (far) { /* m is a rounded product. So far out P would show its error: round these, too (softmax.cuh: FAR) */
-                each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-                factor = 1;
-            }
-        }
+        /* m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
+        const float factor = update_maximum(s, m, l, scale_log2, [&](int r, float alpha) {
+            each_row(o, r, [&](float &x) { x *= alpha; });
+        });
 
         /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. */
         each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });
@@ -139,8 +117,9 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
 LAUNCHER(fa2_tuned) {
     const bool small = device_properties()->capability < 80;
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM(p->head_dim, D, {
-        const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Shape<D, 80>::Br);
-        LAUNCH((tuned<T, D>), blocks, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>), *p, *t);
+        const TileOrder order = tile_order(*p, Shape<D, 80>::Br, 2);
+        LAUNCH((tuned<T, D>), order.count, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>), *p, *t,
+               order.together);
     }));
 }
 

@@ -87,9 +87,9 @@ HOST_DEVICE static inline float rotation_sign(int d) {
 }
 
 /* m, which the exponents of P are relative to, moves only when a row's maximum exceeds it by more than so many powers of two: in
- * few tiles. Until then P may grow to the format's largest power of two, 2^8 (e5m2: 2^15). So P of a score m is 2^SLACK times
+ * few tiles. Until then P may grow to the format's largest power of two, 2^8 (e5m2: 2^15). So P of a score m is 2^FP8_SLACK times
  * less: 2^5 (2^12). */
-enum { SLACK = 3 };
+enum { FP8_SLACK = 3 };
 
 /* The largest scale_log2 with which no score, times scale_log2, passes 2^24. The exponent of P, s scale_log2 - m, is
  * one fma: its product is not rounded, but m is such a product, rounded. Beyond 2^24 m's rounding error may be 1 and

@@ -17,7 +17,7 @@ inline Scales scales_in(const Buffer *workspace) {
 }
 
 /* The first half of a tile's softmax: updates m, which is kept times scale_log2. O must be multiplied by `alpha`, as this lane's
- * part of l is here. m starts at LOWEST, and moves to a row's maximum where that is more than SLACK above it. Returns what to
+ * part of l is here. m starts at LOWEST, and moves to a row's maximum where that is more than FP8_SLACK above it. Returns what to
  * multiply scores by: scale_log2, or 1 where scores are far and have been multiplied.
  * Where no m of the warp moves, and scores are not far, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
@@ -27,13 +27,13 @@ __device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (
     bool moved = far;
     UNROLL for (int r = 0; r < 2; r++) {
         largest[r] = lane_max(s, r) * scale_log2;
-        moved |= largest[r] - m[r] > SLACK;
+        moved |= largest[r] - m[r] > FP8_SLACK;
         alpha[r] = 1;
     }
     if (__any_sync(WHOLE_WARP, moved)) {
         UNROLL for (int r = 0; r < 2; r++) {
             largest[r] = quad_max(largest[r]);
-            const float m_new = largest[r] - m[r] > SLACK ? largest[r] : m[r];
+            const float m_new = largest[r] - m[r] > FP8_SLACK ? largest[r] : m[r];
             alpha[r] = exp2_approx(m[r] - m_new);
             l[r] *= alpha[r];
             m[r] = m_new;
@@ -46,7 +46,7 @@ __device__ inline float move_maximum(float (&s)[1][N][4], float (&m)[2], float (
     return scale_log2;
 }
 
-/* The second half: S becomes P = 2^(factor S - m), times 2^(largest_exponent - SLACK): so probabilities down to 2^-14 (e4m3) or 2^-28
+/* The second half: S becomes P = 2^(factor S - m), times 2^(largest_exponent - FP8_SLACK): so probabilities down to 2^-14 (e4m3) or 2^-28
  * (e5m2) can be told from 0, not only down to 2^-9 and 2^-16. This lane's part of l is summed from the same P before rounding, so
  * that O / l needs no correction. */
 template <typename E, int N>
@@ -55,7 +55,7 @@ __device__ inline void exponentials(float (&s)[1][N][4], const float (&m)[2], fl
     /* The exponent is rounded down: where floats near m are 8 apart, 12 - m (e5m2), rounded to the nearest, may become 16 - m,
      * and P = 2^16 would be beyond the format's largest number. */
     UNROLL for (int r = 0; r < 2; r++)
-        exponent[r] = __fadd_rd(E::largest_exponent - SLACK, -m[r]);
+        exponent[r] = __fadd_rd(E::largest_exponent - FP8_SLACK, -m[r]);
     each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor + exponent[r]); });
 }
 
@@ -110,7 +110,7 @@ __device__ inline void write_output(const Problem &p, const Tensors &t, const Sc
     UNROLL for (int r = 0; r < 2; r++)
         if (has_lse(r))
             t.lse[lse_row + row_of(r)] =
-                sum[r] > 0 ? (m[r] - (E::largest_exponent - SLACK)) * LN_2 + logf(sum[r]) + shift[r] : -INFINITY;
+                sum[r] > 0 ? (m[r] - (E::largest_exponent - FP8_SLACK)) * LN_2 + logf(sum[r]) + shift[r] : -INFINITY;
 }
 
 #endif

@@ -22,8 +22,8 @@
  * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc
  * exponentials on the special-function units (512 clocks), some 480 instructions a warp (as many clocks of its scheduler;
  * counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new maxima).
- * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why few heads are worked on at a time
- * (HEADS_TOGETHER). What was tried is in notes/second_reading.md.
+ * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why blocks
+ * at work share few heads (tile_order). What was tried is in notes/second_reading.md.
  *
  * The workspace is what quantise.cu left there: fp8.h. 08_fa3/wgmma does the same in 16 bits: the difference between
  * the two is what the 8 bits bring, and the difference between 08_fa3/wgmma and 04_fa2/tuned is what the instruction
@@ -41,10 +41,6 @@ constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row
  * down to a multiple of 8). At D = 64, O and P V take half as many, and 128 a thread are enough: four blocks. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
-/* Heads whose blocks run at the same time. An H200 runs some 400 blocks at once, 50 for each of 8 heads. The first of
- * the 50 that asks for a tile of K or V brings it from device memory; the others find it in L2. */
-[[maybe_unused]] constexpr int HEADS_TOGETHER = 8; /* unused: on chips without wgmma */
-
 template <typename E, int D> struct WgmmaShared {
     Panels<E, Br, D> q;
     Panels<E, Bc, D> k;
@@ -54,13 +50,13 @@ template <typename E, int D> struct WgmmaShared {
 
 template <typename E, int D>
 __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
-    wgmma_attention(Problem p, Tensors t, Scales scales, const __grid_constant__ TensorMap q_map,
+    wgmma_attention(Problem p, Tensors t, Scales scales, int together, const __grid_constant__ TensorMap q_map,
                     const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     SHARED_MEMORY(shared, WgmmaShared<E, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
 
-    const QueryTile here = query_tile(p, t.key_lengths, HEADS_TOGETHER, blockIdx.x, Br, Bc);
+    const QueryTile here = query_tile(p, t.key_lengths, together, blockIdx.x, Br, Bc);
     const int row = here.first_row + 16 * warp; /* the warp's first one */
 
     if (warp == 0 && elect_one()) {
@@ -137,12 +133,13 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
 LAUNCHER(fp8_wgmma) {
     const Buffer *w = workspace;
-    const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads, blocks = heads * ceil_div(p->seqlen_q, Br);
+    const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
+    const TileOrder order = tile_order(*p, Br, 1);
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using Shared = WgmmaShared<E, D>;
         const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Br);
         const TensorMap k_map = tensor_map<E, decltype(Shared::k)::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, decltype(Shared::v)::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((wgmma_attention<E, D>), blocks, THREADS, sizeof(Shared), *p, *t, scales_in(w), q_map, k_map, v_map);
+        LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), *p, *t, scales_in(w), order.together, q_map, k_map, v_map);
     }));
 }

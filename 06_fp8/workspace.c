@@ -89,7 +89,7 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
     free(mean);
 }
 
-/* The formats, and what becomes of Q, K and V before they are rounded. P of a score m is 2^(8 - SLACK) and 2^(15 - SLACK) when it is
+/* The formats, and what becomes of Q, K and V before they are rounded. P of a score m is 2^(8 - FP8_SLACK) and 2^(15 - FP8_SLACK) when it is
  * rounded. */
 static PreparedRounding rounding_of(const Problem *p, double sum_roundoff) {
     int e4m3 = p->settings[FORMAT] == FORMAT_E4M3, by_block = p->settings[SCALING] == SCALING_BLOCK;
@@ -103,7 +103,7 @@ static PreparedRounding rounding_of(const Problem *p, double sum_roundoff) {
                               .is_rotated = p->settings[HADAMARD],
                               .has_mean = p->settings[SMOOTH_K],
                               .p_roundoff = u,
-                              .p_step = half_step / ((e4m3 ? 0x1p8 : 0x1p15) / (1 << SLACK)),
+                              .p_step = half_step / ((e4m3 ? 0x1p8 : 0x1p15) / (1 << FP8_SLACK)),
                               .sum_roundoff = sum_roundoff};
 }
 

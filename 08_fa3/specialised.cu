@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int consumer = warp / 4 - 1;
         const int row = here.first_row + 16 * (warp - 4); /* the warp's first one */
         const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-        float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+        float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
 
         if (here.key_tiles > 0)
             mbarrier_wait(&shared.q_full, 0);

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     __syncthreads(); /* no thread waits before the mbarriers are initialised */
 
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-    float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0};
+    float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */

@@ -129,7 +129,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         if (here.batch_head < 0)
             break;
         const int row = here.first_row + own_row;
-        float o[1][D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {0, 0}, alpha[2];
+        float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0}, alpha[2];
 
         const auto &q = shared.q[nth % 2];
         if (here.key_tiles > 0) {

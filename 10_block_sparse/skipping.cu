@@ -28,10 +28,6 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* How far, in powers of two, the maximum may pass m before O is rescaled: P is then at most 2^8, far from fp16's
- * 65504. */
-constexpr float SLACK = 8;
-
 /* 32 rows a warp, 128 a block: as many as a block of the mask has. sm_75 has 64 KB of shared memory a block: a quarter of Bc. */
 template <int D, int capability> struct Shape {
     static constexpr int m_tiles = 2;
@@ -89,27 +85,10 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipp
         if (tile >= here.whole_tiles)
             mask_block(s, t.mask, p, here.keys, here.first_row + warp_row, listed_key(p, lists, here, tile, Bc));
 
-        /* m. Any number near the maximum will do, since the division by l takes it out again: while a row's maximum is at
-         * most SLACK above m, m stays. Mostly no row of the warp moves: then one vote is all that its lanes exchange. */
-        float factor = scale_log2;
-        bool moved = false;
-        UNROLL for (int r = 0; r < 2 * m_tiles; r++)
-            moved |= scale_log2 * positive_max(s, r) > m[r] + SLACK || fabsf(m[r]) > FAR;
-        if (__any_sync(WHOLE_WARP, moved)) {
-            bool far = false;
-            UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
-                const float largest = scale_log2 * row_max(s, r), m_new = largest - m[r] > SLACK ? largest : m[r];
-                const float alpha = exp2_approx(m[r] - m_new);
-                l[r] *= alpha;
-                each_row(o, r, [&](float &x) { x *= alpha; });
-                m[r] = m_new;
-                far |= fabsf(m_new) > FAR;
-            }
-            if (far) { /* m is a rounded product. So far out P would show its error: round these, too (softmax.cuh: FAR) */
-                each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
-                factor = 1;
-            }
-        }
+        /* m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
+        const float factor = update_maximum(s, m, l, scale_log2, [&](int r, float alpha) {
+            each_row(o, r, [&](float &x) { x *= alpha; });
+        });
 
         /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. */
         each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });

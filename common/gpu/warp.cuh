@@ -8,8 +8,9 @@
  *     each          every element of an accumulator                       scaling, rescaling
  *     each_summed   every element becomes f of it, and l grows by their sum      P and l
  *     each_row      every element of one row
- *     row_max       the largest element of a row; lane_max, of this lane's columns alone; positive_max, of those and 0
+ *     row_max       the largest element of a row; lane_max, of this lane's columns alone
  *     mask          scores of keys that a row does not see become -inf
+ *     update_maximum  m follows a row's maximum, but lazily; l and O are rescaled where it does
  *     share_columns columns of an accumulator to shared memory, for other warps
  *     store_rows    rows of an accumulator to device memory
  *     write_output  the end of a row: O / l, and LSE
@@ -140,13 +141,21 @@ template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][
     }
     return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
-/* The largest of them and 0. Floats from 0 on are ordered as their bits are, taken for integers (those below are negative), and
- * Hopper finds the largest of three integers in one instruction. */
+/* The same by integers: Hopper finds the largest or the smallest of three in one instruction. As bits, floats from 0 on have the order
+ * of signed integers, and floats below 0 count as negative: this is the largest of the elements and 0. */
 template <int M, int N> __device__ inline float positive_max(const float (&s)[M][N][4], int r) {
     int largest = 0;
     UNROLL for (int i = 0; i < 2 * N; i++)
         largest = max(largest, __float_as_int(s[r / 2][i / 2][2 * (r % 2) + i % 2]));
     return __int_as_float(largest);
+}
+/* As unsigned integers, floats below 0 come after all others, the largest first: this is the largest element where all are below 0, and
+ * else one of those that are not. */
+template <int M, int N> __device__ inline float negative_max(const float (&s)[M][N][4], int r) {
+    unsigned smallest = ~0u;
+    UNROLL for (int i = 0; i < 2 * N; i++)
+        smallest = min(smallest, (unsigned)__float_as_int(s[r / 2][i / 2][2 * (r % 2) + i % 2]));
+    return __int_as_float((int)smallest);
 }
 /* The largest over all columns: all four lanes of the quad get it. */
 template <int M, int N> __device__ inline float row_max(const float (&s)[M][N][4], int r) { return quad_max(lane_max(s, r)); }
@@ -165,6 +174,57 @@ template <int M, int N>
 __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int row, int column) {
     UNROLL for (int r = 0; r < 2 * M; r++)
         mask_row(s, r, visible_keys(&p, keys, row + row_of(r)) - column);
+}
+
+/* How far, in powers of two, a row's maximum may exceed m before O is rescaled: P is then at most 2^8, far from fp16's 65504. */
+[[maybe_unused]] constexpr float SLACK = 8;
+
+/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh: FAR). One vote is
+ * all that the lanes exchange. Where all of the lane's limits m + SLACK have the same sign, integers find its largest scores. */
+template <int M, int N>
+__device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], float scale_log2) {
+    float least = m[0], most = m[0], largest[2 * M];
+    UNROLL for (int r = 1; r < 2 * M; r++)
+        least = fminf(least, m[r]), most = fmaxf(most, m[r]);
+    if (least >= -SLACK)
+        UNROLL for (int r = 0; r < 2 * M; r++)
+            largest[r] = positive_max(s, r);
+    else if (most < -SLACK)
+        UNROLL for (int r = 0; r < 2 * M; r++)
+            largest[r] = negative_max(s, r);
+    else
+        UNROLL for (int r = 0; r < 2 * M; r++)
+            largest[r] = lane_max(s, r);
+
+    bool update = false;
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        update |= scale_log2 * largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR;
+    return __any_sync(WHOLE_WARP, update);
+}
+
+/* The first half of a tile's softmax: where a row's maximum exceeds m by more than SLACK, m becomes the maximum. m is kept times
+ * scale_log2 and starts at LOWEST. Any value near the maximum will do, since the division by l cancels it. l is rescaled here, and
+ * rescale(r, alpha) rescales O in row number r; it is called for all rows of a warp, or for none. Returns what to multiply the
+ * scores by: scale_log2, or 1 where they are far and have been multiplied already. */
+template <int M, int N, typename Rescale>
+__device__ inline float update_maximum(float (&s)[M][N][4], float (&m)[2 * M], float (&l)[2 * M], float scale_log2,
+                                       Rescale rescale) {
+    if (!must_update(s, m, scale_log2))
+        return scale_log2;
+    bool far = false;
+    UNROLL for (int r = 0; r < 2 * M; r++) {
+        /* Not > m + SLACK: beyond 2^27, where floats are 16 apart, that sum may be 16 above m, and P 2^16. */
+        const float largest = scale_log2 * row_max(s, r), m_new = largest - m[r] > SLACK ? largest : m[r];
+        const float alpha = exp2_approx(m[r] - m_new);
+        l[r] *= alpha;
+        rescale(r, alpha);
+        m[r] = m_new;
+        far |= fabsf(m_new) > FAR;
+    }
+    if (!far)
+        return scale_log2;
+    each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); }); /* rounded as m was */
+    return 1;
 }
 
 /* Columns `first` .. first + Columns - 1 of an accumulator to shared memory, for other warps. */

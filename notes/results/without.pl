@@ -6,14 +6,14 @@
 #     perl notes/results/without.pl tuned_without > notes/results/nvidia-h200/tuned_without.tsv
 #     perl notes/results/without.pl fa3_rungs     > notes/results/nvidia-h200/fa3_rungs.tsv
 #
-# A change is an exact piece of the source, which must be there once, and what takes its place. Nothing validates the results: a kernel
+# A change is a file, an exact piece of it, which must be there once, and what takes its place; more pieces, and more files, may follow. Nothing validates the results: a kernel
 # that leaves out a guard may be wrong. Figures are medians of ROUNDS=5 rounds of all kernels: batch 4, 16 heads, 4096, fp16.
 use strict;
 use warnings;
 use JSON::PP;
 
-my $tuned = '04_fa2/tuned.cu';
-my $order = 'p.causal ? p.batch * p.heads : 1, blockIdx.x';
+my ($tuned, $warp) = ('04_fa2/tuned.cu', 'common/gpu/warp.cuh');
+my $order = 'together, blockIdx.x';
 my @beside = ('wgmma_wait<1>(s);' => 'wgmma_wait<0>(s); wgmma_wait<0>(o, a);');
 my @turns = ('[&] { named_barrier_sync(' => '[&] { if (false) named_barrier_sync(', '[&] { named_barrier_arrive(' => '[&] { if (false) named_barrier_arrive(');
 my %tables = (
@@ -25,17 +25,17 @@ my %tables = (
         cp_async_wait<0>();
         __syncthreads(); /*', "        if (tile > 0)\n            load_keys(tile - 1, INT_MAX);" => ''],
         ['block order; under a causal mask a head at a time instead (full: as in tuned)', $tuned, $order => '1, blockIdx.x'],
-        ['block order; in full attention all heads together instead (causal: as in tuned)', $tuned, $order => 'p.batch * p.heads, blockIdx.x'],
+        ['block order; in full attention all heads together instead (causal: as in tuned)', $tuned, $order => 'p.causal ? together : p.batch * p.heads, blockIdx.x'],
         ['last key tile first', $tuned, 'load_keys(here.key_tiles - 1, here.keys);' => 'load_keys(0, here.keys);',
             'for (int tile = here.key_tiles - 1; tile >= 0; tile--)' => 'for (int tile = 0; tile < here.key_tiles; tile++)',
             "if (tile > 0)\n            load_keys(tile - 1, INT_MAX);" => "if (tile + 1 < here.key_tiles)\n            load_keys(tile + 1, here.keys);"],
-        ['a finite start', $tuned, 'm[r] = LOWEST' => 'm[r] = -INFINITY', 'fabsf(m_new)' => 'fabsf(shift_of(m_new))',
-            'exp2_approx(m[r] - m_new)' => 'm_new == m[r] ? 1 : exp2_approx(m[r] - m_new)', 'x * factor - m[r]' => 'x * factor - shift_of(m[r])'],
-        ['base 2', $tuned, 'exp2_approx(m[r] - m_new)' => 'exp2_approx(LOG2_E * (m[r] - m_new))', 'p.scale * LOG2_E;' => 'p.scale;',
+        ['a finite start', $tuned, 'm[r] = LOWEST' => 'm[r] = -INFINITY', 'x * factor - m[r]' => 'x * factor - shift_of(m[r])', $warp,
+            'fabsf(m_new)' => 'fabsf(shift_of(m_new))', 'exp2_approx(m[r] - m_new)' => 'm_new == m[r] ? 1 : exp2_approx(m[r] - m_new)'],
+        ['base 2', $warp, 'exp2_approx(m[r] - m_new)' => 'exp2_approx(LOG2_E * (m[r] - m_new))', $tuned, 'p.scale * LOG2_E;' => 'p.scale;',
             'exp2_approx(x * factor - m[r])' => 'exp2_approx(LOG2_E * (x * factor - m[r]))'],
-        ['beyond FAR, rounded first', $tuned, 'fabsf(m_new) > FAR' => 'false', ' || fabsf(m[r]) > FAR' => ''],
+        ['beyond FAR, rounded first', $warp, 'fabsf(m_new) > FAR' => 'false', ' || fabsf(m[r]) > FAR' => ''],
         ['mask where it matters', $tuned, 'if (tile >= here.whole_tiles)' => 'if (true)'],
-        ['lazy rescaling', $tuned, 'SLACK = 8' => 'SLACK = 0'],
+        ['lazy rescaling', $warp, 'SLACK = 8' => 'SLACK = 0'],
         ['tile of 128 rows; 64 instead', $tuned, 'm_tiles = D <= 128 ? 2 : 1' => 'm_tiles = 1'],
     ],
     fa3_rungs => ['08_fa3', 'overlapped', 'kernel', 'overlapped',
@@ -47,7 +47,7 @@ my %tables = (
             ['two consumers at D = 64', 'consumers = D == 64 ? 3 : 2' => 'consumers = 2', 'producer_registers = D == 64 ? 32 : 24' => 'producer_registers = 24',
                 'consumer_registers = D == 64 ? 160 : 240' => 'consumer_registers = 240'],
             ['query tiles dealt in advance, no counter', 'i = gridDim.x + taken;' => 'i += gridDim.x;']),
-        ['overlapped: O rescaled whenever a maximum grows (SLACK 0)', 'common/gpu/fa3.cuh', 'SLACK = 8' => 'SLACK = 0'],
+        ['overlapped: O rescaled whenever a maximum grows (SLACK 0)', $warp, 'SLACK = 8' => 'SLACK = 0'],
     ],
 );
 my $folder = $ENV{WITHOUT} // 'build/without';
@@ -79,13 +79,13 @@ sub build {
             push @children, $child and next if $child;
             for my $job (grep { $_->[0] % $cores == $core } @jobs) {
                 my ($number, $change) = @$job;
-                my ($called, $file) = @$change;
+                my $sources = changed(@$change);
                 my $copy = "$folder/tree-$name-$number";
                 system("rm -rf $copy && mkdir -p $copy/$out && cp -a Makefile common tests [0-9]*_* $copy && cp -a $out/*-* $out/recorded.h $out/common $out/00_naive* $out/$stage $copy/$out") == 0
                     or exit 2;
-                write_text("$copy/$file", changed(@$change));
+                write_text("$copy/$_", $sources->{$_}) for keys %$sources;
                 system("cd $copy && $make JOBS=1 $stage >/dev/null && cd - >/dev/null && cp $copy/$stage/$stage $folder/$name-$number && rm -rf $copy") == 0
-                    or warn "$called: does not build\n";
+                    or warn "$change->[0]: does not build\n";
             }
             exit 0;
         }
@@ -93,16 +93,19 @@ sub build {
     }
 }
 
-# The file as the change leaves it.
+# The files as the change leaves them.
 sub changed {
-    my ($called, $file, %pieces) = @_;
-    my $source = read_text($file);
-    for my $old (sort keys %pieces) {
-        my $times = () = $source =~ /\Q$old\E/g;
+    my ($called, @pieces) = @_;
+    my (%source, $file);
+    while (my $old = shift @pieces) {
+        $file = $old, next if $old =~ m{^[\w/]+\.cuh?$};
+        $source{$file} //= read_text($file);
+        my $times = () = $source{$file} =~ /\Q$old\E/g;
         die "$called: $file has '$old' $times times, not once\n" if $times != 1;
-        $source =~ s/\Q$old\E/$pieces{$old}/;
+        my $new = shift @pieces;
+        $source{$file} =~ s/\Q$old\E/$new/;
     }
-    return $source;
+    return \%source;
 }
 
 sub table {
