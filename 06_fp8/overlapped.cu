@@ -28,6 +28,7 @@
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant overlapped --head-dim 128 --format e4m3
  */
+#include "../common/gpu/ring.cuh"
 #include "softmax8.cuh"
 
 constexpr int Bc = BLOCK_K, STAGES = 4;
@@ -39,79 +40,27 @@ template <int D> struct Roles {
     static_assert(128 * (producer_registers + consumers * consumer_registers) <= 65536, "a multiprocessor's registers");
 };
 
-template <typename E, int D> struct OverlappedShared {
-    Panels<E, Roles<D>::Br, D> q[2]; /* of the query tile at work and of the next one */
-    Panels<E, Bc, D> k[STAGES];
-    Panels<E, D, Bc> v[STAGES];     /* transposed */
-    QueryTile tile;                 /* the query tile that the producer is loading */
-    Mbarrier tile_full, tile_empty; /* full: the description is there, and Q */
-    Mbarrier k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
-};
-
-/* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
-__device__ inline int place(unsigned n) { return n % STAGES; }
-__device__ inline int parity(unsigned n) { return n / STAGES % 2; }
-
-/* ---- the producer: one thread ---- */
-
-/* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
- * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
+/* V is transposed. */
 template <typename E, int D>
-__device__ inline void hand_over(OverlappedShared<E, D> &shared, const QueryTile &tile, int nth, const TensorMap &q) {
-    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
-    shared.tile = tile;
-    if (tile.key_tiles > 0) {
-        mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
-        shared.q[nth % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
-    } else
-        mbarrier_arrive(&shared.tile_full);
-}
-
-template <typename E, int D>
-__device__ inline void produce(OverlappedShared<E, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
-                               uint32_t *next, const TensorMap &q_map, const TensorMap &k_map, const TensorMap &v_map) {
-    int n = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
-    int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
-    for (; i < order.count; nth++) {
-        const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
-        hand_over(shared, here, nth, q_map);
-        for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
-            mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
-            mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
-            shared.k[place(n)].load(k_map, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
-            mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
-            mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
-            shared.v[place(n)].load(v_map, 0, tile * Bc, here.kv_matrix, &shared.v_full[place(n)]);
-        }
-        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
-        if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
-        i = gridDim.x + taken;
-    }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, nth, q_map); /* head -1: there are no more */
-}
+using Shared = Ring<Panels<E, Roles<D>::Br, D>, Panels<E, Bc, D>, Panels<E, D, Bc>, STAGES, QueryTile>;
 
 /* ---- a consumer: a warpgroup ---- */
 
 enum { TURN = 1 }; /* the named barriers: TURN + i, consumer i's turn */
 
 template <typename E, int D>
-__device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p, const Tensors &t, const Scales &scales,
+__device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Tensors &t, const Scales &scales,
                                int consumer) {
     constexpr int consumers = Roles<D>::consumers;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
     const int own_row = 64 * consumer + 16 * warp;
 
-    auto my_turn = [&] { named_barrier_sync(TURN + consumer, 256); };
-    auto end_turn = [&] { named_barrier_arrive(TURN + (consumer + 1) % consumers, 256); };
-    if (consumer == consumers - 1)
-        end_turn(); /* consumer 0 begins */
+    const Turns turn = {TURN, consumer, consumers};
+    turn.begin();
 
     int n = 0;
     for (int nth = 0;; nth++) {
-        mbarrier_wait(&shared.tile_full, nth % 2);
-        const QueryTile here = shared.tile;
-        mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
+        const QueryTile here = shared.take(nth);
         if (here.batch_head < 0)
             break;
         const int row = here.first_row + own_row;
@@ -139,17 +88,16 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 32][4];
             float first[1][Bc / 8][4];
-            mbarrier_wait(&shared.k_full[place(n)], parity(n));
-            my_turn();
-            start_abt(first, q, 64 * consumer, shared.k[place(n)]);
+            shared.wait_for_k(n);
+            turn.wait();
+            start_abt(first, q, 64 * consumer, shared.k[shared.stage(n)]);
             /* Scales come while products run. */
             float scale_log2 = scale_log2_now(); /* e^(scale s) = 2^(scale_log2 s) */
             o_scale.move_to(v_scale, share);
             next_scales(tile - 1);
             wgmma_wait<0>(first);
-            end_turn();
-            if (elect_one())
-                mbarrier_arrive(&shared.k_empty[place(n)]);
+            turn.end();
+            shared.release_k(n);
             if (tile >= here.whole_tiles)
                 mask(first, p, here.keys, row, tile * Bc);
             const float factor = move_maximum<E, D>(first, m, l, alpha, scale_log2);
@@ -165,27 +113,25 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             };
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4], next_alpha[2];
-                mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
-                my_turn();
-                start_abt(s, q, 64 * consumer, shared.k[place(n + 1)]);
-                mbarrier_wait(&shared.v_full[place(n)], parity(n));
-                start_abt(product, a, shared.v[place(n)]);
+                shared.wait_for_k(n + 1);
+                turn.wait();
+                start_abt(s, q, 64 * consumer, shared.k[shared.stage(n + 1)]);
+                shared.wait_for_v(n);
+                start_abt(product, a, shared.v[shared.stage(n)]);
                 scale_log2 = scale_log2_now();
                 float next_share;
                 const float v_ratio = o_scale.move_to(v_scale, next_share);
                 next_scales(tile - 1);
 
                 wgmma_wait<1>(s);
-                if (elect_one())
-                    mbarrier_arrive(&shared.k_empty[place(n + 1)]);
+                shared.release_k(n + 1);
                 if (tile >= here.whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
                 const float factor = move_maximum<E, D>(s, m, l, next_alpha, scale_log2);
-                end_turn();
+                turn.end();
 
                 wgmma_wait<0>(product, a); /* the compiler mixes the exponentials with what follows */
-                if (elect_one())
-                    mbarrier_arrive(&shared.v_empty[place(n)]);
+                shared.release_v(n);
                 exponentials<E>(s, m, l, factor);
                 add_product();
                 UNROLL for (int r = 0; r < 2; r++)
@@ -195,18 +141,16 @@ __device__ inline void consume(OverlappedShared<E, D> &shared, const Problem &p,
             }
 
             /* The last tile's P V */
-            mbarrier_wait(&shared.v_full[place(n)], parity(n));
-            start_abt(product, a, shared.v[place(n)]);
+            shared.wait_for_v(n);
+            start_abt(product, a, shared.v[shared.stage(n)]);
             wgmma_wait<0>(product);
-            if (elect_one())
-                mbarrier_arrive(&shared.v_empty[place(n)]);
+            shared.release_v(n);
             add_product();
             n++;
         }
         write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale.now);
     }
-    if (consumer == 0)
-        my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */
+    turn.finish();
 }
 
 template <typename E, int D>
@@ -214,27 +158,21 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
     overlapped(Problem p, Tensors t, Scales scales, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
-    using Shared = OverlappedShared<E, D>;
-    SHARED_MEMORY(shared, Shared);
+    SHARED_MEMORY(shared, Shared<E, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
-    if (warp == 0 && elect_one()) {
-        constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
-        mbarrier_init(&shared.tile_full, 1);
-        mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
-        for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(&shared.k_full[i], 1);
-            mbarrier_init(&shared.v_full[i], 1);
-            mbarrier_init(&shared.k_empty[i], consumer_warps);
-            mbarrier_init(&shared.v_empty[i], consumer_warps);
-        }
-        mbarrier_init_fence();
-    }
+    if (warp == 0 && elect_one())
+        shared.init(4 * Roles<D>::consumers);
     __syncthreads(); /* the only time that all meet */
 
     if (warp < 4) {
         setmaxnreg_decrease<Roles<D>::producer_registers>();
         if (warp == 0 && elect_one())
-            produce<E, D>(shared, p, t, order, next, q_map, k_map, v_map);
+            shared.produce(blockIdx.x, gridDim.x, order.count, next, q_map,
+                           [&](int i) { return query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc); },
+                           [&](const QueryTile &here, int tile, int n) {
+                               shared.load_k(n, k_map, tile * Bc, 0, here.kv_matrix);
+                               shared.load_v(n, v_map, 0, tile * Bc, here.kv_matrix);
+                           });
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();
         consume<E, D>(shared, p, t, scales, warp / 4 - 1);
@@ -254,12 +192,11 @@ LAUNCHER(fp8_overlapped) {
     uint32_t *next = (uint32_t *)w[NEXT_TILE].pointer; /* how many tiles were taken beyond each block's first one */
     const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        using Shared = OverlappedShared<E, D>;
         const TileOrder order = tile_order(*p, Roles<D>::Br, 1);
         const TensorMap q_map = tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
         const TensorMap k_map = tensor_map<E, Panels<E, Bc, D>::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((overlapped<E, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared), *p, *t,
+        LAUNCH((overlapped<E, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared<E, D>), *p, *t,
                scales, order, next, q_map, k_map, v_map);
     }));
 }

@@ -34,6 +34,7 @@
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
  */
 #include "../common/gpu/fa3.cuh"
+#include "../common/gpu/ring.cuh"
 
 constexpr int Bc = 128, STAGES = 2;
 
@@ -45,56 +46,8 @@ template <int D> struct Roles {
     static_assert(128 * (producer_registers + consumers * consumer_registers) <= 65536, "a multiprocessor's registers");
 };
 
-template <typename T, int D> struct OverlappedShared {
-    Panels<T, Roles<D>::Br, D> q[2]; /* of the query tile at work and of the next one */
-    Panels<T, Bc, D> k[STAGES], v[STAGES];
-    QueryTile tile; /* the query tile that the producer is loading */
-    Mbarrier tile_full, tile_empty; /* full: the description is there, and Q */
-    Mbarrier k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
-};
-
-/* Key tile number n, counted from the block's first one, has place n % STAGES, and is that place's phase number n / STAGES. */
-__device__ inline int place(unsigned n) { return n % STAGES; }
-__device__ inline int parity(unsigned n) { return n / STAGES % 2; }
-
-/* ---- the producer: one thread ---- */
-
-/* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
- * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
 template <typename T, int D>
-__device__ inline void hand_over(OverlappedShared<T, D> &shared, const QueryTile &tile, int nth, const TensorMap &q) {
-    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
-    shared.tile = tile;
-    if (tile.key_tiles > 0) {
-        mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
-        shared.q[nth % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
-    } else
-        mbarrier_arrive(&shared.tile_full);
-}
-
-template <typename T, int D>
-__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const TileOrder &order,
-                               uint32_t *next, const TensorMaps &maps) {
-    int n = 0, i = blockIdx.x; /* the block's first query tile; later ones come from the counter */
-    int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
-    for (; i < order.count; nth++) {
-        const QueryTile here = query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc);
-        hand_over(shared, here, nth, maps.q);
-        for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
-            mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
-            mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
-            shared.k[place(n)].load(maps.k, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
-            mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
-            mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
-            shared.v[place(n)].load(maps.v, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
-        }
-        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
-        if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
-        i = gridDim.x + taken;
-    }
-    hand_over(shared, QueryTile{-1, 0, 0, 0, 0, 0}, nth, maps.q); /* head -1: there are no more */
-}
+using Shared = Ring<Panels<T, Roles<D>::Br, D>, Panels<T, Bc, D>, Panels<T, Bc, D>, STAGES, QueryTile>;
 
 /* ---- a consumer: a warpgroup ---- */
 
@@ -102,23 +55,17 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 enum { TURN = 1, ZEROED = TURN + 3 };
 
 template <typename T, int D>
-__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int consumer) {
+__device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Tensors &t, int consumer) {
     constexpr int consumers = Roles<D>::consumers;
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
 
-    /* Turns: a consumer waits at a named barrier of its own, at which the consumer before it arrives when its turn
-     * ends. */
-    auto my_turn = [&] { named_barrier_sync(TURN + consumer, 256); };
-    auto end_turn = [&] { named_barrier_arrive(TURN + (consumer + 1) % consumers, 256); };
-    if (consumer == consumers - 1)
-        end_turn(); /* consumer 0 begins */
+    const Turns turn = {TURN, consumer, consumers};
+    turn.begin();
 
     int n = 0;
     for (int nth = 0;; nth++) {
-        mbarrier_wait(&shared.tile_full, nth % 2);
-        const QueryTile here = shared.tile;
-        mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
+        const QueryTile here = shared.take(nth);
         if (here.batch_head < 0)
             break;
         const int first_row = here.first_row + 64 * consumer, row = first_row + 16 * warp; /* this consumer's, the warp's */
@@ -127,8 +74,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         const auto &q = shared.q[nth % 2];
         int tile = here.key_tiles - 1;
         if (t.key_lengths && tile >= 0 && here.keys < (tile + 1) * Bc) { /* all consumers meet: not within a turn */
-            mbarrier_wait(&shared.v_full[place(n)], parity(n));
-            zero_rows(shared.v[place(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
+            shared.wait_for_v(n);
+            zero_rows(shared.v[shared.stage(n)], here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * consumers);
             named_barrier_sync(ZEROED, 128 * consumers);
         }
 
@@ -136,24 +83,22 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         const int end_row = min(first_row + 64, p.seqlen_q), whole_tiles = visible_keys(&p, here.keys, first_row) / Bc;
         const int seen_tiles = first_row < end_row ? ceil_div(visible_keys(&p, here.keys, end_row - 1), Bc) : 0;
         for (; tile >= seen_tiles; n++, tile--) {
-            my_turn();
-            end_turn();
-            mbarrier_wait(&shared.v_full[place(n)], parity(n)); /* who sees the tile waits for its K */
-            if (elect_one())
-                mbarrier_arrive(&shared.k_empty[place(n)]), mbarrier_arrive(&shared.v_empty[place(n)]);
+            turn.wait();
+            turn.end();
+            shared.wait_for_v(n); /* who sees the tile waits for its K */
+            shared.release_k(n), shared.release_v(n);
         }
 
         if (tile >= 0) {
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
             float first[1][Bc / 8][4];
-            mbarrier_wait(&shared.k_full[place(n)], parity(n));
-            my_turn();
-            start_abt(first, q, 64 * consumer, shared.k[place(n)]);
-            end_turn();
+            shared.wait_for_k(n);
+            turn.wait();
+            start_abt(first, q, 64 * consumer, shared.k[shared.stage(n)]);
+            turn.end();
             wgmma_wait<0>(first);
-            if (elect_one())
-                mbarrier_arrive(&shared.k_empty[place(n)]);
+            shared.release_k(n);
             if (tile >= whole_tiles)
                 mask(first, p, here.keys, row, tile * Bc);
             softmax(first, m, l, alpha, scale_log2);
@@ -162,66 +107,57 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
             /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4];
-                mbarrier_wait(&shared.k_full[place(n + 1)], parity(n + 1));
-                my_turn();
-                start_abt(s, q, 64 * consumer, shared.k[place(n + 1)]);
-                mbarrier_wait(&shared.v_full[place(n)], parity(n));
-                start_ab(o, a, shared.v[place(n)]);
-                end_turn();
+                shared.wait_for_k(n + 1);
+                turn.wait();
+                start_abt(s, q, 64 * consumer, shared.k[shared.stage(n + 1)]);
+                shared.wait_for_v(n);
+                start_ab(o, a, shared.v[shared.stage(n)]);
+                turn.end();
 
                 wgmma_wait<1>(s);
-                if (elect_one())
-                    mbarrier_arrive(&shared.k_empty[place(n + 1)]);
+                shared.release_k(n + 1);
                 if (tile >= whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
                 const bool moved = softmax(s, m, l, alpha, scale_log2);
 
                 wgmma_wait<0>(o, a); /* the compiler moves it up into the softmax: notes/08_fa3.md */
-                if (elect_one())
-                    mbarrier_arrive(&shared.v_empty[place(n)]);
+                shared.release_v(n);
                 to_operand<T>(a, s); /* before the branch: the compiler mixes it with the exponentials */
                 if (moved)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
             }
 
             /* The last tile's P V */
-            mbarrier_wait(&shared.v_full[place(n)], parity(n));
-            start_ab(o, a, shared.v[place(n)]);
+            shared.wait_for_v(n);
+            start_ab(o, a, shared.v[shared.stage(n)]);
             wgmma_wait<0>(o);
-            if (elect_one())
-                mbarrier_arrive(&shared.v_empty[place(n)]);
+            shared.release_v(n);
             n++;
         }
         write_output(head_tensors<T, D>(p, t, here.batch_head), row, o, m, l, LN_2);
     }
-    if (consumer == 0)
-        my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */
+    turn.finish();
 }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
     overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
-    SHARED_MEMORY(shared, OverlappedShared<T, D>);
+    SHARED_MEMORY(shared, Shared<T, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
-    if (warp == 0 && elect_one()) {
-        constexpr int consumer_warps = 4 * Roles<D>::consumers; /* one arrival each */
-        mbarrier_init(&shared.tile_full, 1);
-        mbarrier_init(&shared.tile_empty, 32 * consumer_warps);
-        for (int i = 0; i < STAGES; i++) {
-            mbarrier_init(&shared.k_full[i], 1);
-            mbarrier_init(&shared.v_full[i], 1);
-            mbarrier_init(&shared.k_empty[i], consumer_warps);
-            mbarrier_init(&shared.v_empty[i], consumer_warps);
-        }
-        mbarrier_init_fence();
-    }
+    if (warp == 0 && elect_one())
+        shared.init(4 * Roles<D>::consumers);
     __syncthreads(); /* the only time that all meet */
 
     if (warp < 4) {
         setmaxnreg_decrease<Roles<D>::producer_registers>();
         if (warp == 0 && elect_one())
-            produce<T, D>(shared, p, t, order, next, maps);
+            shared.produce(blockIdx.x, gridDim.x, order.count, next, maps.q,
+                           [&](int i) { return query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc); },
+                           [&](const QueryTile &here, int tile, int n) {
+                               shared.load_k(n, maps.k, tile * Bc, 0, here.kv_matrix);
+                               shared.load_v(n, maps.v, tile * Bc, 0, here.kv_matrix);
+                           });
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();
         consume<T, D>(shared, p, t, warp / 4 - 1);
@@ -240,6 +176,6 @@ LAUNCHER(fa3_overlapped) {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 2);
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Roles<D>::Br, Bc);
         LAUNCH((overlapped<T, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads,
-               sizeof(OverlappedShared<T, D>), *p, *t, order, next, maps);
+               sizeof(Shared<T, D>), *p, *t, order, next, maps);
     }));
 }

@@ -26,6 +26,7 @@
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:1024
  */
 #include "../common/gpu/fa3.cuh"
+#include "../common/gpu/ring.cuh"
 #include "lists.cuh"
 #include "mask.cuh"
 
@@ -40,58 +41,8 @@ template <int D> struct Shape {
     static_assert(Br == MASK_BLOCK && MASK_BLOCK % Bc == 0, "each tile lies in one block of the mask");
 };
 
-template <typename T, int D> struct OverlappedShared {
-    Panels<T, Br, D> q[2]; /* of the query tile at work and of the next one */
-    Panels<T, Shape<D>::Bc, D> k[Shape<D>::stages], v[Shape<D>::stages];
-    ListedTile tile; /* the query tile that the producer is loading */
-    Mbarrier tile_full, tile_empty; /* full: the description is there, and Q */
-    Mbarrier k_full[Shape<D>::stages], v_full[Shape<D>::stages], k_empty[Shape<D>::stages], v_empty[Shape<D>::stages];
-};
-
-/* Key tile number n, counted from the block's first one, has place n % stages, and is that place's phase number n / stages. */
-template <int D> __device__ inline int place(unsigned n) { return n % Shape<D>::stages; }
-template <int D> __device__ inline int parity(unsigned n) { return n / Shape<D>::stages % 2; }
-
-/* ---- the producer: one thread ---- */
-
-/* Tells the consumers which query tile comes next, and asks for its Q, once all of them have read the description of the one
- * before. Who has read that one is done with the Q before it, and the new Q takes its place. */
 template <typename T, int D>
-__device__ inline void hand_over(OverlappedShared<T, D> &shared, const ListedTile &tile, int nth, const TensorMap &q) {
-    mbarrier_wait(&shared.tile_empty, nth % 2 ^ 1);
-    shared.tile = tile;
-    if (tile.key_tiles > 0) {
-        mbarrier_arrive_expect(&shared.tile_full, shared.q[0].bytes);
-        shared.q[nth % 2].load(q, tile.first_row, 0, tile.batch_head, &shared.tile_full);
-    } else
-        mbarrier_arrive(&shared.tile_full);
-}
-
-template <typename T, int D>
-__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Lists &lists,
-                               const TileOrder &order, uint32_t *next, const TensorMaps &maps, int team) {
-    constexpr int Bc = Shape<D>::Bc, teams = Shape<D>::teams;
-    int n = 0, i = team * gridDim.x + blockIdx.x; /* the team's first query tile; later ones come from the counter */
-    int nth = 0; /* which of the block's query tiles is handed over, from 0 on */
-    for (; i < order.count; nth++) {
-        const ListedTile here = listed_tile(p, t.key_lengths, lists, order.together, i, Bc);
-        hand_over(shared, here, nth, maps.q);
-        for (int tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
-            const int key = listed_key(p, lists, here, tile, Bc);
-            mbarrier_wait(&shared.k_empty[place<D>(n)], parity<D>(n) ^ 1);
-            mbarrier_arrive_expect(&shared.k_full[place<D>(n)], shared.k[0].bytes);
-            shared.k[place<D>(n)].load(maps.k, key, 0, here.kv_matrix, &shared.k_full[place<D>(n)]);
-            mbarrier_wait(&shared.v_empty[place<D>(n)], parity<D>(n) ^ 1);
-            mbarrier_arrive_expect(&shared.v_full[place<D>(n)], shared.v[0].bytes);
-            shared.v[place<D>(n)].load(maps.v, key, 0, here.kv_matrix, &shared.v_full[place<D>(n)]);
-        }
-        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
-        if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* each query tile draws once, so this was the launch's last draw; the next begins at 0 */
-        i = teams * gridDim.x + taken;
-    }
-    hand_over(shared, ListedTile{-1, 0, 0, 0, 0, 0, 0}, nth, maps.q); /* head -1: there are no more */
-}
+using Shared = Ring<Panels<T, Br, D>, Panels<T, Shape<D>::Bc, D>, Panels<T, Shape<D>::Bc, D>, Shape<D>::stages, ListedTile>;
 
 /* ---- a consumer: a warpgroup ---- */
 
@@ -99,7 +50,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 enum { TURN, ZEROED = TURN + CONSUMERS, BARRIERS };
 
 template <typename T, int D>
-__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Lists &lists,
+__device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Tensors &t, const Lists &lists,
                                int team, int consumer) {
     constexpr int Bc = Shape<D>::Bc;
     const int barriers = 1 + team * BARRIERS; /* 0 is __syncthreads */
@@ -107,25 +58,12 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
     const int own_row = 64 * consumer + 16 * warp;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
 
-    /* Turns, for a team alone: a consumer waits at a named barrier of its own, at which the consumer before it arrives when
-     * its turn ends. */
-    constexpr bool turns = Shape<D>::teams == 1;
-    auto my_turn = [&] {
-        if (turns)
-            named_barrier_sync(barriers + TURN + consumer, TEAM);
-    };
-    auto end_turn = [&] {
-        if (turns)
-            named_barrier_arrive(barriers + TURN + (consumer + 1) % CONSUMERS, TEAM);
-    };
-    if (consumer == CONSUMERS - 1)
-        end_turn(); /* consumer 0 begins */
+    const Turns turn = {barriers + TURN, consumer, CONSUMERS, Shape<D>::teams == 1}; /* for a team alone */
+    turn.begin();
 
     int n = 0;
     for (int nth = 0;; nth++) {
-        mbarrier_wait(&shared.tile_full, nth % 2);
-        const ListedTile here = shared.tile;
-        mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
+        const ListedTile here = shared.take(nth);
         if (here.batch_head < 0)
             break;
         const int row = here.first_row + own_row;
@@ -137,8 +75,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
             if (t.key_lengths && here.keys < key + Bc) { /* all consumers meet: not within a turn */
                 for (int i = 0; i < MASK_BLOCK / Bc; i++) { /* a block's tiles */
                     const int behind = max(0, here.keys - key + i * Bc);
-                    mbarrier_wait(&shared.v_full[place<D>(n + i)], parity<D>(n + i));
-                    zero_rows(shared.v[place<D>(n + i)], behind, Bc, (threadIdx.x - 128) % TEAM, TEAM);
+                    shared.wait_for_v(n + i);
+                    zero_rows(shared.v[shared.stage(n + i)], behind, Bc, (threadIdx.x - 128) % TEAM, TEAM);
                 }
                 named_barrier_sync(barriers + ZEROED, TEAM);
             }
@@ -146,13 +84,12 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
             float first[1][Bc / 8][4];
-            mbarrier_wait(&shared.k_full[place<D>(n)], parity<D>(n));
-            my_turn();
-            start_abt(first, q, 64 * consumer, shared.k[place<D>(n)]);
-            end_turn();
+            shared.wait_for_k(n);
+            turn.wait();
+            start_abt(first, q, 64 * consumer, shared.k[shared.stage(n)]);
+            turn.end();
             wgmma_wait<0>(first);
-            if (elect_one())
-                mbarrier_arrive(&shared.k_empty[place<D>(n)]);
+            shared.release_k(n);
             if (tile >= here.whole_tiles)
                 mask_block(first, t.mask, p, here.keys, row, key);
             softmax(first, m, l, alpha, scale_log2);
@@ -163,40 +100,36 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 float s[1][Bc / 8][4];
                 if (tile >= here.whole_tiles)
                     key = listed_key(p, lists, here, tile, Bc); /* from L2: long before the mask needs it */
-                mbarrier_wait(&shared.k_full[place<D>(n + 1)], parity<D>(n + 1));
-                my_turn();
-                start_abt(s, q, 64 * consumer, shared.k[place<D>(n + 1)]);
-                mbarrier_wait(&shared.v_full[place<D>(n)], parity<D>(n));
-                start_ab(o, a, shared.v[place<D>(n)]);
-                end_turn();
+                shared.wait_for_k(n + 1);
+                turn.wait();
+                start_abt(s, q, 64 * consumer, shared.k[shared.stage(n + 1)]);
+                shared.wait_for_v(n);
+                start_ab(o, a, shared.v[shared.stage(n)]);
+                turn.end();
 
                 wgmma_wait<1>(s);
-                if (elect_one())
-                    mbarrier_arrive(&shared.k_empty[place<D>(n + 1)]);
+                shared.release_k(n + 1);
                 if (tile >= here.whole_tiles)
                     mask_block(s, t.mask, p, here.keys, row, key);
                 const bool moved = softmax(s, m, l, alpha, scale_log2);
 
                 wgmma_wait<0>(o, a);
-                if (elect_one())
-                    mbarrier_arrive(&shared.v_empty[place<D>(n)]);
+                shared.release_v(n);
                 to_operand<T>(a, s);
                 if (moved)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
             }
 
             /* The last tile's P V */
-            mbarrier_wait(&shared.v_full[place<D>(n)], parity<D>(n));
-            start_ab(o, a, shared.v[place<D>(n)]);
+            shared.wait_for_v(n);
+            start_ab(o, a, shared.v[shared.stage(n)]);
             wgmma_wait<0>(o);
-            if (elect_one())
-                mbarrier_arrive(&shared.v_empty[place<D>(n)]);
+            shared.release_v(n);
             n++;
         }
         write_output(head_tensors<T, D>(p, t, here.batch_head), row, o, m, l, LN_2);
     }
-    if (consumer == 0)
-        my_turn(); /* takes the last consumer's end_turn, so that no arrival is left over at a barrier */
+    turn.finish();
 }
 
 template <typename T, int D>
@@ -205,30 +138,26 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
                const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using S = Shape<D>;
-    struct Shared {
-        OverlappedShared<T, D> team[S::teams];
+    struct Teams {
+        Shared<T, D> team[S::teams];
     };
-    SHARED_MEMORY(shared, Shared);
+    SHARED_MEMORY(shared, Teams);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
-    if (warp < S::teams && elect_one()) {
-        OverlappedShared<T, D> &own = shared.team[warp];
-        constexpr int consumer_warps = 4 * CONSUMERS; /* one arrival each */
-        mbarrier_init(&own.tile_full, 1);
-        mbarrier_init(&own.tile_empty, 32 * consumer_warps);
-        for (int i = 0; i < S::stages; i++) {
-            mbarrier_init(&own.k_full[i], 1);
-            mbarrier_init(&own.v_full[i], 1);
-            mbarrier_init(&own.k_empty[i], consumer_warps);
-            mbarrier_init(&own.v_empty[i], consumer_warps);
-        }
-        mbarrier_init_fence();
-    }
+    if (warp < S::teams && elect_one())
+        shared.team[warp].init(4 * CONSUMERS);
     __syncthreads(); /* the only time that all meet */
 
     if (warp < 4) {
         setmaxnreg_decrease<S::producer_registers>();
         if (warp < S::teams && elect_one())
-            produce<T, D>(shared.team[warp], p, t, lists, order, next, maps, warp);
+            shared.team[warp].produce(
+                warp * gridDim.x + blockIdx.x, S::teams * gridDim.x, order.count, next, maps.q,
+                [&](int i) { return listed_tile(p, t.key_lengths, lists, order.together, i, S::Bc); },
+                [&](const ListedTile &here, int tile, int n) {
+                    const int key = listed_key(p, lists, here, tile, S::Bc);
+                    shared.team[warp].load_k(n, maps.k, key, 0, here.kv_matrix);
+                    shared.team[warp].load_v(n, maps.v, key, 0, here.kv_matrix);
+                });
     } else {
         setmaxnreg_increase<S::consumer_registers>();
         const int consumer = warp / 4 - 1, team = consumer / CONSUMERS;
@@ -244,6 +173,6 @@ LAUNCHER(sparse_overlapped) {
         using S = Shape<D>;
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, S::Bc);
         LAUNCH((overlapped<T, D>), min(order.count, device_properties()->sm_count), S::threads,
-               S::teams * sizeof(OverlappedShared<T, D>), *p, *t, lists_in(workspace), order, next, maps);
+               S::teams * sizeof(Shared<T, D>), *p, *t, lists_in(workspace), order, next, maps);
     }));
 }

@@ -60,4 +60,14 @@ inline TileOrder tile_order(const Problem &p, int Br, int element_bytes) {
     return {p.causal ? heads_together(p, element_bytes) : 1, p.batch * p.heads * ceil_div(p.seqlen_q, Br)};
 }
 
+/* The dynamic tile scheduler, for persistent kernels: the number of the next tile of `count`. Each of the `drawers` (blocks, or parts of
+ * them) begins with the tile of its own number, so the counter `next` says how many were drawn after those. Draw as late as possible:
+ * who draws early keeps a tile waiting. */
+__device__ inline int draw_tile(uint32_t *next, int count, int drawers) {
+    const uint32_t drawn = atomicAdd(next, 1u);
+    if (drawn == (uint32_t)count - 1)
+        *next = 0; /* each tile draws once, so this was the launch's last draw; the next launch begins at 0 */
+    return drawers + drawn;
+}
+
 #endif

@@ -15,7 +15,7 @@ use JSON::PP;
 my ($tuned, $warp) = ('04_fa2/tuned.cu', 'common/gpu/warp.cuh');
 my $order = 'together, blockIdx.x';
 my @beside = ('wgmma_wait<1>(s);' => 'wgmma_wait<0>(s); wgmma_wait<0>(o, a);');
-my @turns = ('[&] { named_barrier_sync(' => '[&] { if (false) named_barrier_sync(', '[&] { named_barrier_arrive(' => '[&] { if (false) named_barrier_arrive(');
+my @turns = ('{TURN, consumer, consumers}' => '{TURN, consumer, consumers, false}');
 my %tables = (
     tuned_without => ['04_fa2', 'tuned', 'left out of tuned', 'nothing left out: TFLOP/s',
         ['double buffering', $tuned, "    if (here.key_tiles > 0)\n        load_keys(here.key_tiles - 1, here.keys);\n" => '',
@@ -43,10 +43,10 @@ my %tables = (
             ['no overlap inside a consumer: turns alone', @beside],
             ['no turns: overlap alone', @turns],
             ['neither', @beside, @turns],
-            ['`wgmma_wait<0>` kept behind the softmax', 'wgmma_wait<0>(o, a);' => 'if (tile > 0) mbarrier_wait(&shared.k_full[place(n + 2)], parity(n + 2)); wgmma_wait<0>(o, a);'],
+            ['`wgmma_wait<0>` kept behind the softmax', 'wgmma_wait<0>(o, a);' => 'if (tile > 0) shared.wait_for_k(n + 2); wgmma_wait<0>(o, a);'],
             ['two consumers at D = 64', 'consumers = D == 64 ? 3 : 2' => 'consumers = 2', 'producer_registers = D == 64 ? 32 : 24' => 'producer_registers = 24',
                 'consumer_registers = D == 64 ? 160 : 240' => 'consumer_registers = 240'],
-            ['query tiles dealt in advance, no counter', 'i = gridDim.x + taken;' => 'i += gridDim.x;']),
+            ['query tiles dealt in advance, no counter', 'common/gpu/ring.cuh', 'i = draw_tile(next, count, producers)' => 'i += producers']),
         ['overlapped: O rescaled whenever a maximum grows (SLACK 0)', $warp, 'SLACK = 8' => 'SLACK = 0'],
     ],
 );
