@@ -108,8 +108,9 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
             float product[1][D / 8][4];
             const auto add_product = [&] {
                 multiply_if_less(product, share);
-                UNROLL for (int i = 0; i < D / 2; i++)
-                    flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
+                UNROLL for (int n = 0; n < D / 8; n++)
+                    UNROLL for (int i = 0; i < 4; i++)
+                        o[0][n][i] = o[0][n][i] * alpha[i / 2] + product[0][n][i];
             };
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4], next_alpha[2];

@@ -89,8 +89,7 @@ struct OutputScale {
 
 template <int N> __device__ inline void multiply_if_less(float (&product)[1][N][4], float share) {
     if (share < 1)
-        UNROLL for (int i = 0; i < 4 * N; i++)
-            flat(product)[i] *= share;
+        each(product, [&](float &x, int) { x *= share; });
 }
 
 /* The end: O / l times V's scale `o_scale`, and LSE, of queries `row` .. of a head. A row that saw no key has l = 0: O = 0,

@@ -123,8 +123,9 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             shared.v.load(v_map, 0, (tile - 1) * Bc, here.kv_matrix, &shared.v_full);
         }
 
-        UNROLL for (int i = 0; i < D / 2; i++)
-            flat(o)[i] = flat(o)[i] * alpha[i / 2 % 2] + flat(product)[i];
+        UNROLL for (int n = 0; n < D / 8; n++)
+            UNROLL for (int i = 0; i < 4; i++)
+                o[0][n][i] = o[0][n][i] * alpha[i / 2] + product[0][n][i];
     }
 
     write_output<E>(p, t, scales, here.batch_head, row, o, m, l, o_scale.now);

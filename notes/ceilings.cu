@@ -74,7 +74,7 @@ template <typename E> struct Wgmma {
     static constexpr int THREADS = 256, ROW_BYTES = 128, A_BYTES = 64 * ROW_BYTES, SHARED = 320 * ROW_BYTES;
     static constexpr double WORK = 2 * 64 * 256.0 * (ROW_BYTES / sizeof(E)) / 128;
     static __device__ float run(int repetitions) {
-        float d[128] = {};
+        float d[32][4] = {};
 #ifdef HOPPER
         SHARED_MEMORY(shared, Bytes<SHARED>);
         shared.fill();
@@ -90,7 +90,11 @@ template <typename E> struct Wgmma {
             wgmma_wait<0>(d);
         }
 #endif
-        return sum_of(d);
+        float sum = 0;
+#pragma unroll
+        for (int n = 0; n < 32; n++)
+            sum += sum_of(d[n]);
+        return sum;
     }
 };
 

@@ -209,7 +209,7 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
         for (int i = 0; i < 4; i++)
             fragment[step][i] = a_words[(row + 8 * (i % 2)) * (RowBytes / 4) + 8 * step + 4 * (i / 2) + threadIdx.x % 4];
 
-    float d[N / 2];
+    float d[N / 8][4];
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < RowBytes / 32; step++)
@@ -226,7 +226,7 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
     wgmma_wait<0>(d);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
 #endif
 }
 
@@ -295,7 +295,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
 #pragma unroll
         for (int i = 0; i < 4; i++)
             fragment[step][i] = a_words[(row + 8 * (i % 2)) * (K / 2) + 8 * step + 4 * (i / 2) + threadIdx.x % 4];
-    float d[N / 2];
+    float d[N / 8][4];
     wgmma_fence(d, fragment);
 #pragma unroll
     for (int step = 0; step < K / 16; step++)
@@ -308,7 +308,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
     wgmma_wait<0>(d);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
 #endif
 }
 
@@ -356,7 +356,7 @@ __global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __g
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
     const uint64_t a = wgmma_descriptor_mn<128>(shared.a, K * 128), b = wgmma_descriptor_mn<128>(shared.b, K * 128);
-    float d[N / 2];
+    float d[N / 8][4];
     wgmma_fence(d);
 #pragma unroll
     for (int step = 0; step < K / 16; step++)
@@ -366,7 +366,7 @@ __global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __g
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
-        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
 #endif
 }
 template <typename E, int N, int K> static void test_wgmma_atb() {
@@ -460,7 +460,7 @@ __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float 
     proxy_fence();
     __syncthreads();
     const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor<128>(shared.b);
-    float d0[32], d1[32], first[32];
+    float d0[8][4], d1[8][4], first[32];
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; step++)
@@ -473,7 +473,7 @@ __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float 
     wgmma_wait<1>(d0);
 #pragma unroll
     for (int i = 0; i < 32; i++)
-        first[i] = d0[i];
+        first[i] = d0[i / 4][i % 4];
     wgmma_fence(d0);
 #pragma unroll
     for (int step = 0; step < 4; step++)
@@ -484,7 +484,7 @@ __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float 
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         float *to = d_out + (row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-        to[0] = first[i], to[64 * 64] = d0[i], to[2 * 64 * 64] = d1[i];
+        to[0] = first[i], to[64 * 64] = d0[i / 4][i % 4], to[2 * 64 * 64] = d1[i / 4][i % 4];
     }
 #endif
 }
@@ -587,7 +587,7 @@ __global__ void __launch_bounds__(384, 1)
     } else {
         setmaxnreg_increase<240>();
         const int group = threadIdx.x / 128 - 1;
-        float d[32] = {};
+        float d[8][4] = {};
         mbarrier_wait(&shared.a_full, 0);
         for (int tile = 0; tile < TILES; tile++) {
             const int stage = tile % STAGES;
@@ -605,7 +605,7 @@ __global__ void __launch_bounds__(384, 1)
         const int row = 64 * group + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
         for (int i = 0; i < 32; i++)
-            d_out[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i];
+            d_out[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
     }
 #endif
 }
@@ -644,8 +644,6 @@ template <typename E> static void test_wgmmas() {
 }
 template <typename E> static void test_wgmmas_16() {
     test_wgmmas<E>();
-    test_wgmmas_n<E, 176>();
-    test_wgmmas_n<E, 192>();
     test_wgmmas_n<E, 256>();
     test_wgmma_mn<E, 64, 64, 128, false>(); /* one panel */
     test_wgmma_mn<E, 128, 176, 128, true>();

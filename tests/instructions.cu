@@ -31,29 +31,21 @@ struct ChunkMemory {
     alignas(128) uint16_t element[8 * CHUNKS];
 };
 
-template <int matrices, bool transposed> __device__ void load_matrices(uint32_t (&r)[matrices], const void *row) {
-    if constexpr (matrices == 1)
-        transposed ? ldmatrix_x1_trans(r, row) : ldmatrix_x1(r, row);
-    else if constexpr (matrices == 2)
-        transposed ? ldmatrix_x2_trans(r, row) : ldmatrix_x2(r, row);
-    else
-        transposed ? ldmatrix_x4_trans(r, row) : ldmatrix_x4(r, row);
-}
-
 /* Each lane hands in the address of chunk chunks[lane]. */
-template <int matrices, bool transposed>
+template <bool transposed>
 __global__ void run_ldmatrix(const uint16_t *elements, const int *chunks, uint32_t *out) {
     SHARED_MEMORY(memory, ChunkMemory);
     for (int i = threadIdx.x; i < 8 * CHUNKS; i += 32)
         memory.element[i] = elements[i];
     __syncthreads();
-    uint32_t r[matrices];
-    load_matrices<matrices, transposed>(r, memory.element + 8 * chunks[threadIdx.x]);
-    for (int i = 0; i < matrices; i++)
-        out[matrices * threadIdx.x + i] = r[i];
+    uint32_t r[4];
+    const void *row = memory.element + 8 * chunks[threadIdx.x];
+    transposed ? ldmatrix_x4_trans(r, row) : ldmatrix_x4(r, row);
+    for (int i = 0; i < 4; i++)
+        out[4 * threadIdx.x + i] = r[i];
 }
 
-template <int matrices, bool transposed> static void test_ldmatrix() {
+template <bool transposed> static void test_ldmatrix() {
     std::vector<uint16_t> elements(8 * CHUNKS);
     std::vector<int> chunks(32);
     for (auto &element : elements)
@@ -64,20 +56,20 @@ template <int matrices, bool transposed> static void test_ldmatrix() {
             chunk = random_bits() % CHUNKS;
         DeviceArray<uint16_t> device_elements(elements);
         DeviceArray<int> device_chunks(chunks);
-        DeviceArray<uint32_t> out(32 * matrices);
-        LAUNCH((run_ldmatrix<matrices, transposed>), 1, 32, sizeof(ChunkMemory), device_elements.pointer,
+        DeviceArray<uint32_t> out(32 * 4);
+        LAUNCH(run_ldmatrix<transposed>, 1, 32, sizeof(ChunkMemory), device_elements.pointer,
                device_chunks.pointer, out.pointer);
         auto got = out.read();
         for (int lane = 0; lane < 32; lane++)
-            for (int i = 0; i < matrices; i++) {
+            for (int i = 0; i < 4; i++) {
                 auto element = [&](int row, int column) { return elements[8 * chunks[8 * i + row] + column]; };
                 int r = lane / 4, c = 2 * (lane % 4);
                 uint32_t want =
                     transposed ? pair_of(element(c, r), element(c + 1, r)) : pair_of(element(r, c), element(r, c + 1));
-                wrong += got[matrices * lane + i] != want;
+                wrong += got[4 * lane + i] != want;
             }
     }
-    ok(wrong == 0, "ldmatrix_x%d%s", matrices, transposed ? "_trans" : "");
+    ok(wrong == 0, "ldmatrix_x4%s", transposed ? "_trans" : "");
 }
 
 /* ---- mma ---- */
@@ -478,12 +470,8 @@ static void test_fragments() {
 
 int main() {
     printf("# %s\n", device_properties()->name);
-    test_ldmatrix<1, false>();
-    test_ldmatrix<2, false>();
-    test_ldmatrix<4, false>();
-    test_ldmatrix<1, true>();
-    test_ldmatrix<2, true>();
-    test_ldmatrix<4, true>();
+    test_ldmatrix<false>();
+    test_ldmatrix<true>();
     test_mma<__half>();
     if (device_properties()->capability >= 80)
         test_mma<__nv_bfloat16>();

@@ -325,9 +325,9 @@ __global__ void look_too_early(const __grid_constant__ TensorMap map, float *out
     }
     mbarrier_wait(&shared.full, 0);
     const uint64_t tile = wgmma_descriptor<128>(shared.tile);
-    float d0[32] = {}, d1[32];
-    for (float &d : d1)
-        d = 1;
+    float d0[8][4] = {}, d1[8][4];
+    for (int i = 0; i < 32; i++)
+        d1[i / 4][i % 4] = 1;
     wgmma_fence(d0, d1);
     for (int step = 0; step < 4; step++)
         wgmma<__half>(d0, wgmma_advance(tile, 32 * step), wgmma_advance(tile, 32 * step), step > 0);
@@ -336,11 +336,11 @@ __global__ void look_too_early(const __grid_constant__ TensorMap map, float *out
         wgmma<__half>(d1, wgmma_advance(tile, 32 * step), wgmma_advance(tile, 32 * step), true);
     wgmma_commit();
     float *seen = out + 64 * 64 + 5 * threadIdx.x;
-    seen[0] = d0[31];
+    seen[0] = d0[7][3];
     wgmma_wait<1>(d0);
-    seen[1] = d0[31], seen[2] = d1[31];
+    seen[1] = d0[7][3], seen[2] = d1[7][3];
     wgmma_wait<0>(d1);
-    seen[3] = d1[31], seen[4] = __half2float(shared.tile[threadIdx.x]);
+    seen[3] = d1[7][3], seen[4] = __half2float(shared.tile[threadIdx.x]);
 }
 
 static void test_late(void) {

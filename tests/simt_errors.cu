@@ -81,14 +81,14 @@ __global__ void empty(int) {}
 
 __global__ void bad_address(const void *device, int what) {
     SHARED_MEMORY(tile, Tile4K);
-    uint32_t r[2];
+    uint32_t r[4];
     int i = threadIdx.x % 32;
     const unsigned char *row = tile.byte + 16 * i;
     bool bad = in_bad_block() && threadIdx.x == 9;
     if (what == 0)
-        ldmatrix_x2(r, row + (bad || i >= 16 ? 8 : 0)); /* @unaligned: the addresses of lanes 16-31 do not count */
+        ldmatrix_x4(r, row + (bad ? 8 : 0)); /* @unaligned */
     if (what == 1)
-        ldmatrix_x2(r, bad ? device : row); /* @not_shared */
+        ldmatrix_x4(r, bad ? device : row); /* @not_shared */
     if (what == 2)
         cp_async_16(tile.byte + (bad ? 4088 : 0), device); /* @past_the_end */
     if (what == 3)
@@ -130,7 +130,7 @@ __global__ void hopper(int what) {
     mbarrier_wait(&shared.full, 0);    /* @wait */
     if (in_bad_block() && what == WARP_MISSING && threadIdx.x / 32 == 2)
         return;
-    float d[32];
+    float d[8][4];
     if (!(in_bad_block() && what == NO_FENCE))
         wgmma_fence(); /* @fence */
     wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile), false); /* @wgmma */
@@ -202,7 +202,7 @@ __global__ void registers(int what) {
 
 __global__ void wgmma_by_some(int) {
     SHARED_MEMORY(shared, Hopper);
-    float d[32];
+    float d[8][4];
     wgmma_fence();
     if (threadIdx.x >= 32)
         wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile), false); /* @by_some */

@@ -62,9 +62,9 @@ says mma => "kernel mma_without_a_lane, $bad: threads 0-31,40 have returned; "
   . 'threads 32-39,41-63 wait at mma_m16n8k16 (@mma)';
 says past_the_end => "kernel bad_address, $bad, thread 9: cp_async_16: address 0x... is not in the block's 4096 bytes of "
   . 'shared memory (@past_the_end)';
-says not_shared => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not in the block's 4096 bytes of "
+says not_shared => "kernel bad_address, $bad, thread 9: ldmatrix_x4: address 0x... is not in the block's 4096 bytes of "
   . 'shared memory (@not_shared)';
-says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x2: address 0x... is not aligned to 16 bytes (\@unaligned)";
+says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x4: address 0x... is not aligned to 16 bytes (\@unaligned)";
 says load      => "kernel bad_address, $bad, thread 9: load_16: address 0x... is not aligned to 16 bytes (\@load)";
 says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait), byte 4096 of shared memory, for parity 0: "
   . "1 of 2 arrivals and 0 bytes are missing";

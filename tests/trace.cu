@@ -336,7 +336,7 @@ template <Defect defect> __global__ void ring(const __grid_constant__ TensorMap 
         named_barrier_sync(1 + group, 128);
     if (defect == LATE_FENCE)
         proxy_fence();
-    float d[2][32] = {}, sum = 0;
+    float d[2][8][4] = {}, sum = 0;
     for (int tile = 0; tile < 5; tile++) {
         const int stage = tile % 2, round = tile / 2;
         if (defect == EARLY_READ)
@@ -360,7 +360,7 @@ template <Defect defect> __global__ void ring(const __grid_constant__ TensorMap 
         if (defect == EARLY_EMPTY)
             wgmma_wait<0>(d[1]);
     }
-    to[blockIdx.x * 384 + threadIdx.x] = d[0][0] + d[1][0] + sum;
+    to[blockIdx.x * 384 + threadIdx.x] = d[0][0][0] + d[1][0][0] + sum;
 }
 template <bool right> __global__ void blocks(int *to) {
     to[right ? blockIdx.x * 64 + threadIdx.x : threadIdx.x] = 1; /* blocks: write */

@@ -439,7 +439,7 @@ template <typename E, Major major, Major A> NOT_TRACED void compute_wgmma(const 
         }
     }
     const Described matrix(w.b);
-    for (int column = 0; column < w.n; column += 8) { /* an atom of D: 8 columns */
+    for (int column = 0; column < w.n; column += 8) { /* a core matrix of D: 8 columns */
         Float8 b[K];
         wgmma_operand<E, major>(matrix, column, b);
         for (int row = 0; row < 64; row++) {
@@ -491,10 +491,9 @@ template <int N, int K> struct WgmmaName {
 };
 template <int N, int K> inline const WgmmaName<N, K> wgmma_name;
 
-template <typename E, Major major, Major A, int Count>
+template <typename E, Major major, Major A, int N>
 void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool add, const char *file, int line) {
-    constexpr int N = 2 * Count;
-    static_assert(N % 8 == 0 && N <= 256, "N is a multiple of 8 up to 256");
+    static_assert(N == 64 || N == 128 || N == 256, "N is 64, 128 or 256");
     static_assert((major == K_MAJOR && A == K_MAJOR) || sizeof(E) == 2, "only 16-bit types can be MN-major");
 #ifdef TRACE
     /* The warp reads B, and its own 16 rows of A, from now to its wgmma_wait; a lane stands for every 32nd chunk. */
@@ -508,13 +507,13 @@ void wgmma(float *d, const uint32_t *a_registers, uint64_t a, uint64_t b, bool a
                            compute_wgmma<E, major, A>},
                           d, a_registers);
 }
-template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Count>
-void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add, CALLER) {
-    wgmma<E, B, A, Count>(d, nullptr, a, b, add, file, line);
+template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Pieces>
+void wgmma(float (&d)[Pieces][4], uint64_t a, uint64_t b, bool add, CALLER) {
+    wgmma<E, B, A, 8 * Pieces>(d[0], nullptr, a, b, add, file, line);
 }
-template <typename E, Major B = K_MAJOR, int Count>
-void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add, CALLER) {
-    wgmma<E, B, K_MAJOR, Count>(d, a, 0, b, add, file, line);
+template <typename E, Major B = K_MAJOR, int Pieces>
+void wgmma(float (&d)[Pieces][4], const uint32_t (&a)[4], uint64_t b, bool add, CALLER) {
+    wgmma<E, B, K_MAJOR, 8 * Pieces>(d[0], a, 0, b, add, file, line);
 }
 
 /* Any array of registers: here they need not be named. */

@@ -37,8 +37,8 @@ struct LdmatrixOperands {
     uint32_t *fragment; /* one register a matrix */
 };
 
-template <int matrices, bool transposed> NOT_TRACED void compute_ldmatrix(void **operands, unsigned) {
-    for (int matrix = 0; matrix < matrices; matrix++) {
+template <bool transposed> NOT_TRACED void compute_ldmatrix(void **operands, unsigned) {
+    for (int matrix = 0; matrix < 4; matrix++) {
         uint16_t element[8][8];
         for (int row = 0; row < 8; row++)
             memcpy(element[row], static_cast<LdmatrixOperands *>(operands[8 * matrix + row])->row, 16);
@@ -50,27 +50,16 @@ template <int matrices, bool transposed> NOT_TRACED void compute_ldmatrix(void *
     }
 }
 
-template <int matrices, bool transposed>
-void ldmatrix(const char *what, uint32_t (&r)[matrices], const void *row, const char *file, int line) {
+template <bool transposed> void ldmatrix(const char *what, uint32_t (&r)[4], const void *row, const char *file, int line) {
     simt_need_full_warp(what, file, line);
-    if (simt_lane() < 8 * matrices) { /* the other lanes' addresses are not used */
-        simt_need_shared(what, row, 16, file, line);
-        trace_read(row, 16);
-    }
+    simt_need_shared(what, row, 16, file, line);
+    trace_read(row, 16);
     LdmatrixOperands operands = {row, r};
-    simt_collective(what, SIMT_FULL_WARP, &operands, compute_ldmatrix<matrices, transposed>, file, line);
+    simt_collective(what, SIMT_FULL_WARP, &operands, compute_ldmatrix<transposed>, file, line);
 }
-inline void ldmatrix_x1(uint32_t (&r)[1], const void *row, CALLER) { ldmatrix<1, false>("ldmatrix_x1", r, row, file, line); }
-inline void ldmatrix_x2(uint32_t (&r)[2], const void *row, CALLER) { ldmatrix<2, false>("ldmatrix_x2", r, row, file, line); }
-inline void ldmatrix_x4(uint32_t (&r)[4], const void *row, CALLER) { ldmatrix<4, false>("ldmatrix_x4", r, row, file, line); }
-inline void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row, CALLER) {
-    ldmatrix<1, true>("ldmatrix_x1_trans", r, row, file, line);
-}
-inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row, CALLER) {
-    ldmatrix<2, true>("ldmatrix_x2_trans", r, row, file, line);
-}
+inline void ldmatrix_x4(uint32_t (&r)[4], const void *row, CALLER) { ldmatrix<false>("ldmatrix_x4", r, row, file, line); }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, CALLER) {
-    ldmatrix<4, true>("ldmatrix_x4_trans", r, row, file, line);
+    ldmatrix<true>("ldmatrix_x4_trans", r, row, file, line);
 }
 
 /* ---- elements as floats ---- */

@@ -196,9 +196,9 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]; or,
  *                                                                         16-bit types only, [k][n]: Major
  *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 pieces side by side, as C of mma_m16n8k16:
- *     d[4 i], d[4 i + 1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[4 i + 2], d[4 i + 3]: the same of row lane/4 + 8
+ *     d[i][0], d[i][1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[i][2], d[i][3]: the same of row lane/4 + 8
  *
- *     N is 64, 128, 176, 192 or 256 (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of
+ *     N is 64, 128 or 256 here (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of
  *     fp8. A comes from shared memory, stored [m][k] (16-bit types also [k][m]), or from registers: then each warp brings its
  *     16 rows as the A fragment of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's names here.)
  *
@@ -218,18 +218,15 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  * What lies in shared memory is named by a *descriptor*: see the next section. */
 /* Tells the compiler that these registers change here, so that it moves no write of them down and no read of them up
  * across this place. Makes no instruction. */
-template <int Count> __device__ inline void changed(float (&d)[Count]) {
-    UNROLL for (int i = 0; i < Count; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
+template <int Pieces> __device__ inline void changed(float (&d)[Pieces][4]) {
+    UNROLL for (int i = 0; i < 4 * Pieces; i++)
+        asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 template <int Steps> __device__ inline void changed(uint32_t (&a)[Steps][4]) {
     UNROLL for (int i = 0; i < 4 * Steps; i++)
         asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
-template <int M, int N> __device__ inline void changed(float (&c)[M][N][4]) {
-    UNROLL for (int i = 0; i < 4 * M * N; i++)
-        asm volatile("" : "+f"(c[i / 4 / N][i / 4 % N][i % 4])::"memory");
-}
+template <int Pieces> __device__ inline void changed(float (&c)[1][Pieces][4]) { changed(c[0]); }
 template <typename... Registers> __device__ inline void wgmma_fence(Registers &...registers) {
     (changed(registers), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -240,29 +237,24 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     (changed(d), ...);
 }
 
-/* The PTX of a wgmma names every register of D, Count = N / 2 of them. These macros write the lists. */
+/* The PTX of a wgmma names every register of D, N / 2 of them. These macros write the lists. */
 #define REGISTERS_32                                                                                                        \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define REGISTERS_64                                                                                                        \
     REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_88                                                                                                        \
-    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
-                 "%80, %81, %82, %83, %84, %85, %86, %87"
-#define REGISTERS_96                                                                                                        \
-    REGISTERS_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
 #define REGISTERS_128                                                                                                       \
-    REGISTERS_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
+    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                         \
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "             \
                  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define IN_OUT_8(d, i)                                                                                                      \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define IN_OUT_16(d, i) IN_OUT_8(d, i), IN_OUT_8(d, i + 8)
-#define IN_OUT_32(d, i) IN_OUT_16(d, i), IN_OUT_16(d, i + 16)
-#define IN_OUT_64(d, i) IN_OUT_32(d, i), IN_OUT_32(d, i + 32)
-#define IN_OUT_88(d, i) IN_OUT_64(d, i), IN_OUT_16(d, i + 64), IN_OUT_8(d, i + 80)
-#define IN_OUT_96(d, i) IN_OUT_64(d, i), IN_OUT_32(d, i + 64)
-#define IN_OUT_128(d, i) IN_OUT_64(d, i), IN_OUT_64(d, i + 64)
+#define IN_OUT_8(d, n)                                                                                                      \
+    "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3]),                                                             \
+    "+f"(d[n + 1][0]), "+f"(d[n + 1][1]), "+f"(d[n + 1][2]), "+f"(d[n + 1][3])
+#define IN_OUT_32(d, n) IN_OUT_8(d, n), IN_OUT_8(d, n + 2), IN_OUT_8(d, n + 4), IN_OUT_8(d, n + 6)
+#define IN_OUT_64(d, n) IN_OUT_32(d, n), IN_OUT_32(d, n + 8)
+#define IN_OUT_128(d, n) IN_OUT_64(d, n), IN_OUT_64(d, n + 16)
 
 /* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a descriptor, or
  * four registers), B, whether to add to D or to overwrite it. `end`: for 16-bit types which way A, if shared, and B lie. The
@@ -277,35 +269,31 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
 #define WGMMA_SHARED_ANY(format, end)                                                                                       \
-    if constexpr (Count == 32) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                              \
-    else if constexpr (Count == 64) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                        \
-    else if constexpr (Count == 88) WGMMA_SHARED(176, 88, format, "%88", "%89", "%90", end(91, 92));                        \
-    else if constexpr (Count == 96) WGMMA_SHARED(192, 96, format, "%96", "%97", "%98", end(99, 100));                       \
-    else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
+    if constexpr (Pieces == 8) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                              \
+    else if constexpr (Pieces == 16) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                       \
+    else { static_assert(Pieces == 32, "N is 64, 128 or 256");                                                              \
         WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131, 132)); }
 #define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
-    if constexpr (Count == 32) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
-    else if constexpr (Count == 64) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));    \
-    else if constexpr (Count == 88) WGMMA_REGISTERS(176, 88, format, "%88", "%89", "%90", "%91", "%92", "%93", end(94));    \
-    else if constexpr (Count == 96) WGMMA_REGISTERS(192, 96, format, "%96", "%97", "%98", "%99", "%100", "%101", end(102)); \
-    else { static_assert(Count == 128, "N is 64, 128, 176, 192 or 256");                                                    \
+    if constexpr (Pieces == 8) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
+    else if constexpr (Pieces == 16) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));   \
+    else { static_assert(Pieces == 32, "N is 64, 128 or 256");                                                              \
         WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); }
 #define A_AND_B_MAJOR(i, j) ", %" #i ", %" #j
 #define B_MAJOR(i) ", %" #i
 #define NOTHING(...) ""
 
 /* D = A B, or D += A B if `add`. E is the element type of A and B: __half, __nv_bfloat16, E4m3, E5m2. N follows from
- * the size of d. A from shared memory; a and b are descriptors: */
-template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Count>
-__device__ inline void wgmma(float (&d)[Count], uint64_t a, uint64_t b, bool add) {
+ * the size of d: Pieces = N / 8. A from shared memory; a and b are descriptors: */
+template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Pieces>
+__device__ inline void wgmma(float (&d)[Pieces][4], uint64_t a, uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_SHARED_ANY("k16.f32.f16.f16", A_AND_B_MAJOR) }
     else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_SHARED_ANY("k16.f32.bf16.bf16", A_AND_B_MAJOR) }
     else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_SHARED_ANY("k32.f32.e4m3.e4m3", NOTHING) }
     else { WGMMA_SHARED_ANY("k32.f32.e5m2.e5m2", NOTHING) }
 }
 /* A from registers, b a descriptor: */
-template <typename E, Major B = K_MAJOR, int Count>
-__device__ inline void wgmma(float (&d)[Count], const uint32_t (&a)[4], uint64_t b, bool add) {
+template <typename E, Major B = K_MAJOR, int Pieces>
+__device__ inline void wgmma(float (&d)[Pieces][4], const uint32_t (&a)[4], uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_REGISTERS_ANY("k16.f32.f16.f16", B_MAJOR) }
     else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_REGISTERS_ANY("k16.f32.bf16.bf16", B_MAJOR) }
     else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_REGISTERS_ANY("k32.f32.e4m3.e4m3", NOTHING) }

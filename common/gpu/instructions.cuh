@@ -51,28 +51,14 @@ __device__ inline void store_16(void *to, uint4 value) { *static_cast<uint4 *>(t
 
 /* ---- ldmatrix: 8x8 matrices of 16-bit elements from shared memory into fragments --------------------------------------
  * Lane i passes the address of one row (16 bytes, 16-byte aligned): lanes 0-7 the rows of matrix 0, lanes 8-15 of matrix 1,
- * 16-23 of matrix 2, 24-31 of matrix 3. Register i then holds this lane's atom of matrix i. x1 reads the addresses of lanes
- * 0-7 only, x2 those of 0-15. _trans hands out the transposed matrices (element [c][r] where [r][c] would go).
+ * 16-23 of matrix 2, 24-31 of matrix 3. Register i then holds this lane's two elements of matrix i. _trans hands out the
+ * transposed matrices (element [c][r] where [r][c] would go).
  *
  * The hardware reads the eight rows of one matrix at once: if their 16 bytes lie in different banks it takes one
  * pass (wavefront), if all lie in the same four banks it takes eight. tile.cuh swizzles tiles so that it is one. */
-__device__ inline void ldmatrix_x1(uint32_t (&r)[1], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
-}
-__device__ inline void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
-}
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
-}
-__device__ inline void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared_address(row)) : "memory");
-}
-__device__ inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(shared_address(row)) : "memory");
 }
 __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -18,9 +18,6 @@
 #include "query_tile.cuh"
 #include "warp.cuh"
 
-/* The registers of an accumulator in one row, as wgmma takes them. */
-template <int N> __device__ inline float (&flat(float (&c)[1][N][4]))[4 * N] { return reinterpret_cast<float(&)[4 * N]>(c); }
-
 /* C = A B^T. A is the 64 rows of a_tile from `row` on, B the 8 N rows of b_tile. A step takes 32 bytes of every row; the
  * first one overwrites C. */
 template <typename T, int N, int ARows, int BRows, int D>
@@ -29,7 +26,7 @@ __device__ inline void start_abt(float (&c)[1][N][4], const Panels<T, ARows, D> 
     const uint64_t a = a_tile.descriptor(row), b = b_tile.descriptor();
     wgmma_fence(c);
     UNROLL for (int step = 0; step < D * (int)sizeof(T) / 32; step++)
-        wgmma<T>(flat(c), wgmma_advance(a, a_tile.offset(step)), wgmma_advance(b, b_tile.offset(step)), step > 0);
+        wgmma<T>(c[0], wgmma_advance(a, a_tile.offset(step)), wgmma_advance(b, b_tile.offset(step)), step > 0);
     wgmma_commit();
 }
 template <typename T, int N, int Steps, int BRows, int K>
@@ -37,7 +34,7 @@ __device__ inline void start_abt(float (&c)[1][N][4], uint32_t (&a)[Steps][4], c
     const uint64_t b = b_tile.descriptor();
     wgmma_fence(c, a);
     UNROLL for (int step = 0; step < Steps; step++)
-        wgmma<T>(flat(c), a[step], wgmma_advance(b, b_tile.offset(step)), step > 0);
+        wgmma<T>(c[0], a[step], wgmma_advance(b, b_tile.offset(step)), step > 0);
     wgmma_commit();
 }
 
@@ -47,7 +44,7 @@ __device__ inline void start_ab(float (&c)[1][N][4], uint32_t (&a)[Steps][4], co
     const uint64_t b = b_tile.descriptor_mn();
     wgmma_fence(c, a);
     UNROLL for (int step = 0; step < Steps; step++)
-        wgmma<T, MN_MAJOR>(flat(c), a[step], wgmma_advance(b, b_tile.offset_mn(step)), true);
+        wgmma<T, MN_MAJOR>(c[0], a[step], wgmma_advance(b, b_tile.offset_mn(step)), true);
     wgmma_commit();
 }
 
@@ -59,7 +56,7 @@ __device__ inline void start_atb(float (&c)[1][N][4], const Panels<T, K, AColumn
     const uint64_t a = a_tile.descriptor_mn(a_panel), b = b_tile.descriptor_mn(b_panel);
     wgmma_fence(c);
     UNROLL for (int step = 0; step < K / 16; step++)
-        wgmma<T, MN_MAJOR, MN_MAJOR>(flat(c), wgmma_advance(a, a_tile.offset_mn(step)),
+        wgmma<T, MN_MAJOR, MN_MAJOR>(c[0], wgmma_advance(a, a_tile.offset_mn(step)),
                                      wgmma_advance(b, b_tile.offset_mn(step)), step > 0);
     wgmma_commit();
 }

@@ -37,10 +37,10 @@ struct Integers {
 };
 
 /* The part of D, Columns wide, that a thread of a warpgroup holds after a wgmma. */
-template <int Columns> __device__ inline void store_d(float *to, const float (&d)[Columns / 2]) {
+template <int Columns> __device__ inline void store_d(float *to, const float (&d)[Columns / 8][4]) {
     const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     UNROLL for (int i = 0; i < Columns / 2; i++)
-        to[(row + 8 * (i / 2 % 2)) * Columns + column + 8 * (i / 4) + i % 2] = d[i];
+        to[(row + 8 * (i / 2 % 2)) * Columns + column + 8 * (i / 4) + i % 2] = d[i / 4][i % 4];
 }
 /* How many elements of D are not the sum of term(row, column, k) over `terms` k. */
 template <typename Term> int wrong_sums(const std::vector<float> &d, int columns, int terms, Term term) {

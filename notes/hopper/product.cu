@@ -35,7 +35,7 @@ __global__ void product(const __grid_constant__ TensorMap a_map, const __grid_co
     const uint64_t a = wgmma_advance(shared.a.descriptor(), shared.a.offset(STEP));
     const uint64_t b = major == K_MAJOR ? wgmma_advance(shared.b.descriptor(), shared.b.offset(STEP))
                                         : wgmma_advance(shared.b.descriptor_mn(), shared.b.offset_mn(STEP));
-    float d[N / 2];
+    float d[N / 8][4];
     wgmma_fence(d);
     wgmma<__half, major>(d, a, b, false); /* false: D = A B, not D += A B */
     wgmma_commit();

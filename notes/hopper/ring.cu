@@ -42,7 +42,7 @@ __global__ void ring(const __grid_constant__ TensorMap a_map, const __grid_const
             }
         return;
     }
-    float d[SIDE / 2];
+    float d[SIDE / 8][4];
     for (int n = 0; n < TILES; n++) {
         auto &a = shared.a[place(n)], &b = shared.b[place(n)];
         mbarrier_wait(&shared.full[place(n)], parity(n));
