@@ -112,7 +112,7 @@ __device__ static void do_item(TransposedTile<D> &shared, const Problem &p, cons
 template <int D, bool Plain> constexpr int BLOCKS = Plain ? (D == 64 ? 6 : 4) : (D == 64 ? 4 : 3); /* on a multiprocessor */
 
 template <typename T, typename F, int D, bool Plain>
-__global__ void __launch_bounds__(THREADS, CAPABILITY == 75 ? 3 : BLOCKS<D, Plain>) /* sm_75 has room for four */
+__global__ void __launch_bounds__(THREADS, CAPABILITY == 75 ? 3 : BLOCKS<D, Plain>) /* sm_75 has threads for four */
     quantise(Problem p, Work work, const float *k_mean, float *lse_shift) {
     SHARED_MEMORY(shared, TransposedTile<D>);
     int drawn = 0;

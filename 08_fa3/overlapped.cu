@@ -79,13 +79,16 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
             named_barrier_sync(ZEROED, 128 * consumers);
         }
 
-        /* Key tiles that only rows of other consumers see pass by. */
+        /* Key tiles that only rows of other consumers see: this one takes its turns and releases them. */
         const int end_row = min(first_row + 64, p.seqlen_q), whole_tiles = visible_keys(&p, here.keys, first_row) / Bc;
         const int seen_tiles = first_row < end_row ? ceil_div(visible_keys(&p, here.keys, end_row - 1), Bc) : 0;
         for (; tile >= seen_tiles; n++, tile--) {
             turn.wait();
             turn.end();
-            shared.wait_for_v(n); /* who sees the tile waits for its K */
+            /* Its turns stand in for a wait for K: the next one comes only after a consumer that sees this tile has waited. Else k_full
+             * might still be in this phase when the next tile of this stage is waited for, and the parity of the phase before this
+             * one would let that wait pass. */
+            shared.wait_for_v(n);
             shared.release_k(n), shared.release_v(n);
         }
 
@@ -141,7 +144,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
 
 template <typename T, int D>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
-    overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ TensorMaps maps) {
+    overlapped(Problem p, Tensors t, TileOrder order, uint32_t *next, const __grid_constant__ ForwardMaps maps) {
 #ifdef HOPPER
     SHARED_MEMORY(shared, Shared<T, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
@@ -174,7 +177,7 @@ LAUNCHER(fa3_overlapped) {
     uint32_t *next = (uint32_t *)workspace[0].pointer; /* how many tiles were taken beyond each block's first one */
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 2);
-        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Roles<D>::Br, Bc);
+        const ForwardMaps maps = forward_maps<T, D>(*p, *t, Roles<D>::Br, Bc);
         LAUNCH((overlapped<T, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads,
                sizeof(Shared<T, D>), *p, *t, order, next, maps);
     }));

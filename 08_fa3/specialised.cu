@@ -51,7 +51,7 @@ __device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMaps maps) {
+    specialised(Problem p, Tensors t, TileOrder order, const __grid_constant__ ForwardMaps maps) {
 #ifdef HOPPER
     SHARED_MEMORY(shared, SpecialisedShared<T, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 LAUNCHER(fa3_specialised) {
     const TileOrder order = tile_order(*p, Br, 2);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
+        const ForwardMaps maps = forward_maps<T, D>(*p, *t, Br, Bc);
         LAUNCH((specialised<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order, maps);
     }));
 }

@@ -15,13 +15,13 @@
  *     warp 0 | 16 x Bc|        |        |           K    Bc x D     16 KB            S   Bc / 2  32
  *     warp 1 | 16 x Bc|        |        | queries   V    Bc x D     16 KB            P   Bc / 4  16
  *     warp 2 | 16 x Bc|        |        |   |
- *     warp 3 | 16 x Bc|        |        |   v       48 KB: four blocks fit           three blocks fit: 65536 / 3 / 128 = 170
+ *     warp 3 | 16 x Bc|        |        |   v       48 KB: four blocks fit           125: four blocks fit (D = 64: 93, five)
  *            +--------+--------+--------+
  *
  * The steps of a tile - Q K^T, softmax, P V - come one after the other. Shared memory has room for one tile of K and
  * one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block loads
- * overlap computing, products and softmax nothing. The blocks of a multiprocessor do: while one is at its softmax, two
- * others can multiply.
+ * overlap computing, products and softmax nothing. The blocks of a multiprocessor do: while one is at its softmax,
+ * three others can multiply.
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
  * clocks of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for
@@ -45,7 +45,7 @@ template <typename T, int D> struct WgmmaShared {
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 3)
-    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ TensorMaps maps) {
+    wgmma_attention(Problem p, Tensors t, TileOrder order, const __grid_constant__ ForwardMaps maps) {
 #ifdef HOPPER
     SHARED_MEMORY(shared, WgmmaShared<T, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 LAUNCHER(fa3_wgmma) {
     const TileOrder order = tile_order(*p, Br, 2);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
+        const ForwardMaps maps = forward_maps<T, D>(*p, *t, Br, Bc);
         LAUNCH((wgmma_attention<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, maps);
     }));
 }

@@ -135,7 +135,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
 template <typename T, int D>
 __global__ void __launch_bounds__(Shape<D>::threads, 1)
     overlapped(Problem p, Tensors t, Lists lists, TileOrder order, uint32_t *next,
-               const __grid_constant__ TensorMaps maps) {
+               const __grid_constant__ ForwardMaps maps) {
 #ifdef HOPPER
     using S = Shape<D>;
     struct Teams {
@@ -171,7 +171,7 @@ LAUNCHER(sparse_overlapped) {
     const TileOrder order = listed_order(*p, t->mask);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using S = Shape<D>;
-        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, S::Bc);
+        const ForwardMaps maps = forward_maps<T, D>(*p, *t, Br, S::Bc);
         LAUNCH((overlapped<T, D>), min(order.count, device_properties()->sm_count), S::threads,
                S::teams * sizeof(Shared<T, D>), *p, *t, lists_in(workspace), order, next, maps);
     }));
