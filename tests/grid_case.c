@@ -1,4 +1,5 @@
 /* grid_case.c - one case: its inputs, on host and device; running a variant on it; and saying which case it was. */
+#define _POSIX_C_SOURCE 200809L
 #include "../common/numeric.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
@@ -6,8 +7,10 @@
 #include "../common/block_mask.h"
 #include "grid.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *fuzz_program;
 
@@ -203,6 +206,26 @@ static int all_zero(const Buffer *buffer) {
     return i == buffer->bytes;
 }
 
+/* A kernel that hangs ends the program, with the command that repeats it: the lines are written beforehand, for a signal that comes in the
+ * middle of anything. The limit is far beyond what the slowest case takes under a sanitizer. */
+static char hang[8192];
+static void end_hang(int signal) {
+    (void)signal;
+    if (write(1, hang, strlen(hang)) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+static void limit_time(const Case *c, const Variant *variant) {
+    const char *given = getenv("GRID_LIMIT");
+    const int seconds = given ? atoi(given) : 300;
+    snprintf(hang, sizeof hang, "Bail out! %s/%s has not ended after %d s: --seqlen %d --seqlen-k %d --head-dim %d --dtype %s%s, seed %llu\n",
+             stage.name, variant->name, seconds, c->p.seqlen_q, c->p.seqlen_k, c->p.head_dim, dtype_name(c->p.dtype),
+             c->p.causal ? " --causal" : "", (unsigned long long)c->seed);
+    signal(SIGALRM, end_hang);
+    alarm((unsigned)seconds);
+}
+
 /* Runs one variant on poisoned outputs and workspace, and reads the outputs back. Returns whether all is right. */
 int try_variant(const Variant *variant, Case *c) {
     Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
@@ -215,12 +238,14 @@ int try_variant(const Variant *variant, Case *c) {
     }
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_fill(c->outputs[i].pointer, 0xff, c->outputs[i].bytes);
+    limit_time(c, variant);
     if (variant_prepares(variant, &c->p))
         variant->preparation->launch(&c->p, &c->t, workspace);
     variant->launch(&c->p, &c->t, workspace);
     damaged = device_damaged();
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);
+    alarm(0);
     int good = grid_kind.judge(c, variant, workspace, about);
     for (int i = 0; i < buffers; i++) {
         if (workspace[i].zeroed && !all_zero(&workspace[i]))

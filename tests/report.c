@@ -201,6 +201,19 @@ static void test_cpu(void) {
            "09_test/a_long_name   45.6 ms     264 KiB       1894         1.00 KiB + 0      not validated\n"
            "09_test/edges         78.9 ms           -          -         1.00 KiB + 0      not validated\n",
            "the table on the CPU device");
+    Row wrong[] = {{.name = "09_test/wrong", .latency_ms = 45.6, .tensor_bytes = 1024, .gpu_bytes = 264 * 1024, .comparison_count = 1,
+                    .comparisons = {{.ok = 0, .tensor = "O", .error = 2, .allowed = 1, .empty = 1}}}};
+    job.rows = wrong;
+    job.count = 1;
+    prints(job,
+           "device   A processor, CPU device\n"
+           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
+           "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+           "variant             simulated bytes moved FLOPs/byte  tensors + workspace    error / allowed\n"
+           "09_test/wrong         45.6 ms     264 KiB       1894         1.00 KiB + 0  2.0e+00 / 1.0e+00\n",
+           "a wrong row is wrong, though its bound may be too wide to check anything");
+    job.rows = rows;
+    job.count = 3;
     job.run.stage = &decoding; /* in place of GB/s, too, and without a remark on the simulator's noise */
     job.end = 1;
     prints(job, "not validated\nnot validated\n", "no remark on the simulator's noise");
