@@ -22,7 +22,7 @@ delete @ENV{'MAKEFLAGS', 'MAKELEVEL'};
 my $page = read_text('notes/adding_a_stage.md') =~ s/11_warp_row/11_one_warp_each_row/gr =~ s/\bwarp_row/warp_each_row/gr;
 my $tree = tempdir(CLEANUP => 1);
 my @builds = grep { -d } 'build/cpu', 'build/cpu-trace';
-system("cp -a Makefile common tests notes @{[stages()]} '$tree' && mkdir '$tree/build' && cp -a @builds '$tree/build'") == 0
+system("cp -a Makefile README.md common tests notes @{[stages()]} '$tree' && mkdir '$tree/build' && cp -a @builds '$tree/build'") == 0
     or BAIL_OUT("cannot copy the tree to $tree");
 chdir $tree or BAIL_OUT("$tree: $!");
 
@@ -75,7 +75,7 @@ for (['make compare', $printed{compare}], ['make trace', $table], ['make help', 
 }
 
 # ---- what takes too long to run here: make knows it
-for (['-n test-device', qr/prove .*\/grid_$stage .*\/figures_$stage /], ['-n trace TRACE=1', qr/cpu-trace\/$stage\/$stage/],
+for (['-n test-device', qr/prove\.pl .*\/grid_$stage .*\/figures_$stage /], ['-n trace TRACE=1', qr/cpu-trace\/$stage\/$stage/],
      ['-n sweep', qr/cpu\/$stage\/$stage/], ['help', qr/stages: .* $stage$/ms]) {
     my ($target, $has) = @$_;
     like(`make --no-print-directory $target 2>&1` =~ s/\\\n//gr, $has, "make $target has it");
@@ -84,6 +84,32 @@ my $inside = `cd $stage && make --no-print-directory 2>&1`;
 like($inside, qr/^$stage\/$stage is built/m, 'make inside its folder');
 is(system("make -s build/cpu/tests/figures_$stage >/dev/null 2>&1 && build/cpu/tests/figures_$stage >figures.txt 2>&1"), 0, 'its figures are right')
     or diag(`cat figures.txt`);
+
+# ---- the tests that look at all stages or pages
+for my $test ('pictures', 'rooms', 'stages', 'notes') {
+    is(system("TEST_ALL= TEST_BUILD=build/cpu TEST_DEVICE=cpu perl tests/$test.t >$test.txt 2>&1"), 0, "tests/$test.t") or diag(`grep -A9 '^not ok\|^#' $test.txt`);
+}
+
+# ---- a variant and an option more: lines that go and come, in the file that the page has named last
+my $file;
+for my $piece ($page =~ /(`$stage\/[\w.]+`:\n|^```diff\n.*?^```$)/msg) {
+    $file = $1, next if $piece =~ /`(\S+)`/ && $piece !~ /diff/;
+    my @lines = grep { !/^```/ } split /^/, $piece;
+    my ($from, $to) = map { my $sign = $_; join '', map { substr $_, 1 } grep { /^[ $sign]/ } @lines } '-', '+';
+    my $text = read_text($file);
+    is(() = $text =~ /\Q$from\E/g, 1, "$file has the lines once") or diag($from);
+    write_text('>', $file, $text =~ s/\Q$from\E/$to/r);
+}
+my ($own) = $page =~ /^```sh own\n(.*?)^```$/ms;
+my $output = `{ $own } 2>&1 </dev/null`;
+is(() = $output =~ /^PASS  2 variants agree with 00_naive$/mg, 2, "both variants, in both orders: $own") or diag($output);
+like($output, qr/^problem .*, order last$/m, 'and the heading says which');
+for my $test ("grid_$stage --quick", "figures_$stage") {
+    my ($program) = $test =~ /(\S+)/;
+    is(system("make build/cpu/tests/$program DEVICE=cpu >make.txt 2>&1 && GRID_EVERY=24 build/cpu/tests/$test >test.txt 2>&1"), 0, "$test, with the variant and the option")
+        or diag(`tail make.txt; grep -v '^ok' test.txt`);
+}
+like(`make --no-print-directory trace-$stage DEVICE=cpu TRACE_OPTIONS='--heads 1 --seqlen 64 --variant wide --order last' 2>&1`, qr/^no races$/m, 'and traced');
 
 chdir '/';
 done_testing;
