@@ -59,11 +59,12 @@ template <typename T, int D, int capability> struct TunedShared {
     Tile<T, Shape<D, capability>::Bc, D> k[2], v[2];
 };
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned(Problem p, Tensors t, int together) {
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned(Problem p, Tensors t) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, TunedShared<T, D, CAPABILITY>);
 
-    const QueryTile here = query_tile(p, t.key_lengths, together, blockIdx.x, Br, Bc); /* which one of which head */
+    /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
+    const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
 
@@ -117,9 +118,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
 LAUNCHER(fa2_tuned) {
     const bool small = device_properties()->capability < 80;
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM(p->head_dim, D, {
-        const TileOrder order = tile_order(*p, Shape<D, 80>::Br, 2);
-        LAUNCH((tuned<T, D>), order.count, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>), *p, *t,
-               order.together);
+        const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Shape<D, 80>::Br);
+        LAUNCH((tuned<T, D>), blocks, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>), *p, *t);
     }));
 }
 

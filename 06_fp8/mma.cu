@@ -62,11 +62,12 @@ template <int D> struct Fp8Shared {
 /* Block: a query tile of a head. The codes of fp8.h come in pairs. */
 template <typename E, int D>
 __global__ void __launch_bounds__(THREADS)
-    fp8_mma_kernel(Problem p, Tensors t, Scales scales, int together, const Pair *q8, const Pair *k8, const Pair *vt8) {
+    fp8_mma_kernel(Problem p, Tensors t, Scales scales, const Pair *q8, const Pair *k8, const Pair *vt8) {
     SHARED_MEMORY(shared, Fp8Shared<D>);
     const int warp_row = threadIdx.x / 32 * 16; /* the warp's first row in the tile */
 
-    const QueryTile here = query_tile(p, t.key_lengths, together, blockIdx.x, Br, Bc); /* which one of which head */
+    /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
+    const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const int pitch = key_pitch(&p) / 2; /* in pairs, two elements each, as all offsets */
     const Pair *q = q8 + (size_t)here.batch_head * p.seqlen_q * (D / 2), *k = k8 + (size_t)here.kv_matrix * p.seqlen_k * (D / 2);
     const Pair *v = vt8 + (size_t)here.kv_matrix * D * pitch;
@@ -122,8 +123,8 @@ __global__ void __launch_bounds__(THREADS)
 
 LAUNCHER(fp8_mma) {
     const auto codes = [&](int buffer) { return (const Pair *)workspace[buffer].pointer; };
-    const TileOrder order = tile_order(*p, Br, 1);
+    const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Br);
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D,
-        LAUNCH((fp8_mma_kernel<E, D>), order.count, THREADS, sizeof(Fp8Shared<D>), *p, *t, scales_in(workspace), order.together,
-               codes(Q8), codes(K8), codes(VT8))));
+        LAUNCH((fp8_mma_kernel<E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), *p, *t, scales_in(workspace), codes(Q8), codes(K8),
+               codes(VT8))));
 }

@@ -41,11 +41,12 @@ template <typename T, int D, int capability> struct MaskedShared {
     Tile<T, Shape<D, capability>::Bc, D> k[2], v[2];
 };
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) masked(Problem p, Tensors t, int together) {
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) masked(Problem p, Tensors t) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, MaskedShared<T, D, CAPABILITY>);
 
-    const QueryTile here = query_tile(p, t.key_lengths, together, blockIdx.x, Br, Bc); /* which one of which head */
+    /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
+    const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
 
@@ -94,9 +95,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) maske
 
 LAUNCHER(sparse_masked) {
     const bool small = device_properties()->capability < 80;
-    const TileOrder order = tile_order(*p, MASK_BLOCK, 2);
+    const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, MASK_BLOCK);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((masked<T, D>), order.count, THREADS, small ? sizeof(MaskedShared<T, D, 75>) : sizeof(MaskedShared<T, D, 80>), *p, *t,
-               order.together);
+        LAUNCH((masked<T, D>), blocks, THREADS, small ? sizeof(MaskedShared<T, D, 75>) : sizeof(MaskedShared<T, D, 80>), *p, *t);
     }));
 }

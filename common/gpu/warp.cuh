@@ -179,17 +179,17 @@ __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int
 /* How far, in powers of two, a row's maximum may exceed m before O is rescaled: P is then at most 2^8, far from fp16's 65504. */
 [[maybe_unused]] constexpr float SLACK = 8;
 
-/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh: FAR). One vote is
- * all that the lanes exchange. Where all of the lane's limits m + SLACK have the same sign, integers find its largest scores. */
+/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh: FAR). The
+ * lanes exchange nothing but votes. Where all limits m + SLACK of the warp have the same sign, integers find the largest scores. */
 template <int M, int N>
 __device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], float scale_log2) {
     float least = m[0], most = m[0], largest[2 * M];
     UNROLL for (int r = 1; r < 2 * M; r++)
         least = fminf(least, m[r]), most = fmaxf(most, m[r]);
-    if (least >= -SLACK)
+    if (__all_sync(WHOLE_WARP, least >= -SLACK))
         UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = positive_max(s, r);
-    else if (most < -SLACK)
+    else if (__all_sync(WHOLE_WARP, most < -SLACK))
         UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = negative_max(s, r);
     else

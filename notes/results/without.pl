@@ -13,7 +13,7 @@ use warnings;
 use JSON::PP;
 
 my ($tuned, $warp) = ('04_fa2/tuned.cu', 'common/gpu/warp.cuh');
-my $order = 'together, blockIdx.x';
+my $order = 'p.causal ? p.batch * p.heads : 1, blockIdx.x';
 my @beside = ('wgmma_wait<1>(s);' => 'wgmma_wait<0>(s); wgmma_wait<0>(o, a);');
 my @turns = ('{TURN, consumer, consumers}' => '{TURN, consumer, consumers, false}');
 my %tables = (
@@ -25,7 +25,7 @@ my %tables = (
         cp_async_wait<0>();
         __syncthreads(); /*', "        if (tile > 0)\n            load_keys(tile - 1, INT_MAX);" => ''],
         ['block order; under a causal mask a head at a time instead (full: as in tuned)', $tuned, $order => '1, blockIdx.x'],
-        ['block order; in full attention all heads together instead (causal: as in tuned)', $tuned, $order => 'p.causal ? together : p.batch * p.heads, blockIdx.x'],
+        ['block order; in full attention all heads together instead (causal: as in tuned)', $tuned, $order => 'p.batch * p.heads, blockIdx.x'],
         ['last key tile first', $tuned, 'load_keys(here.key_tiles - 1, here.keys);' => 'load_keys(0, here.keys);',
             'for (int tile = here.key_tiles - 1; tile >= 0; tile--)' => 'for (int tile = 0; tile < here.key_tiles; tile++)',
             "if (tile > 0)\n            load_keys(tile - 1, INT_MAX);" => "if (tile + 1 < here.key_tiles)\n            load_keys(tile + 1, here.keys);"],
