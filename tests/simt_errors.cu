@@ -119,7 +119,7 @@ struct Hopper {
     Mbarrier full;
 };
 
-enum { TOO_MANY_ARRIVALS, NOT_INITIALISED, WARP_MISSING, NO_FENCE };
+enum { TOO_MANY_ARRIVALS, NOT_INITIALISED, WARP_MISSING, NO_FENCE, OFF_PATTERN };
 __global__ void hopper(int what) {
     SHARED_MEMORY(shared, Hopper);
     if (threadIdx.x == 0 && !(in_bad_block() && what == NOT_INITIALISED))
@@ -133,7 +133,8 @@ __global__ void hopper(int what) {
     float d[8][4];
     if (!(in_bad_block() && what == NO_FENCE))
         wgmma_fence(); /* @fence */
-    wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile), false); /* @wgmma */
+    const int off = in_bad_block() && what == OFF_PATTERN ? 128 : 0;
+    wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile + off), false); /* @wgmma */
     wgmma_commit();
     wgmma_wait<0>(d);
 }
@@ -252,6 +253,7 @@ int main(int argc, char **argv) {
         {"not_initialised", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NOT_INITIALISED); }},
         {"warp_missing", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), WARP_MISSING); }},
         {"no_fence", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NO_FENCE); }},
+        {"off_pattern", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), OFF_PATTERN); }},
         {"wrong_parity", [](const void *memory) {
              LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), WRONG_PARITY);
          }},

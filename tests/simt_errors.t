@@ -129,6 +129,8 @@ for ([small_block => 'kernel mma_in_a_small_block, block (0,0,0), thread N: mma_
     [grown_smaller => "kernel registers, block (0,0,0), thread N: setmaxnreg_increase to 160: the thread has 168 registers "
       . "($source:$line{smaller})\n"],
     [named_none => "kernel named, block (0,0,0), thread N: named_barrier_sync: barrier 16; choose 1 to 15 ($source:$line{named})\n"],
+    [off_pattern => "kernel hopper, $bad, thread N: wgmma: a matrix begins at 128, not in the first of 8 rows of the swizzle: a multiple "
+      . "of 512 bytes ($source:$line{wgmma})\n"],
     [no_fence => "kernel hopper, $bad, thread N: wgmma without a wgmma_fence since the last wgmma_wait ($source:$line{wgmma})\n"]) {
     my ($case, $want) = @$_;
     for my $order (qw(forward reverse shuffle)) {

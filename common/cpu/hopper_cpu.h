@@ -456,11 +456,16 @@ template <typename E, Major major, Major A> NOT_TRACED void compute_wgmma(const 
     }
 }
 
-/* `rows` of A, or columns of B: its last chunk lies farthest from its start. */
+/* `rows` of A, or columns of B: its last chunk lies farthest from its start. The pattern of the swizzle is 8 rows, and a matrix begins
+ * in the first of them: hence the alignment of Panels. (Another start would need the descriptor's field for it, which is 0 here.) */
 template <Major major> void check_descriptor(uint64_t descriptor, int rows, const WgmmaWords &at) {
     const int swizzle = (int)(descriptor >> 62);
     if (swizzle != 1 && swizzle != 2)
         simt_fail(at.file, at.line, "wgmma: a descriptor with swizzle %d; 1 and 2 (128 and 64 bytes) are there", swizzle);
+    const Described matrix(descriptor);
+    if (matrix.start % (8 * matrix.row_bytes) >= (unsigned)matrix.row_bytes)
+        simt_fail(at.file, at.line, "wgmma: a matrix begins at %u, not in the first of 8 rows of the swizzle: a multiple of %d bytes",
+                  matrix.start, 8 * matrix.row_bytes);
     simt_need_shared("wgmma", Described(descriptor).chunk<major>(2 * rows - 1), 16, at.file, at.line);
 }
 

@@ -342,6 +342,7 @@ template <typename E, int Rows, int Columns> struct Panels {
     /* Asks TMA for the tile that begins at this row and column of the map's matrix number `matrix`; its bytes count at
      * `full`. To be called by one thread. */
     __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
+        static_assert(alignof(Panels) >= Swizzle<row_bytes>::pattern_bytes, "the swizzle goes by the address");
         UNROLL for (int i = 0; i < bytes; i += panel_bytes)
             tma_load(byte + i, map, row, column + i / Rows / (int)sizeof(E), matrix, full);
     }
