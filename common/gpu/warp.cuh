@@ -186,16 +186,16 @@ __device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2
     float least = m[0], most = m[0], largest[2 * M];
     UNROLL for (int r = 1; r < 2 * M; r++)
         least = fminf(least, m[r]), most = fmaxf(most, m[r]);
-    if (__all_sync(WHOLE_WARP, least >= -SLACK))
+    if (__all_sync(WHOLE_WARP, least >= -SLACK)) {
         UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = positive_max(s, r);
-    else if (__all_sync(WHOLE_WARP, most < -SLACK))
+    } else if (__all_sync(WHOLE_WARP, most < -SLACK)) {
         UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = negative_max(s, r);
-    else
+    } else {
         UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = lane_max(s, r);
-
+    }
     bool update = false;
     UNROLL for (int r = 0; r < 2 * M; r++)
         update |= scale_log2 * largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR;
