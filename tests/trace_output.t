@@ -125,7 +125,7 @@ if (-x "$build/04_fa2/04_fa2") {
     my ($flops) = map { /"cuda_flops": (\d+)/ } @rows;
     is($flops, 4 * $N * $N * $D # Q K^T and P V
         + 3 * $N * $N # scaled, the maximum subtracted, summed
-        + 4 * $threads * $rows * (1 + 4 + $D / 16 + 2) # each row's alpha, sum over 16 threads, O and l, at each tile
+        + 4 * $threads * $rows * (1 + 4 + 2 * $D / 16 + 2) # each row's alpha, sum over 16 threads, O rescaled and P V added, and l, at each tile
         + 2 * $threads * $rows * (1 + $D / 16) + $N, '04_fa2/fma: FLOPs of CUDA cores'); # the division, at last; LSE
 }
 
