@@ -8,7 +8,8 @@
  *     an accumulator of 4 D bytes a query, zeroed before and converted to the dtype after;
  *     the same bits in every run: the order of the additions differs from run to run, and with it the last bits of dQ.
  *
- * Who owns what. As in key_half.cuh. The fifth product, dQ += dS K, is a sum over all keys of the block, so the warps put
+ * Who owns what. As in key_half.cuh, with one query head for each block: if several share a K/V head, dK and dV are added, too,
+ * and convert_keys writes them. The fifth product, dQ += dS K, is a sum over all keys of the block, so the warps put
  * their dS^T into shared memory, and each warp computes a piece of 32 rows of the tile of dQ.
  *
  *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 a warp      82 KB of shared memory, two blocks a multiprocessor
@@ -37,9 +38,9 @@ template <typename S> __device__ inline size_t dq_place(size_t padded_row, int i
 
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, S::blocks)
-    backward_atomic(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {
+    backward_atomic(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator, KeySums sums) {
     SHARED_MEMORY(shared, typename S::Shared);
-    key_half<S>(p, t, statistics, shared, [&](int head, int first_row) {
+    key_half<S>(p, t, statistics, sums, shared, [&](int head, int first_row) {
         if (!S::paired)
             __syncthreads(); /* the dS of all warps is there */
 
@@ -54,10 +55,7 @@ __global__ void __launch_bounds__(S::THREADS, S::blocks)
             add_step(dq, a, shared.k, k, warp / down * columns);
         }
         const size_t padded_row = (size_t)head * padded_rows(&p) + first_row;
-        UNROLL for (int i = 0; i < 2; i++)
-            UNROLL for (int d = 0; d < columns / 8; d++)
-                atomic_add_4(dq_accumulator + dq_place<S>(padded_row, i, d),
-                             make_float4(dq[i][d][0], dq[i][d][1], dq[i][d][2], dq[i][d][3]));
+        add_piece(dq_accumulator + dq_place<S>(padded_row, 0, 0), dq);
     });
 }
 
@@ -78,20 +76,48 @@ __global__ void __launch_bounds__(S::THREADS) convert_dq(Problem p, Tensors t, c
     store_rows<S::D>(to, row, p.seqlen_q, dq, p.scale);
 }
 
+/* dK = scale x accumulator (blocks with y = 0) and dV (y = 1). A block takes a key tile, and leaves zeros for the next launch. */
+template <typename S> __global__ void __launch_bounds__(S::THREADS) convert_keys(Problem p, Tensors t, KeySums sums) {
+    const bool is_dk = blockIdx.y == 0;
+    const int warp = threadIdx.x / 32;
+    const size_t padded_key = (size_t)blockIdx.x * S::Bc, matrix = padded_key / padded_keys(&p);
+    float *from = (is_dk ? sums.dk : sums.dv) + key_place<S>(padded_key), c[2][8][4];
+    UNROLL for (int i = 0; i < 2; i++)
+        UNROLL for (int n = 0; n < 8; n++) {
+            float *four = from + (i * 8 + n) * 128;
+            const float4 x = load_4(four);
+            c[i][n][0] = x.x, c[i][n][1] = x.y, c[i][n][2] = x.z, c[i][n][3] = x.w;
+            store_4(four, float4{});
+        }
+    const int key = padded_key % padded_keys(&p) + warp / S::sharing * 32;
+    auto *to = (typename S::T *)(is_dk ? t.dk : t.dv) + matrix * p.seqlen_k * S::D + warp % S::sharing * 64;
+    store_rows<S::D>(to, key, p.seqlen_k, c, is_dk ? p.scale : 1);
+}
+
 PLANNER(backward_atomic_plan) {
-    workspace[2] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
-    return plan_statistics(p, workspace) + 1;
+    int count = plan_statistics(p, workspace);
+    workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
+    if (heads_share_keys(p)) {
+        workspace[count++] = Buffer{"dK accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
+        workspace[count++] = Buffer{"dV accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
+    }
+    return count;
 }
 
 LAUNCHER(backward_atomic) {
     float *dq_accumulator = (float *)workspace[2].pointer;
+    KeySums sums = {};
+    if (heads_share_keys(p))
+        sums = {(float *)workspace[3].pointer, (float *)workspace[4].pointer};
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         launch_prepare_rows<T, D>(*p, *t, workspace, dq_accumulator);
         with_key_shape<T, D, true>([&](auto shape) {
             using S = decltype(shape);
-            LAUNCH(backward_atomic<S>, key_blocks<S>(*p), S::THREADS, sizeof(typename S::Shared), *p, *t,
-                   statistics_in(workspace), dq_accumulator);
+            LAUNCH(backward_atomic<S>, key_blocks<S>(*p, p->heads), S::THREADS, sizeof(typename S::Shared), *p, *t,
+                   statistics_in(workspace), dq_accumulator, sums);
             LAUNCH(convert_dq<S>, all_padded_rows(p) / S::Br, S::THREADS, 0, *p, *t, dq_accumulator);
+            if (sums.dk)
+                LAUNCH(convert_keys<S>, dim3(all_padded_keys(p) / S::Bc, 2), S::THREADS, 0, *p, *t, sums);
         });
     }));
 }

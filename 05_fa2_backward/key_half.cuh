@@ -1,7 +1,8 @@
 /* key_half.cuh - the half of the backward pass that two_pass and atomic have in common: dK and dV of a tile of keys.
  *
  * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br at
- * a time. It computes S and dP transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys:
+ * a time: those of all query heads that share the K/V head, or of one of them. In that case several blocks add to the same dK and
+ * dV, in fp32 accumulators in device memory. It computes S and dP transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys:
  * P^T and dS^T turn from accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its
  * registers, and dK and dV stay there until the end. With the largest tiles (chips with less shared memory get smaller
  * ones, and fewer warps):
@@ -58,7 +59,39 @@ template <bool keeps_ds> TileShape key_tile(const Problem *p) {
     WITH_HEAD_DIM_64_128(p->head_dim, D, return with_key_shape<__half, D, keeps_ds>(tile_of));
 }
 
-template <typename S> int key_blocks(const Problem &p) { return ceil_div(p.seqlen_k, S::Bc) * p.batch * p.kv_heads; }
+/* Where several blocks add dK and dV; NULL if one block has the whole sum. */
+struct KeySums {
+    float *dk, *dv;
+};
+
+/* What a block of the grid owns: Bc keys, and of the group of query heads that share them one (of atomic), or all. */
+struct KeyBlock {
+    int head, first_column; /* its first head, counted through the batch; its first key */
+};
+template <typename S> __device__ inline KeyBlock key_block(const Problem &p) {
+    const int key_tiles = ceil_div(p.seqlen_k, S::Bc), group = p.heads / p.kv_heads;
+    const int block = blockIdx.x, kv_matrices = p.batch * p.kv_heads;
+    if (S::keeps_ds)
+        return {block / key_tiles, block % key_tiles * S::Bc};
+    /* Head by head. But under a causal mask blocks that walk over a group differ by much, and all the longest ones begin. */
+    if (p.causal && group > 1)
+        return {block % kv_matrices * group, block / kv_matrices * S::Bc};
+    return {block / key_tiles * group, block % key_tiles * S::Bc};
+}
+template <typename S> int key_blocks(const Problem &p, int rows) { return ceil_div(p.seqlen_k, S::Bc) * p.batch * rows; }
+
+/* The accumulators of dK and dV have the order in which the lanes hold them: [key tile][warp][fragment][lane][4 floats]. This is
+ * where the lane's first four floats of the key tile from padded_key on are. */
+template <typename S> __device__ inline size_t key_place(size_t padded_key) {
+    return padded_key * S::D + (threadIdx.x / 32 * 16 * 32 + threadIdx.x % 32) * 4;
+}
+
+/* Adds a warp's piece, 32 x 8 N, whose first four floats of this lane have their place at `to`. */
+template <int N> __device__ inline void add_piece(float *to, const float (&c)[2][N][4]) {
+    UNROLL for (int i = 0; i < 2; i++)
+        UNROLL for (int n = 0; n < N; n++)
+            atomic_add_4(to + (i * N + n) * 128, make_float4(c[i][n][0], c[i][n][1], c[i][n][2], c[i][n][3]));
+}
 
 /* ---- P and dS of a warp ---- */
 
@@ -157,26 +190,27 @@ __device__ inline void accumulate(float (&c)[2][N][4], const uint32_t (&own)[Ste
 /* Computes and writes dK and dV of the block's keys. After each query tile it calls finish_tile(head, first_row);
  * with S::keeps_ds each warp has then stored dS^T of its keys in shared.ds. */
 template <typename S, typename FinishTile>
-__device__ inline void key_half(const Problem &p, const Tensors &t, const RowStatistics &statistics,
+__device__ inline void key_half(const Problem &p, const Tensors &t, const RowStatistics &statistics, const KeySums &sums,
                                 typename S::Shared &shared, FinishTile finish_tile) {
     using T = typename S::T;
-    constexpr int D = S::D, Br = S::Br, Bc = S::Bc, THREADS = S::THREADS;
+    constexpr int D = S::D, Br = S::Br, THREADS = S::THREADS;
     const int warp = threadIdx.x / 32;
     const int warp_key = warp / S::sharing * 32;                 /* the warp's first key in the tile */
     const int warp_query = warp % S::sharing * (8 * S::n_tiles); /* its first query in a chunk, for S and dP */
     const int warp_d = warp % S::sharing * 64;                   /* its first column, of 64, of dK and dV */
 
-    const int key_tiles = ceil_div(p.seqlen_k, Bc), first_column = blockIdx.x % key_tiles * Bc;
-    const int kv_matrix = blockIdx.x / key_tiles; /* the K/V head; and below `head`: counted through the batch */
+    const KeyBlock here = key_block<S>(p);
+    const int first_column = here.first_column, group = p.heads / p.kv_heads;
+    const int kv_matrix = here.head / group; /* the K/V head, counted through the batch */
     const int keys = key_length(&p, t.key_lengths, kv_matrix / p.kv_heads);
     const size_t kv_offset = (size_t)kv_matrix * p.seqlen_k * D;
 
     /* A step is one query tile of one head. Under a causal mask, row first_column - (keys - seqlen_q) is the first to see
-     * any of these keys. The heads of the group follow each other: dK and dV are summed over all of them. */
-    const int query_tiles = ceil_div(p.seqlen_q, Br), group = p.heads / p.kv_heads;
+     * any of these keys. The block's heads follow each other: dK and dV are summed over all of them. */
+    const int query_tiles = ceil_div(p.seqlen_q, Br);
     const int first_seeing = p.causal ? max(first_column - (keys - p.seqlen_q), 0) : 0;
     const int first_tile = min(first_seeing / Br, query_tiles);
-    const int steps = first_column < keys ? group * (query_tiles - first_tile) : 0;
+    const int steps = first_column < keys ? (S::keeps_ds ? 1 : group) * (query_tiles - first_tile) : 0;
 
     auto load_q = [&](int head, int tile, int stage) {
         load_statistics_async(shared.statistics[stage], statistics, (size_t)head * padded_rows(&p) + tile * Br);
@@ -188,7 +222,7 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
 
     load_tile_async<THREADS>(shared.k, (const T *)t.k + kv_offset, first_column, keys);
     load_tile_async<THREADS>(shared.v, (const T *)t.v + kv_offset, first_column, keys);
-    int head = kv_matrix * group, tile = first_tile;
+    int head = here.head, tile = first_tile;
     if (steps > 0)
         load_q(head, tile, 0), load_d_o(head, tile, 0);
 
@@ -232,8 +266,14 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
 
     cp_async_wait<0>();
     const int first_key = first_column + warp_key;
-    store_rows<D>((T *)t.dk + kv_offset + warp_d, first_key, p.seqlen_k, dk, p.scale);
-    store_rows<D>((T *)t.dv + kv_offset + warp_d, first_key, p.seqlen_k, dv, 1);
+    if (!S::keeps_ds || !sums.dk) {
+        store_rows<D>((T *)t.dk + kv_offset + warp_d, first_key, p.seqlen_k, dk, p.scale);
+        store_rows<D>((T *)t.dv + kv_offset + warp_d, first_key, p.seqlen_k, dv, 1);
+    } else if (steps > 0) {
+        const size_t place = key_place<S>((size_t)kv_matrix * padded_keys(&p) + first_column);
+        add_piece(sums.dk + place, dk);
+        add_piece(sums.dv + place, dv);
+    }
 }
 
 #endif

@@ -27,7 +27,7 @@
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS, S::blocks) key_gradients(Problem p, Tensors t, RowStatistics statistics) {
     SHARED_MEMORY(shared, typename S::Shared);
-    key_half<S>(p, t, statistics, shared, [](int, int) {});
+    key_half<S>(p, t, statistics, KeySums{}, shared, [](int, int) {});
 }
 
 /* ---- dQ ---- */
@@ -117,7 +117,7 @@ LAUNCHER(backward_two_pass) {
         launch_prepare_rows<T, D>(*p, *t, workspace, nullptr);
         with_key_shape<T, D, false>([&](auto shape) {
             using S = decltype(shape);
-            LAUNCH(key_gradients<S>, key_blocks<S>(*p), S::THREADS, sizeof(typename S::Shared), *p, *t, statistics);
+            LAUNCH(key_gradients<S>, key_blocks<S>(*p, p->kv_heads), S::THREADS, sizeof(typename S::Shared), *p, *t, statistics);
         });
         with_query_shape<T, D>([&](auto shape) {
             using S = decltype(shape);

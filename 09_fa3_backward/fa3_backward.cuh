@@ -1,5 +1,5 @@
 /* fa3_backward.cuh - what the kernels of 09_fa3_backward share: the order of the key tiles, P and dS of a tile in registers,
- * the accumulator of dQ, and the kernels before and after. This is 05_fa2_backward's arithmetic on the registers of a
+ * the accumulators in device memory, and the kernels before and after. This is 05_fa2_backward's arithmetic on the registers of a
  * warpgroup. Nothing here is asynchronous.
  *
  * The gradients, with dP = dO V^T and delta = rowsum(dO o O) (notes/05_fa2_backward.md derives them):
@@ -14,55 +14,33 @@
 
 #include "../common/gpu/prepare_rows.cuh"
 #include "../common/gpu/warpgroup.cuh"
+#include "key_tiles.h"
 
 /* ---- the order of the key tiles ---- */
 
-/* Bc keys of one K/V head, and the queries that see any of them. */
+/* Bc keys, and the queries of one head that see any of them. */
 struct KeyTile {
-    int kv_matrix, first_key;     /* the head's number in K and V, through the batch; the tile's first key */
-    int keys;                     /* that the batch entry has */
-    int first_query, query_tiles; /* of each head of the group: the first tile's first query, and how many tiles there are */
-    int steps;                    /* query tiles of all heads of the group */
+    int matrix, kv_matrix;  /* the head's number in Q, and that of its K/V head in K and V, through the batch */
+    int first_key, keys;    /* the tile's first key; how many keys the batch entry has */
+    int first_query, steps; /* the first query of the first query tile; how many query tiles there are */
+    __device__ size_t padded_row(const Problem &p, int query) const { return (size_t)matrix * padded_rows(&p) + query; }
 };
 
-/* Key tile number i in the order of work. Heads come in groups of `together` heads. Within a group the first key tile of every
- * head comes first: under a causal mask the most queries see it. */
-__device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, int together, int i, int Br, int Bc) {
-    const int key_tiles = ceil_div(p.seqlen_k, Bc), first_matrix = i / (together * key_tiles) * together;
-    const int matrices = min(together, p.batch * p.kv_heads - first_matrix), turn = i - first_matrix * key_tiles;
-    const int kv_matrix = first_matrix + turn % matrices, first_key = turn / matrices * Bc;
-    const int keys = key_length(&p, key_lengths, kv_matrix / p.kv_heads);
+/* Piece number i in the order of work (key_tiles.h). Within a set of heads the first key tile of every head comes first, because
+ * under a causal mask the most queries see it. */
+__device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, const KeyTileOrder &order, int i, int Br, int Bc) {
+    const int behind = max(i - order.whole, 0), cuts = i < order.whole ? 1 : order.cuts, piece = behind % order.cuts;
+    const int tile = i - behind + behind / order.cuts;
+    const int key_tiles = ceil_div(p.seqlen_k, Bc), first_matrix = tile / (order.together * key_tiles) * order.together;
+    const int matrices = min(order.together, p.batch * p.heads - first_matrix), turn = tile - first_matrix * key_tiles;
+    const int matrix = first_matrix + turn % matrices, first_key = turn / matrices * Bc;
+    const int keys = key_length(&p, key_lengths, matrix / p.heads);
 
     /* Under a causal mask row first_key - (keys - seqlen_q) is the first that sees any of these keys. */
-    const int first_seeing = p.causal ? max(first_key - (keys - p.seqlen_q), 0) : 0, first_query = first_seeing / Br * Br;
-    const int query_tiles = first_key < keys ? max(ceil_div(p.seqlen_q - first_query, Br), 0) : 0;
-    return {kv_matrix, first_key, keys, first_query, query_tiles, p.heads / p.kv_heads * query_tiles};
-}
-
-/* The query tile of a step, in the order of the steps: the heads of a group follow each other. */
-struct Walk {
-    int matrix, row; /* the head's number in Q, through the batch; the tile's first query */
-    __device__ Walk(const Problem &p, const KeyTile &here)
-        : matrix(here.kv_matrix * (p.heads / p.kv_heads)), row(here.first_query) {}
-    __device__ void next(const Problem &p, const KeyTile &here, int Br) {
-        row += Br;
-        if (row >= p.seqlen_q)
-            matrix++, row = here.first_query;
-    }
-    __device__ size_t padded_row(const Problem &p) const { return (size_t)matrix * padded_rows(&p) + row; }
-};
-
-/* How many heads work together, and how many key tiles there are. Without a causal mask one head after the other; with a causal
- * mask as many as have their Q, dO and accumulator of dQ in half of L2. */
-struct KeyTileOrder {
-    int together, count;
-};
-inline KeyTileOrder key_tile_order(const Problem &p, int Bc) {
-    const size_t element_bytes = 2 * dtype_bytes(p.dtype) + sizeof(float);
-    const size_t head_bytes = (size_t)p.heads / p.kv_heads * p.seqlen_q * p.head_dim * element_bytes;
-    const size_t fit = device_properties()->l2_bytes / 2 / head_bytes + 1;
-    const int heads = p.batch * p.kv_heads, most = !p.causal ? 1 : fit < (size_t)heads ? (int)fit : heads;
-    return {ceil_div(heads, ceil_div(heads, most)), heads * ceil_div(p.seqlen_k, Bc)};
+    const int first_seeing = p.causal ? max(first_key - (keys - p.seqlen_q), 0) / Br : 0; /* the query tile */
+    const int query_tiles = first_key < keys ? max(ceil_div(p.seqlen_q, Br) - first_seeing, 0) : 0;
+    const int from = piece * query_tiles / cuts, to = (piece + 1) * query_tiles / cuts;
+    return {matrix, matrix / (p.heads / p.kv_heads), first_key, keys, (first_seeing + from) * Br, to - from};
 }
 
 /* What TMA loads: Br rows of Q or dO, Bc rows of K or V. (static: the forward pass, 08's, has a function of this name.) */
@@ -115,44 +93,104 @@ __device__ inline void score_gradients(float (&dp)[1][N][4], const uint32_t (&p_
     }
 }
 
-/* ---- dQ ---- */
+/* ---- the accumulators: dQ, and dK and dV of heads that share K and V ---- */
 
-/* The accumulator of dQ is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the 16 of
+/* fp32 sums in device memory, to which several blocks add. dQ is a sum over key tiles. If several query heads share a K/V head,
+ * dK and dV are sums over these heads; else one block has the whole sum, and dk and dv are NULL. */
+struct Accumulators {
+    float *dq, *dk, *dv;
+};
+HOST_DEVICE inline int padded_keys(const Problem *p) { return ceil_div(p->seqlen_k, ROW_PADDING) * ROW_PADDING; }
+HOST_DEVICE inline size_t all_padded_keys(const Problem *p) { return (size_t)p->batch * p->kv_heads * padded_keys(p); }
+
+/* An accumulator is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the 16 of
  * each warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64 rows][warp][8 columns][lane][4].
- * So what a warp adds is one piece of memory, and a lane adds 16 bytes at once; convert_dq puts rows together. dq_place is
+ * So what a warp adds is one piece of memory, and a lane adds 16 bytes at once; the last kernels put rows together. This is
  * where this thread's four floats of the n-th 8 columns are, in the 64 rows from padded_row on. */
-__device__ inline size_t dq_place(size_t padded_row, int head_dim, int n) {
+__device__ inline size_t accumulator_place(size_t padded_row, int head_dim, int n) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     return padded_row * head_dim + ((warp * (head_dim / 8) + n) * 32 + lane) * 4;
 }
 
-/* dQ = scale x accumulator, in the problem's dtype and order. A block takes 64 rows. */
-template <typename T, int D>
-__global__ void __launch_bounds__(128) convert_dq(Problem p, Tensors t, const float *dq_accumulator) {
-    const size_t padded_row = (size_t)blockIdx.x * 64, matrix = padded_row / padded_rows(&p);
-    float dq[1][D / 8][4];
-    UNROLL for (int n = 0; n < D / 8; n++) {
-        const float4 x = load_4(dq_accumulator + dq_place(padded_row, D, n));
-        dq[0][n][0] = x.x, dq[0][n][1] = x.y, dq[0][n][2] = x.z, dq[0][n][3] = x.w;
-    }
-    const int row = padded_row % padded_rows(&p) + threadIdx.x / 32 * 16;
-    store_rows<D>((T *)t.dq + matrix * p.seqlen_q * D, row, p.seqlen_q, dq, p.scale);
+/* Adds the warp's part of N x 8 columns, the first of which has its place at `to`. */
+template <int N> __device__ inline void add_to(float *to, const float (&x)[1][N][4]) {
+    UNROLL for (int n = 0; n < N; n++)
+        atomic_add_4(to + n * 128, make_float4(x[0][n][0], x[0][n][1], x[0][n][2], x[0][n][3]));
 }
 
-/* Workspace, the same for all kernels here: LSE in base 2, delta, the accumulator. */
+/* The end of a piece of work: dK and dV of the warpgroup's 64 keys from first_key on are written, or added as the block's
+ * addition of dK and dV number nth: by in_turn(KEYS, nth, [&] { ... }). */
+enum Sum { QUERIES, KEYS, SUMS }; /* what is added: dQ; dK and dV */
+struct AtOnce {
+    template <typename Add> __device__ void operator()(Sum, int, Add add) const { add(); }
+};
+template <typename T, int D, typename InTurn = AtOnce>
+__device__ inline void finish_keys(const Problem &p, const Tensors &t, const Accumulators &sums, const KeyTile &here,
+                                   int first_key, const float (&dk)[1][D / 8][4], const float (&dv)[1][D / 8][4],
+                                   int nth = 0, InTurn in_turn = {}) {
+    if (heads_share_keys(&p)) {
+        const size_t place = accumulator_place((size_t)here.kv_matrix * padded_keys(&p) + first_key, D, 0);
+        if (here.steps > 0)
+            in_turn(KEYS, nth, [&] { add_to(sums.dk + place, dk), add_to(sums.dv + place, dv); });
+    } else {
+        const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
+        const int key = first_key + threadIdx.x / 32 % 4 * 16;
+        store_rows<D>((T *)t.dk + first, key, p.seqlen_k, dk, p.scale);
+        store_rows<D>((T *)t.dv + first, key, p.seqlen_k, dv, 1);
+    }
+}
+
+/* 64 rows of an accumulator, times `factor`, in the problem's dtype and order: rows padded_row .. of all, of which `exist` of
+ * `padded` in each head do. */
+template <typename T, int D>
+__device__ inline void convert_rows(void *to, float *sums, size_t padded_row, int exist, int padded, float factor, bool clear) {
+    float x[1][D / 8][4];
+    UNROLL for (int n = 0; n < D / 8; n++) {
+        float *four = sums + accumulator_place(padded_row, D, n);
+        const float4 sum = load_4(four);
+        x[0][n][0] = sum.x, x[0][n][1] = sum.y, x[0][n][2] = sum.z, x[0][n][3] = sum.w;
+        if (clear)
+            store_4(four, float4{});
+    }
+    const int row = padded_row % padded + threadIdx.x / 32 * 16;
+    store_rows<D>((T *)to + padded_row / padded * exist * D, row, exist, x, factor);
+}
+
+/* dQ = scale x accumulator. A block takes 64 rows. */
+template <typename T, int D> __global__ void __launch_bounds__(128) convert_dq(Problem p, Tensors t, float *dq_accumulator) {
+    convert_rows<T, D>(t.dq, dq_accumulator, (size_t)blockIdx.x * 64, p.seqlen_q, padded_rows(&p), p.scale, false);
+}
+
+/* dK = scale x accumulator (blocks with y = 0) and dV (y = 1). Leaves zeros there for the next launch. */
+template <typename T, int D> __global__ void __launch_bounds__(128) convert_keys(Problem p, Tensors t, Accumulators sums) {
+    const bool is_dk = blockIdx.y == 0;
+    convert_rows<T, D>(is_dk ? t.dk : t.dv, is_dk ? sums.dk : sums.dv, (size_t)blockIdx.x * 64, p.seqlen_k, padded_keys(&p),
+                       is_dk ? p.scale : 1, true);
+}
+
+/* Workspace, the same for all kernels here: LSE in base 2, delta, the accumulators. What a kernel has of its own is behind. */
 inline int plan_backward(const Problem *p, Buffer *workspace) {
     int count = plan_statistics(p, workspace);
     workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
+    if (heads_share_keys(p)) {
+        workspace[count++] = Buffer{"dK accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
+        workspace[count++] = Buffer{"dV accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
+    }
     return count;
 }
+inline const Buffer *own_workspace(const Problem *p, const Buffer *workspace) { return workspace + (heads_share_keys(p) ? 5 : 3); }
 
-/* The three kernels: launch(statistics, accumulator) launches the one between the other two. */
+/* The kernels: launch(statistics, accumulators) launches the one between the others. */
 template <typename T, int D, typename Launch>
 void launch_backward(const Problem &p, const Tensors &t, const Buffer *workspace, Launch launch_main) {
-    float *dq_accumulator = (float *)workspace[2].pointer;
-    launch_prepare_rows<T, D>(p, t, workspace, dq_accumulator);
-    launch_main(statistics_in(workspace), dq_accumulator);
-    LAUNCH((convert_dq<T, D>), all_padded_rows(&p) / 64, 128, 0, p, t, dq_accumulator);
+    Accumulators sums = {(float *)workspace[2].pointer, nullptr, nullptr};
+    if (heads_share_keys(&p))
+        sums.dk = (float *)workspace[3].pointer, sums.dv = (float *)workspace[4].pointer;
+    launch_prepare_rows<T, D>(p, t, workspace, sums.dq);
+    launch_main(statistics_in(workspace), sums);
+    LAUNCH((convert_dq<T, D>), all_padded_rows(&p) / 64, 128, 0, p, t, sums.dq);
+    if (heads_share_keys(&p))
+        LAUNCH((convert_keys<T, D>), dim3(all_padded_keys(&p) / 64, 2), 128, 0, p, t, sums);
 }
 
 #endif

@@ -27,7 +27,10 @@
  *     heads      without a mask all key tiles of a head begin at the same queries, one behind the other. So as many heads go
  *     together   together as fill the chip: the next key tile of a head begins where one of its own has ended, and seldom waits
  *
- * What it costs beside the waiting: 8 bytes of device memory for each query tile.
+ *     dK and     where query heads share a K/V head, their blocks take turns to add dK and dV as well, the last head of the group
+ *     dV         first: so again the blocks that are waited for have lower numbers
+ *
+ * What it costs beside the waiting: 8 bytes of device memory for each query tile and, for dK and dV, for each key tile.
  *
  * Who owns what, and the steps: as in `overlapped` (overlapped.cuh).
  *
@@ -35,8 +38,13 @@
  */
 #include "overlapped.cuh"
 
+/* How many have added: of each query tile to dQ, of each key tile to dK and dV. */
+struct Turns {
+    int *queries, *keys, key_tiles; /* of a head */
+};
+
 template <typename T, int D> struct OrderedShared : OverlappedShared<T, D> {
-    Mbarrier may_add[CONSUMERS], has_added[CONSUMERS];
+    Mbarrier may_add[SUMS][CONSUMERS], has_added[SUMS][CONSUMERS];
 };
 
 /* The producer: one thread. Every key tile's number comes from the counter, and the last key tile has number 0. */
@@ -45,7 +53,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
                                int *next, const RowStatistics &statistics, const TensorMaps &maps) {
     int nth = 0, kv_n = 0, n = 0, i;
     for (; (i = atomicAdd(next, 1)) < order.count; nth++) {
-        const KeyTile here = key_tile(p, t.key_lengths, order.together, order.count - 1 - i, Br<D>, Bc);
+        const KeyTile here = key_tile(p, t.key_lengths, order, order.count - 1 - i, Br<D>, Bc);
         hand_over(shared, here, nth);
         load_key_tile<D>(shared, p, here, statistics, maps, n, kv_n);
     }
@@ -54,42 +62,52 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
     hand_over(shared, no_more_tiles(), nth);
 }
 
-/* A keeper: one thread for each consumer. At each step it waits until all key tiles behind this one have added, lets its
- * consumer add, and when the four warps have, counts on. */
+/* A keeper: one thread for each consumer. keep_turn waits until `before` others have added, lets the consumer add, and when the
+ * four warps have, counts on, or back to 0 behind the last one. */
 template <typename T, int D>
-__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, int *turns, int consumer) {
-    int n = 0;
+__device__ inline void keep_turn(OrderedShared<T, D> &shared, Sum sum, int nth, int *added, int before, bool is_last, int consumer) {
+    wait_ordered(added, before);
+    mbarrier_arrive(&shared.may_add[sum][consumer]);
+    mbarrier_wait(&shared.has_added[sum][consumer], nth % 2); /* not needed for the trace: additions do not race */
+    atomic_add_ordered(added, is_last ? -before : 1);
+}
+
+/* At each step all key tiles behind this one come before it, and with dK and dV all further heads of the group. */
+template <typename T, int D>
+__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, const Turns &turns, int consumer) {
+    int n = 0, kv_n = 0;
     for (int nth = 0;; nth++) {
         mbarrier_wait(&shared.tile_full, nth % 2);
         const KeyTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty);
-        if (here.kv_matrix < 0)
+        if (here.matrix < 0)
             break;
-        Walk walk(p, here);
-        for (int step = 0; step < here.steps; step++, n++, walk.next(p, here, Br<D>)) {
-            const int adding = ceil_div(visible_keys(&p, here.keys, walk.row + Br<D> - 1), Bc); /* key tiles, to these rows */
-            const int before = adding - 1 - here.first_key / Bc;
-            int *added = turns + walk.padded_row(p) / Br<D> * CONSUMERS + consumer;
-            wait_ordered(added, before);
-            mbarrier_arrive(&shared.may_add[consumer]);
-            mbarrier_wait(&shared.has_added[consumer], n % 2); /* not needed for the trace: additions do not race */
-            atomic_add_ordered(added, here.first_key > 0 ? 1 : -before);
+        int *added = turns.queries + here.padded_row(p, here.first_query) / Br<D> * CONSUMERS + consumer;
+        for (int step = 1, last = here.first_query - 1; step <= here.steps; step++, added += CONSUMERS) {
+            last += Br<D>;
+            const int adding = ceil_div(visible_keys(&p, here.keys, last), Bc); /* key tiles, to these rows */
+            keep_turn(shared, QUERIES, n++, added, adding - 1 - here.first_key / Bc, here.first_key == 0, consumer);
+        }
+        if (heads_share_keys(&p) && here.steps > 0) {
+            const int group = p.heads / p.kv_heads, head = here.matrix % group; /* in the group */
+            added = turns.keys + (here.kv_matrix * turns.key_tiles + here.first_key / Bc) * CONSUMERS + consumer;
+            keep_turn(shared, KEYS, kv_n++, added, group - 1 - head, head == 0, consumer);
         }
     }
 }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    ordered_backward(Problem p, Tensors t, KeyTileOrder order, int *next, int *turns, RowStatistics statistics,
-                     float *dq_accumulator, const __grid_constant__ TensorMaps maps) {
+    ordered_backward(Problem p, Tensors t, KeyTileOrder order, int *next, Turns turns, RowStatistics statistics,
+                     Accumulators sums, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OrderedShared<T, D>;
     SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
     if (warp == 0 && elect_one()) {
-        for (int i = 0; i < CONSUMERS; i++) {
-            mbarrier_init(&shared.may_add[i], 1);
-            mbarrier_init(&shared.has_added[i], 4);
+        for (int i = 0; i < SUMS * CONSUMERS; i++) {
+            mbarrier_init(&shared.may_add[i / CONSUMERS][i % CONSUMERS], 1);
+            mbarrier_init(&shared.has_added[i / CONSUMERS][i % CONSUMERS], 4);
         }
         init_barriers(shared, CONSUMERS);
     }
@@ -104,38 +122,41 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
         const int consumer = warp / 4 - 1;
-        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const Walk &walk, int n) {
-            mbarrier_wait(&shared.may_add[consumer], n % 2); /* not needed for the trace, either */
-            add_from_registers<D>(dq, dq_accumulator, p, walk, consumer);
+        consume<T, D>(shared, p, t, sums, warp - 4, [&](Sum sum, int nth, auto add) {
+            mbarrier_wait(&shared.may_add[sum][consumer], nth % 2); /* not needed for the trace, either */
+            add();
             __syncwarp(); /* all lanes have added; not needed for the trace, either */
             if (elect_one())
-                mbarrier_arrive(&shared.has_added[consumer]);
+                mbarrier_arrive(&shared.has_added[sum][consumer]);
         });
     }
 #endif
 }
 
+inline size_t query_turns(const Problem &p) { return all_padded_rows(&p) / (p.head_dim == 64 ? Br<64> : Br<128>) * CONSUMERS; }
+
 PLANNER(fa3_backward_ordered_plan) {
     int count = plan_backward(p, workspace);
+    const size_t key_turns = heads_share_keys(p) ? all_padded_keys(p) / Bc * CONSUMERS : 0;
     workspace[count++] = {"next key tile", sizeof(int), nullptr, 1};
-    const size_t query_tiles = all_padded_rows(p) / (p->head_dim == 64 ? Br<64> : Br<128>);
-    workspace[count++] = {"turns", query_tiles * CONSUMERS * sizeof(int), nullptr, 1};
+    workspace[count++] = {"turns", (query_turns(*p) + key_turns) * sizeof(int), nullptr, 1};
     return count;
 }
 
 LAUNCHER(fa3_backward_ordered) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
-        KeyTileOrder order = key_tile_order(*p, Bc);
+        KeyTileOrder order = key_tile_order(p, Bc);
         const int fill = device_properties()->sm_count / ceil_div(p->seqlen_k, Bc); /* heads whose key tiles fill the chip */
         if (!p->causal)
             order.together = fill > 1 ? fill : 1;
-        int *next = (int *)workspace[3].pointer; /* how many times blocks drew a tile */
-        int *turns = (int *)workspace[4].pointer;
+        const Buffer *own = own_workspace(p, workspace);
+        int *next = (int *)own[0].pointer; /* how many times blocks drew a tile */
+        int *turns = (int *)own[1].pointer;
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
-        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
-            LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OrderedShared<T, D>), *p, *t, order, next, turns,
-                   statistics, dq_accumulator, maps);
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
+            LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OrderedShared<T, D>), *p, *t, order, next,
+                   Turns{turns, turns + query_turns(*p), ceil_div(p->seqlen_k, Bc)}, statistics, sums, maps);
         });
     }));
 }

@@ -13,6 +13,10 @@
  *     dK         at D = 128 a consumer does not wait for dK before it starts the next step's S and dP. At D = 64, with S and dP
  *                of 64 registers each, there are none left for that
  *
+ * If several query heads share a K/V head, blocks add dK and dV, too, one block for each key tile and query head. Because they are
+ * added, a key tile may be cut into pieces with some of its queries each. Without a mask this is done with the key tiles of the
+ * last wave, in which blocks would otherwise have no work (key_tiles.h).
+ *
  *     step n        tensor cores, D = 128   threads of a consumer
  *                   dK(n-1), S(n), dP(n)
  *                   dP(n)                   P(n) from S(n)
@@ -38,7 +42,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
                                uint32_t *next, const RowStatistics &statistics, const TensorMaps &maps) {
     int nth = 0, kv_n = 0, n = 0, i = blockIdx.x;
     for (; i < order.count; nth++) {
-        const KeyTile here = key_tile(p, t.key_lengths, order.together, i, Br<D>, Bc);
+        const KeyTile here = key_tile(p, t.key_lengths, order, i, Br<D>, Bc);
         hand_over(shared, here, nth);
         load_key_tile<D>(shared, p, here, statistics, maps, n, kv_n);
         const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
@@ -52,7 +56,7 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
     overlapped_backward(Problem p, Tensors t, KeyTileOrder order, uint32_t *next, RowStatistics statistics,
-                        float *dq_accumulator, const __grid_constant__ TensorMaps maps) {
+                        Accumulators sums, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OverlappedShared<T, D>;
     SHARED_MEMORY(shared, Shared);
@@ -67,10 +71,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             produce<T, D>(shared, p, t, order, next, statistics, maps);
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
-        const int consumer = warp / 4 - 1;
-        consume<T, D>(shared, p, t, warp - 4, [&](auto &dq, const Walk &walk, int) {
-            add_from_registers<D>(dq, dq_accumulator, p, walk, consumer);
-        });
+        consume<T, D>(shared, p, t, sums, warp - 4, AtOnce());
     }
 #endif
 }
@@ -84,12 +85,12 @@ PLANNER(fa3_backward_overlapped_plan) {
 LAUNCHER(fa3_backward_overlapped) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
-        const KeyTileOrder order = key_tile_order(*p, Bc);
-        uint32_t *next = (uint32_t *)workspace[3].pointer; /* how many times blocks drew a tile */
+        const KeyTileOrder order = overlapped_order(p, Bc);
+        uint32_t *next = (uint32_t *)own_workspace(p, workspace)->pointer; /* how many times blocks drew a tile */
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
-        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
             LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next,
-                   statistics, dq_accumulator, maps);
+                   statistics, sums, maps);
         });
     }));
 }

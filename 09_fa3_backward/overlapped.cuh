@@ -38,15 +38,14 @@ template <typename Shared> __device__ inline void hand_over(Shared &shared, cons
     shared.tile = tile;
     mbarrier_arrive(&shared.tile_full);
 }
-__device__ inline KeyTile no_more_tiles() { return {-1, 0, 0, 0, 0, 0}; }
+__device__ inline KeyTile no_more_tiles() { return {-1, -1, 0, 0, 0, 0}; }
 
 /* Loads a key tile, and the queries of its steps. n counts the block's steps, kv_n its loads of K and V. */
 template <int D, typename Shared>
 __device__ inline void load_key_tile(Shared &shared, const Problem &p, const KeyTile &here, const RowStatistics &statistics,
                                      const TensorMaps &maps, int &n, int &kv_n) {
-    Walk walk(p, here);
-    for (int step = 0; step < here.steps; step++, n++, walk.next(p, here, Br<D>)) {
-        load_q(shared, p, statistics, maps.q, walk, n);
+    for (int step = 0, query = here.first_query; step < here.steps; step++, n++, query += Br<D>) {
+        load_q(shared, p, statistics, maps.q, here, query, n);
         if (step == 0) { /* K is needed first, but the consumers are done with V earlier */
             mbarrier_wait(&shared.v_empty, kv_n % 2 ^ 1);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
@@ -55,25 +54,17 @@ __device__ inline void load_key_tile(Shared &shared, const Problem &p, const Key
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
             shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.k_full);
         }
-        load_d_o(shared, p, statistics, maps.d_o, walk, n);
+        load_d_o(shared, p, statistics, maps.d_o, here, query, n);
     }
 }
 
 /* ---- a consumer: a warpgroup ---- */
 
-/* Adds the warp's part of dQ to the accumulator. */
-template <int D>
-__device__ inline void add_from_registers(const float (&dq)[1][8][4], float *dq_accumulator, const Problem &p,
-                                          const Walk &walk, int consumer) {
-    float *to = dq_accumulator + own_dq_place<D>(p, walk, consumer);
-    UNROLL for (int n = 0; n < 8; n++)
-        atomic_add_4(to + n * 128, make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
-}
-
-/* All key tiles that the producer hands over. add_dq(dq, walk, n) adds the warp's part of dQ of the block's step n: of the
- * queries at `walk`. */
-template <typename T, int D, typename Add>
-__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, int warp, Add add_dq) {
+/* All key tiles that the producer hands over. in_turn(QUERIES, n, [&] { ... }) adds the dQ of the block's step n, in_turn(KEYS, ...) dK
+ * and dV. */
+template <typename T, int D, typename InTurn>
+__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Accumulators &sums,
+                               int warp, InTurn in_turn) {
     const int consumer = warp / 4;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     int n = 0, kv_n = 0;
@@ -81,7 +72,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
         mbarrier_wait(&shared.tile_full, nth % 2);
         const KeyTile here = shared.tile;
         mbarrier_arrive(&shared.tile_empty); /* every thread has its own copy */
-        if (here.kv_matrix < 0)
+        if (here.matrix < 0)
             break;
         const int key = here.first_key + 16 * warp; /* the warp's first key */
         float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
@@ -94,9 +85,13 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 zero_rows(shared.v, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
                 named_barrier_sync(ZEROED, 128 * CONSUMERS);
             }
-            Walk walk(p, here), before = walk;
+            auto add_dq = [&](const float (&dq)[1][8][4], int query, int n) { /* of step n */
+                float *to = sums.dq + own_dq_place<D>(here.padded_row(p, query), consumer);
+                in_turn(QUERIES, n, [&] { add_to(to, dq); });
+            };
+            int query = here.first_query; /* the step's first */
             uint32_t ds_a[Br<D> / 16][4];
-            for (int step = 0; step < here.steps; n++, step++) {
+            for (int step = 0; step < here.steps; n++, step++, query += Br<D>) {
                 const int i = place(n);
 
                 /* S and dP start; under dP P. At D = 128 dK of the step before still runs: it is older than S, so the wait for
@@ -114,8 +109,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 } else {
                     wgmma_wait<1>(s);
                 }
-                if (here.first_key + 64 * consumer + 64 > visible_keys(&p, here.keys, walk.row))
-                    mask_transposed(s, p, here.keys, key, walk.row);
+                if (here.first_key + 64 * consumer + 64 > visible_keys(&p, here.keys, query))
+                    mask_transposed(s, p, here.keys, key, query);
                 probabilities(s, shared.statistics[i].lse, scale_log2);
                 to_operand<T>(p_a, s);
 
@@ -136,7 +131,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     wgmma_wait<1>(dq, dv, p_a); /* all but dK */
                     if (elect_one())
                         mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
-                    add_dq(dq, before, n - 1);
+                    add_dq(dq, query - Br<D>, n - 1);
                 } else {
                     start_ab(dk, ds_a, shared.q[i]);
                     wgmma_wait<1>(dv, p_a);
@@ -146,8 +141,6 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     if (elect_one())
                         mbarrier_arrive(&shared.q_empty[i]);
                 }
-                before = walk;
-                walk.next(p, here, Br<D>);
             }
             float dq[1][8][4];
             start_dq<D>(dq, shared, n - 1, consumer);
@@ -158,12 +151,9 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 if (D == 128)
                     mbarrier_arrive(&shared.q_empty[place(n - 1)]);
             }
-            add_dq(dq, before, n - 1);
+            add_dq(dq, query - Br<D>, n - 1);
         }
-
-        const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
-        store_rows<D>((T *)t.dk + first, key, p.seqlen_k, dk, p.scale);
-        store_rows<D>((T *)t.dv + first, key, p.seqlen_k, dv, 1);
+        finish_keys<T, D>(p, t, sums, here, here.first_key + 64 * consumer, dk, dv, kv_n - 1, in_turn);
     }
 }
 

@@ -33,22 +33,22 @@ template <typename Shared> __device__ inline void init_rings(Shared &shared) {
 /* Loads Q of step n, and with it LSE, as soon as the place is free. */
 template <typename Shared>
 __device__ inline void load_q(Shared &shared, const Problem &p, const RowStatistics &statistics, const TensorMap &map,
-                              const Walk &walk, int n) {
+                              const KeyTile &here, int query, int n) {
     const int i = place(n), row_bytes = sizeof shared.statistics[i].lse;
     mbarrier_wait(&shared.q_empty[i], parity(n) ^ 1);
     mbarrier_arrive_expect(&shared.q_full[i], shared.q[i].bytes + row_bytes);
-    shared.q[i].load(map, walk.row, 0, walk.matrix, &shared.q_full[i]);
-    bulk_load(shared.statistics[i].lse, statistics.lse + walk.padded_row(p), row_bytes, &shared.q_full[i]);
+    shared.q[i].load(map, query, 0, here.matrix, &shared.q_full[i]);
+    bulk_load(shared.statistics[i].lse, statistics.lse + here.padded_row(p, query), row_bytes, &shared.q_full[i]);
 }
 
 /* dO, and with it delta. The place is free: Q's was. */
 template <typename Shared>
 __device__ inline void load_d_o(Shared &shared, const Problem &p, const RowStatistics &statistics, const TensorMap &map,
-                                const Walk &walk, int n) {
+                                const KeyTile &here, int query, int n) {
     const int i = place(n), row_bytes = sizeof shared.statistics[i].delta;
     mbarrier_arrive_expect(&shared.d_o_full[i], shared.d_o[i].bytes + row_bytes);
-    shared.d_o[i].load(map, walk.row, 0, walk.matrix, &shared.d_o_full[i]);
-    bulk_load(shared.statistics[i].delta, statistics.delta + walk.padded_row(p), row_bytes, &shared.d_o_full[i]);
+    shared.d_o[i].load(map, query, 0, here.matrix, &shared.d_o_full[i]);
+    bulk_load(shared.statistics[i].delta, statistics.delta + here.padded_row(p, query), row_bytes, &shared.d_o_full[i]);
 }
 
 /* ---- a consumer: a warpgroup ---- */
@@ -74,8 +74,8 @@ __device__ inline void start_dq(float (&dq)[1][8][4], Shared &shared, int n, int
 }
 
 /* Where in the accumulator the lane's first four floats of that belong. */
-template <int D> __device__ inline size_t own_dq_place(const Problem &p, const Walk &walk, int consumer) {
-    return D == 64 ? dq_place(walk.padded_row(p) + 64 * consumer, D, 0) : dq_place(walk.padded_row(p), D, 8 * consumer);
+template <int D> __device__ inline size_t own_dq_place(size_t padded_row, int consumer) {
+    return D == 64 ? accumulator_place(padded_row + 64 * consumer, D, 0) : accumulator_place(padded_row, D, 8 * consumer);
 }
 
 #endif

@@ -18,8 +18,8 @@
  *                   dQ(n-1), dK(n)
  *                   dK(n)                   dQ(n-1) to shared memory; bulk_add
  *
- * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys each, of one
- * K/V head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ is a sum
+ * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys each, with the
+ * queries of one head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ is a sum
  * over the keys of both: at D = 128 each consumer computes 64 of its columns, at D = 64 half of its rows.
  *
  *                                            D = 64                               D = 128
@@ -57,10 +57,9 @@ __device__ inline void produce(SpecialisedShared<T, D> &shared, const Problem &p
     mbarrier_arrive_expect(&shared.kv_full, shared.k.bytes + shared.v.bytes);
     shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.kv_full);
     shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.kv_full);
-    Walk walk(p, here);
-    for (int n = 0; n < here.steps; n++, walk.next(p, here, Br<D>)) {
-        load_q(shared, p, statistics, maps.q, walk, n);
-        load_d_o(shared, p, statistics, maps.d_o, walk, n);
+    for (int n = 0, query = here.first_query; n < here.steps; n++, query += Br<D>) {
+        load_q(shared, p, statistics, maps.q, here, query, n);
+        load_d_o(shared, p, statistics, maps.d_o, here, query, n);
     }
 }
 
@@ -68,8 +67,8 @@ __device__ inline void produce(SpecialisedShared<T, D> &shared, const Problem &p
 
 /* Adds the warp's part of dQ to the accumulator. */
 template <typename T, int D>
-__device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)[1][8][4], const Problem &p,
-                              float *dq_accumulator, const Walk &walk, int warp, int consumer) {
+__device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)[1][8][4], float *dq_accumulator,
+                              size_t padded_row, int warp, int consumer) {
     float *own = shared.dq[warp];
     if (elect_one())
         bulk_wait_read<0>(); /* the addition of the step before has left this place */
@@ -79,7 +78,7 @@ __device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)
     proxy_fence();
     __syncwarp();
     if (elect_one()) {
-        float *lanes_own = dq_accumulator + own_dq_place<D>(p, walk, consumer);
+        float *lanes_own = dq_accumulator + own_dq_place<D>(padded_row, consumer);
         bulk_add(lanes_own - threadIdx.x % 32 * 4, own, sizeof shared.dq[0]); /* from where the part of lane 0 begins */
         bulk_commit();
     }
@@ -87,7 +86,7 @@ __device__ inline void add_dq(SpecialisedShared<T, D> &shared, const float (&dq)
 
 template <typename T, int D>
 __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTile &here,
-                               float *dq_accumulator, int warp) {
+                               const Accumulators &sums, int warp) {
     const int consumer = warp / 4, key = here.first_key + 16 * warp; /* the warp's first key */
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
@@ -99,8 +98,8 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
             zero_rows(shared.v, here.keys - here.first_key, Bc, threadIdx.x - 128, 128 * CONSUMERS);
             named_barrier_sync(ZEROED, 128 * CONSUMERS);
         }
-        Walk walk(p, here), before = walk;
-        for (int n = 0; n < here.steps; n++) {
+        int query = here.first_query; /* the step's first */
+        for (int n = 0; n < here.steps; n++, query += Br<D>) {
             const int i = place(n);
 
             /* S and dP start; under dP P */
@@ -111,8 +110,8 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
             mbarrier_wait(&shared.d_o_full[i], parity(n));
             start_abt(dp, shared.v, 64 * consumer, shared.d_o[i]);
             wgmma_wait<1>(s);
-            if (here.first_key + 64 * consumer + 64 > visible_keys(&p, here.keys, walk.row))
-                mask_transposed(s, p, here.keys, key, walk.row);
+            if (here.first_key + 64 * consumer + 64 > visible_keys(&p, here.keys, query))
+                mask_transposed(s, p, here.keys, key, query);
             probabilities(s, shared.statistics[i].lse, scale_log2);
             to_operand<T>(p_a, s);
 
@@ -131,7 +130,7 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
                 wgmma_wait<1>(dq, dv, p_a); /* all but dK */
                 if (elect_one())
                     mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
-                add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
+                add_dq<T, D>(shared, dq, sums.dq, here.padded_row(p, query - Br<D>), warp, consumer);
                 wgmma_wait<0>(dk, ds_a);
             } else {
                 start_ab(dk, ds_a, shared.q[i]);
@@ -139,31 +138,27 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
             }
             if (elect_one())
                 mbarrier_arrive(&shared.q_empty[i]);
-            before = walk;
-            walk.next(p, here, Br<D>);
         }
         float dq[1][8][4];
         start_dq<D>(dq, shared, here.steps - 1, consumer);
         wgmma_wait<0>(dq);
-        add_dq<T, D>(shared, dq, p, dq_accumulator, before, warp, consumer);
+        add_dq<T, D>(shared, dq, sums.dq, here.padded_row(p, query - Br<D>), warp, consumer);
     }
 
-    const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
-    store_rows<D>((T *)t.dk + first, key, p.seqlen_k, dk, p.scale);
-    store_rows<D>((T *)t.dv + first, key, p.seqlen_k, dv, 1);
+    finish_keys<T, D>(p, t, sums, here, here.first_key + 64 * consumer, dk, dv);
     if (elect_one())
         bulk_wait_read<0>(); /* shared memory must be there until the additions have read it */
 }
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    specialised_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, float *dq_accumulator,
+    specialised_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, Accumulators sums,
                          const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = SpecialisedShared<T, D>;
     SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
-    const KeyTile here = key_tile(p, t.key_lengths, order.together, blockIdx.x, Br<D>, Bc);
+    const KeyTile here = key_tile(p, t.key_lengths, order, blockIdx.x, Br<D>, Bc);
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.kv_full, 1);
         init_rings(shared);
@@ -177,7 +172,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             produce<T, D>(shared, p, here, statistics, maps);
     } else {
         setmaxnreg_increase<CONSUMER_REGISTERS>();
-        consume<T, D>(shared, p, t, here, dq_accumulator, warp - 4);
+        consume<T, D>(shared, p, t, here, sums, warp - 4);
     }
 #endif
 }
@@ -187,10 +182,10 @@ PLANNER(fa3_backward_specialised_plan) { return plan_backward(p, workspace); }
 LAUNCHER(fa3_backward_specialised) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
-        const KeyTileOrder order = key_tile_order(*p, Bc);
-        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
+        const KeyTileOrder order = key_tile_order(p, Bc);
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
             LAUNCH((specialised_backward<T, D>), order.count, THREADS, sizeof(SpecialisedShared<T, D>), *p, *t, order,
-                   statistics, dq_accumulator, maps);
+                   statistics, sums, maps);
         });
     }));
 }

@@ -15,8 +15,9 @@
  * P^T and dS^T are in the registers that they must be in, since S and dP are computed transposed. Only dQ, a sum over keys,
  * needs the dS of all four warps, so dS^T goes through shared memory, once.
  *
- * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys of one K/V head. It walks over the queries that see them,
- * Br = 64 at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in 05_fa2_backward/atomic.
+ * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys, and one query head. It walks over the queries that see them,
+ * Br = 64 at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in 05_fa2_backward/atomic. So are dK and
+ * dV at the end, if several query heads share the K/V head.
  *
  *              queries ->                             shared memory, D = 128            registers a thread, D = 128
  *            +--------+--------+--------+             K, V    Bc x D    32 KB           dK, dV   D / 2 each   128
@@ -51,29 +52,27 @@ template <typename T, int D> struct WgmmaShared {
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 2)
-    wgmma_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, float *dq_accumulator,
+    wgmma_backward(Problem p, Tensors t, KeyTileOrder order, RowStatistics statistics, Accumulators sums,
                    const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = WgmmaShared<T, D>;
     SHARED_MEMORY(shared, Shared);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
-    const KeyTile here = key_tile(p, t.key_lengths, order.together, blockIdx.x, Br, Bc);
-    const int first_matrix = here.kv_matrix * (p.heads / p.kv_heads); /* in Q: the first head of the group */
+    const KeyTile here = key_tile(p, t.key_lengths, order, blockIdx.x, Br, Bc);
 
-    /* A step is one query tile of one head. The heads of a group follow each other: dK and dV are summed over all of them. */
+    /* A step is one query tile. */
     auto load_q = [&](int step) {
-        const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
+        const int row = here.first_query + step * Br;
         mbarrier_arrive_expect(&shared.q_full, shared.q.bytes + sizeof shared.statistics.lse);
-        shared.q.load(maps.q, row, 0, matrix, &shared.q_full);
-        bulk_load(shared.statistics.lse, statistics.lse + (size_t)matrix * padded_rows(&p) + row, sizeof shared.statistics.lse,
-                  &shared.q_full);
+        shared.q.load(maps.q, row, 0, here.matrix, &shared.q_full);
+        bulk_load(shared.statistics.lse, statistics.lse + here.padded_row(p, row), sizeof shared.statistics.lse, &shared.q_full);
     };
     auto load_d_o = [&](int step) {
-        const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
+        const int row = here.first_query + step * Br;
         mbarrier_arrive_expect(&shared.d_o_full, shared.d_o.bytes + sizeof shared.statistics.delta);
-        shared.d_o.load(maps.d_o, row, 0, matrix, &shared.d_o_full);
-        bulk_load(shared.statistics.delta, statistics.delta + (size_t)matrix * padded_rows(&p) + row,
-                  sizeof shared.statistics.delta, &shared.d_o_full);
+        shared.d_o.load(maps.d_o, row, 0, here.matrix, &shared.d_o_full);
+        bulk_load(shared.statistics.delta, statistics.delta + here.padded_row(p, row), sizeof shared.statistics.delta,
+                  &shared.d_o_full);
     };
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.kv_full, 1);
@@ -101,7 +100,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     float dk[1][D / 8][4] = {}, dv[1][D / 8][4] = {};
     for (int step = 0; step < here.steps; step++) {
-        const int matrix = first_matrix + step / here.query_tiles, row = here.first_query + step % here.query_tiles * Br;
+        const int row = here.first_query + step * Br;
         const bool next = step + 1 < here.steps;
 
         /* S^T = K Q^T; P */
@@ -144,15 +143,10 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads(); /* all four warps are done with Q and dS */
         if (warp == 0 && next && elect_one())
             load_q(step + 1);
-        const size_t padded_row = (size_t)matrix * padded_rows(&p) + row;
-        UNROLL for (int n = 0; n < D / 8; n++)
-            atomic_add_4(dq_accumulator + dq_place(padded_row, D, n),
-                         make_float4(dq[0][n][0], dq[0][n][1], dq[0][n][2], dq[0][n][3]));
+        add_to(sums.dq + accumulator_place(here.padded_row(p, row), D, 0), dq);
     }
 
-    const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
-    store_rows<D>((T *)t.dk + first, here.first_key + 16 * warp, p.seqlen_k, dk, p.scale);
-    store_rows<D>((T *)t.dv + first, here.first_key + 16 * warp, p.seqlen_k, dv, 1);
+    finish_keys<T, D>(p, t, sums, here, here.first_key, dk, dv);
 #endif
 }
 
@@ -161,10 +155,10 @@ PLANNER(fa3_backward_wgmma_plan) { return plan_backward(p, workspace); }
 LAUNCHER(fa3_backward_wgmma) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br, Bc);
-        const KeyTileOrder order = key_tile_order(*p, Bc);
-        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, float *dq_accumulator) {
+        const KeyTileOrder order = key_tile_order(p, Bc);
+        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
             LAUNCH((wgmma_backward<T, D>), order.count, THREADS, sizeof(WgmmaShared<T, D>), *p, *t, order, statistics,
-                   dq_accumulator, maps);
+                   sums, maps);
         });
     }));
 }

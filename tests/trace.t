@@ -47,6 +47,8 @@ my %more_shapes = (
         '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
     '10_block_sparse' => [map { "--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 300 --batch 2 --lengths 300,150 $_" } '--blocks window:100 --head-dim 128',
         '--causal --blocks sink:3:40', '--blocks documents:80+150+70', '--causal --blocks strided:3 --head-dim 128', '--blocks random:40:1'],
+    '09_fa3_backward' => ['--heads 3 --kv-heads 1 --seqlen 300 --seqlen-k 100', # a last wave, cut into pieces
+        '--heads 6 --kv-heads 3 --seqlen 300 --seqlen-k 280 --head-dim 128 --batch 2 --lengths 280,100', '--heads 4 --kv-heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '08_fa3' => ['--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves
