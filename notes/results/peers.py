@@ -22,8 +22,12 @@ neither side's time has the making of lists in it, which has lines of its own. W
 that knows no lists: 04_fa2/tuned, 08_fa3/overlapped. At D = 64 the latter has three consumers, and 10_block_sparse two: --two takes
 a program of 08_fa3 whose Roles has two there. For each D the one of TILINGS is taken that is faster at the first length.
 
+forward and backward time rows with as many K/V heads as query heads, and rows in which query heads share K/V heads, as in today's
+models: 64/8 means 64 query heads and 8 K/V heads. --heads 64/8,8/1 times those alone, --heads equal the others. The rows
+`low` have scores near -20: constants are added to Q and to K, so that kernels whose work depends on the scores show it.
+
 Each peer is timed before and after the program and the two are averaged, so that a clock that falls with the board's power falls
-for both. All inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
+for both. All other inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
 """
 import argparse
 import ctypes
@@ -42,6 +46,8 @@ import time
 TOKENS, HIDDEN = 16384, 2048  # of all batch entries; of all heads
 PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_backward", "decode": "07_flash_decoding/07_flash_decoding",
             "fp8": "06_fp8/06_fp8", "sparse": "10_block_sparse/10_block_sparse", "ladder": "04_fa2/04_fa2", "ladder8": "06_fp8/06_fp8"}
+LENGTHS = {"equal": {64: [512, 2048, 4096, 16384], 128: [512, 2048, 4096, 16384]}, "64/8": {64: [4096, 16384], 128: [4096, 16384]},
+           "32/8": {128: [8192]}, "8/1": {128: [20480]}, "low": {64: [4096], 128: [4096]}}  # heads: head dim: lengths
 DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
             (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
 BLOCK, SHARES = 128, [1, 1 / 2, 1 / 8, 1 / 32]  # of a mask of blocks: the queries and keys of each, and how many are kept
@@ -57,15 +63,26 @@ def arguments():
     parser.add_argument("--dtype", choices=["fp16", "bf16"], default="fp16")
     parser.add_argument("--fa3", metavar="FILE", help="time FlashAttention-3 as well: its _C.so")
     parser.add_argument("--two", metavar="FILE", help="sparse: 08_fa3 with two consumers at D = 64")
+    parser.add_argument("--heads", metavar="H,H,...", type=heads_list, default=list(LENGTHS),
+                        help="forward, backward: " + ",".join(LENGTHS) + " if not given; or others, such as 16/4")
     parser.add_argument("--lengths", metavar="N,N,...", type=lambda text: [int(n) for n in text.split(",")],
-                        help="forward, backward: 512,2048,4096,16384 if not given; sparse: 4096,16384,65536")
+                        help="sparse: 4096,16384,65536 if not given; forward, backward: the lengths of equal, and of heads not in the list above")
     given = parser.parse_args()
-    given.lengths = given.lengths or ([4096, 16384, 65536] if given.what == "sparse" else [512, 2048, 4096, 16384])
+    if given.what == "sparse":
+        given.lengths = given.lengths or [4096, 16384, 65536]
     given.program = os.path.join(".", given.program or PROGRAMS[given.what])
     if not os.path.exists(given.program):
         parser.error(f"{given.program} is not there: make all DEVICE=cuda")
     given.variant = given.variant or last_variant(given.program)
     return given
+
+
+def heads_list(text):
+    for heads in text.split(","):
+        q, slash, kv = heads.partition("/")
+        if heads not in LENGTHS and not (slash and q.isdigit() and kv.isdigit() and int(kv) > 0 and int(q) % int(kv) == 0):
+            raise argparse.ArgumentTypeError(f"{heads}: choose from {', '.join(LENGTHS)} or Q/KV, where KV divides Q")
+    return text.split(",")
 
 
 def last_variant(program):
@@ -135,23 +152,26 @@ def median_and_spread(times):
 ratios = {}
 
 
-def print_row(given, name, work, unit, peers, program):
-    """work: FLOPs or bytes; peers: name -> function that returns ms and spread; program: the same of the program."""
+def print_row(given, name, work, unit, peers, program, also=""):
+    """work: FLOPs or bytes; peers: name -> function that returns ms and spread; program: the same of the program; also: see
+    print_times."""
     before = {peer: measure() for peer, measure in peers.items()}
     mine = program()
-    print_times(given.variant, name, work, unit, mine, {peer: (before[peer], measure()) for peer, measure in peers.items()})
+    print_times(given.variant, name, work, unit, mine, {peer: (before[peer], measure()) for peer, measure in peers.items()},
+                also=also)
 
 
-def print_times(variant, name, work, unit, program, peers, of=""):
+def print_times(variant, name, work, unit, program, peers, of="", also=""):
     """program: its time and spread; peers: name -> as many of them as were taken; of: before a peer's name, where these rows have a
-    mean of their own."""
+    mean of their own; also: the same, where that is a second mean."""
     scale, (mine, spread) = 1e9 if unit == "TF" else 1e6, program
     line = f"{name:<36} {variant} {mine:8.4f} ms {work / mine / scale:7.1f} {unit} {100 * spread:4.1f} %"
     times = {peer: statistics.mean(ms for ms, _ in taken) for peer, taken in peers.items()}
     if len(times) > 1 and not of:
         times["better"] = min(times.values())  # the better peer, in each row
     for peer, ms in times.items():
-        ratios.setdefault(of + peer, []).append(ms / mine)
+        for mean in [of + peer] + [also + peer] * bool(also):
+            ratios.setdefault(mean, []).append(ms / mine)
         line += f"  | {peer:<6} {work / ms / scale:7.1f}  x{ms / mine:.3f}"
         line += f" {100 * max(spread for _, spread in peers[peer]):4.1f} %" if peer in peers else ""
     print(line, flush=True)
@@ -181,36 +201,65 @@ def fa3_backward(q, k, v, do, causal):
     return lambda: torch.ops.flash_attn_3.bwd(*operands, o, lse, *gradients, softmax_scale=q.shape[-1] ** -0.5, is_causal=causal)
 
 
-def training_peers(given, backward, batch, heads, n, d, causal, cold):
-    """Of one shape: a function each that times it."""
-    q, k, v, do = (normal(given, batch, heads, n, d).requires_grad_(backward) for _ in range(4))
+def training_peers(given, backward, q, k, v, do, causal, cold):
+    """Of one problem: a function each that times it."""
+    x = [tensor.detach() for tensor in (q, k, v, do)]
+    q, k, v = (tensor.detach().requires_grad_(backward) for tensor in (q, k, v))
 
     def attention():
-        return scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
     def timed():
         if not backward:
             return gpu_ms(attention, cold)
         o = attention()
-        return gpu_ms(lambda: torch.autograd.grad(o, (q, k, v), do.detach(), retain_graph=True), cold)
+        return gpu_ms(lambda: torch.autograd.grad(o, (q, k, v), do, retain_graph=True), cold)
 
     peers = {name: with_backend(backend, timed) for name, backend in BACKENDS.items()}
     if given.fa3:
-        x = [tensor.detach() for tensor in (q, k, v, do)]
         peers["fa3"] = lambda: gpu_ms(fa3_backward(*x, causal) if backward else lambda: fa3(*x[:3], causal), cold)
     return peers
+
+
+def training_tensors(given, batch, heads, kv_heads, n, d):
+    """Q, K, V, dO"""
+    return [normal(given, batch, h, n, d) for h in (heads, kv_heads, kv_heads, heads)]
 
 
 def training(given):
     """forward and backward"""
     cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
     backward = given.what == "backward"
-    for d, causal, n in itertools.product((64, 128), (False, True), given.lengths):
-        batch, heads = max(1, TOKENS // n), HIDDEN // d
-        peers = training_peers(given, backward, batch, heads, n, d, causal, cold)
-        print_row(given, f"D{d} {'causal' if causal else 'full'} S{n} B{batch} {given.dtype}",
-                  training_flops(backward, batch, heads, n, d, causal), "TF", peers,
-                  lambda: program_ms(given, batch=batch, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype, causal=causal))
+    for heads in given.heads:
+        lengths = LENGTHS.get(heads) or {d: given.lengths or [4096, 16384] for d in (64, 128)}
+        if heads == "equal" and given.lengths:
+            lengths = {d: given.lengths for d in lengths}
+        for d, causal, n in [(d, causal, n) for d in lengths for causal in (False, True) for n in lengths[d]]:
+            batch, (h, kv) = 1, (int(x) for x in heads.split("/")) if "/" in heads else (HIDDEN // d, HIDDEN // d)
+            if heads == "equal":
+                batch = max(1, TOKENS // n)
+            x = training_tensors(given, batch, h, kv, n, d)
+            shape = dict(dtype=given.dtype, causal=causal)
+            if heads == "low":
+                x[0] += (20 / d**0.5) ** 0.5  # scale q.k is -20 in the mean
+                x[1] -= (20 / d**0.5) ** 0.5
+                shape["load"] = save(x)
+            else:
+                shape |= dict(batch=batch, heads=h, kv_heads=kv, seqlen=n, head_dim=d)
+            name = " ".join([f"D{d} {'causal' if causal else 'full'} S{n} B{batch}"] + [heads] * (heads != "equal") + [given.dtype])
+            print_row(given, name, training_flops(backward, batch, h, n, d, causal), "TF",
+                      training_peers(given, backward, *x, causal, cold), lambda: program_ms(given, **shape),
+                      "grouped/" if "/" in heads else "")
+            if "load" in shape:
+                shutil.rmtree(shape["load"])
+
+
+def save(tensors):
+    """The folder in which the program finds them with --load."""
+    folder = tempfile.mkdtemp()
+    for name, tensor in zip(("q", "k", "v", "do"), tensors):
+        numpy.save(os.path.join(folder, name + ".npy"), tensor.float().cpu().numpy())
+    return folder
 
 
 def training_flops(backward, batch, heads, n, d, causal):
@@ -266,7 +315,8 @@ def ladder(given):
     cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
     for backward, causal in itertools.product((False, True), (False, True)):
         shape = dict(batch=4, heads=16, n=4096, d=128, causal=causal)
-        for name, measure in training_peers(given, backward, **shape, cold=cold).items():
+        x = training_tensors(given, 4, 16, 16, 4096, 128)
+        for name, measure in training_peers(given, backward, *x, causal, cold).items():
             print_json(f"{name} {'backward' if backward else 'forward'}{' causal' if causal else ''}", shape,
                        lambda ms: {"tflops": training_flops(backward, **shape) / ms / 1e9}, measure())
     shape = dict(batch=1, heads=32, kv_heads=8, keys=65536, d=128)
@@ -419,8 +469,8 @@ else:
         except RuntimeError as error:
             print(f"# no {name}: {str(error).splitlines()[0][:90]}")
             del BACKENDS[name]
+    import numpy
     if given.what == "sparse":
-        import numpy
         from torch.nn.attention.flex_attention import BlockMask, flex_attention
         torch._dynamo.config.recompile_limit = 64  # one program a length, head dim and tiling
     {"decode": decode, "sparse": sparse, "ladder": ladder}.get(given.what, training)(given)
