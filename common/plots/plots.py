@@ -230,7 +230,7 @@ def backward():
     """09_fa3_backward's kernel and other programs, as peers.py timed them in one run."""
     lines = {}
     for line in open(path_of("fa3_backward_fp16.txt")):
-        shape = re.match(r"D(\d+) (full|causal) S(\d+) .* (\w+) +[\d.]+ ms +([\d.]+) TF", line)
+        shape = re.match(r"D(\d+) (full|causal) S(\d+) B\d+ \w+ +(\w+) +[\d.]+ ms +([\d.]+) TF", line)  # not those of grouped heads
         for name, tflops in peers_of(line) + [("09_fa3_backward/" + shape[4], float(shape[5]))] if shape else ():
             add_point(lines, shape[1], shape[2], name, look(name), (int(shape[3]), tflops))
     panels(lines, "TFLOP/s, backward")[min(lines)].set_ylim(bottom=0)
