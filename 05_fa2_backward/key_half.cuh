@@ -2,7 +2,8 @@
  *
  * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br at
  * a time: those of all query heads that share the K/V head, or of one of them. In that case several blocks add to the same dK and
- * dV, in fp32 accumulators in device memory. It computes S and dP transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys:
+ * dV, in fp32 accumulators in device memory. It computes S and dP transposed: rows are keys, columns are queries. So a warp
+ * owns rows of S^T, that is keys:
  * P^T and dS^T turn from accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its
  * registers, and dK and dV stay there until the end. With the largest tiles (chips with less shared memory get smaller
  * ones, and fewer warps):

@@ -65,7 +65,8 @@ __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p,
 /* A keeper: one thread for each consumer. keep_turn waits until `before` others have added, lets the consumer add, and when the
  * four warps have, counts on, or back to 0 behind the last one. */
 template <typename T, int D>
-__device__ inline void keep_turn(OrderedShared<T, D> &shared, Sum sum, int nth, int *added, int before, bool is_last, int consumer) {
+__device__ inline void keep_turn(OrderedShared<T, D> &shared, Sum sum, int nth, int *added, int before, bool is_last,
+                                 int consumer) {
     wait_ordered(added, before);
     mbarrier_arrive(&shared.may_add[sum][consumer]);
     mbarrier_wait(&shared.has_added[sum][consumer], nth % 2); /* not needed for the trace: additions do not race */

@@ -60,8 +60,8 @@ __device__ inline void load_key_tile(Shared &shared, const Problem &p, const Key
 
 /* ---- a consumer: a warpgroup ---- */
 
-/* All key tiles that the producer hands over. in_turn(QUERIES, n, [&] { ... }) adds the dQ of the block's step n, in_turn(KEYS, ...) dK
- * and dV. */
+/* All key tiles that the producer hands over. in_turn(QUERIES, n, [&] { ... }) adds the dQ of the block's step n,
+ * in_turn(KEYS, ...) dK and dV. */
 template <typename T, int D, typename InTurn>
 __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Accumulators &sums,
                                int warp, InTurn in_turn) {

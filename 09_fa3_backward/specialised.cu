@@ -19,8 +19,8 @@
  *                   dK(n)                   dQ(n-1) to shared memory; bulk_add
  *
  * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys each, with the
- * queries of one head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ is a sum
- * over the keys of both: at D = 128 each consumer computes 64 of its columns, at D = 64 half of its rows.
+ * queries of one head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of dK and dV stay there. dQ
+ * is a sum over the keys of both: at D = 128 each consumer computes 64 of its columns, at D = 64 half of its rows.
  *
  *                                            D = 64                               D = 128
  *     keys Bc, queries Br a step             128, 128                             128, 64

@@ -308,7 +308,7 @@ static void run_wide(Point *point, Tally *sum) {
         {1, 4, 1, 129, 200, 64, 0}, {1, 1, 1, 40, 1500, 96, 1}, {1, 1, 1, 700, 65, 32, 1}, {1, 2, 1, 100, 130, 256, 1},
         {1, 1, 1, 257, 257, 64, 1}, /* tiles of queries and keys end together */
         {3, 2, 2, 20, 140, 128, 0}, {7, 1, 1, 20, 140, 64, 0}, /* heads that no number of heads at a time divides */
-        {1, 3, 1, 300, 100, 64, 0}, {1, 8, 1, 70, 140, 128, 1}, {2, 4, 2, 130, 70, 64, 0}, /* larger groups */
+        {1, 8, 1, 70, 140, 128, 1}, {1, 3, 1, 300, 100, 64, 0}, {2, 4, 2, 130, 70, 64, 0}, /* larger groups */
     };
     const int rounds = has_numbers() ? 4 : 1;
     for (size_t i = 0; i < rounds * sizeof shapes / sizeof *shapes; i++) {
