@@ -1,12 +1,11 @@
 /* key_half.cuh - the half of the backward pass that two_pass and atomic have in common: dK and dV of a tile of keys.
  *
  * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br at
- * a time: those of all query heads that share the K/V head, or of one of them. In that case several blocks add to the same dK and
- * dV, in fp32 accumulators in device memory. It computes S and dP transposed: rows are keys, columns are queries. So a warp
- * owns rows of S^T, that is keys:
- * P^T and dS^T turn from accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its
- * registers, and dK and dV stay there until the end. With the largest tiles (chips with less shared memory get smaller
- * ones, and fewer warps):
+ * a time: in two_pass over those of all query heads that share the K/V head, in atomic over those of one of them. So in
+ * atomic several blocks may add to the same dK and dV, in fp32 accumulators in device memory. S and dP are computed
+ * transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys: P^T and dS^T turn from
+ * accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its registers, and dK and dV stay
+ * there until the end. With the largest tiles (chips with less shared memory get smaller ones, and fewer warps):
  *
  *     D = 64   4 warps, each owns 32 keys             D = 128   8 warps. dK and dV of 32 keys x 128 columns would fill 256
  *              S^T of 32 queries at a time                      registers a lane, so two warps share 32 keys. For S and dP

@@ -118,8 +118,14 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         double padded = (double)p->batch * p->heads * whole_tiles(p->seqlen_q, 128);
         w[n++] = (Piece){"LSE in base 2", padded * 4, 0};
         w[n++] = (Piece){"delta", padded * 4, 0};
-        if (strcmp(variant, "05_fa2_backward/atomic") == 0)
+        if (strcmp(variant, "05_fa2_backward/atomic") == 0) {
+            double padded_keys = (double)p->batch * p->kv_heads * whole_tiles(p->seqlen_k, 128);
             w[n++] = (Piece){"dQ accumulator", padded * D * 4, 0};
+            if (p->heads > p->kv_heads) { /* to which the blocks of several query heads add */
+                w[n++] = (Piece){"dK accumulator", padded_keys * D * 4, 1};
+                w[n++] = (Piece){"dV accumulator", padded_keys * D * 4, 1};
+            }
+        }
     } else if (strcmp(variant, "09_fa3_backward/00_naive") == 0) {
         return workspace_pieces("05_fa2_backward/00_naive", p, w);
     } else if (strncmp(variant, "09_fa3_backward/", 16) == 0) {
@@ -127,8 +133,9 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         int is_ordered = strcmp(variant, "09_fa3_backward/ordered") == 0;
         if (is_ordered || strcmp(variant, "09_fa3_backward/overlapped") == 0)
             w[n++] = (Piece){"next key tile", 4, 1};
-        if (is_ordered) /* of 128 or 64 rows: how far the adding has come, for each of two consumers */
-            w[n++] = (Piece){"turns", w[1].bytes / (D == 64 ? 128 : 64) * 2, 1};
+        double key_tiles = p->heads > p->kv_heads ? p->batch * p->kv_heads * ceil(p->seqlen_k / 128.0) : 0;
+        if (is_ordered) /* of 128 or 64 rows, and of shared keys: how far the adding has come, for each of two consumers */
+            w[n++] = (Piece){"turns", w[1].bytes / (D == 64 ? 128 : 64) * 2 + key_tiles * 4 * 2, 1};
     } else if (strncmp(variant, "06_fp8/", 7) == 0) { /* the inputs once more, a scale for 64 queries or 128 keys */
         double k_heads = p->batch * p->kv_heads;
         double query_blocks = (double)p->batch * p->heads * ceil(p->seqlen_q / 64.0),
