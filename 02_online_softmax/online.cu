@@ -31,7 +31,7 @@
  * P is an accumulator of the first product and the left operand of the second. Both fragments give a lane the same elements,
  * so P goes from one to the other in registers (pack_pair), and shared memory holds no tile of P any more.
  *
- * The words for tiles (add_abt, each, mask, each_row, add_ab, store_rows) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, each, mask, each_row, add_ab, store_rows) are in common/gpu/warp.cuh.
  *
  * The mask is one number a row: columns from `visible` on do not count. `columns` is the largest of them in the block, so
  * that tiles no row sees are not visited at all.

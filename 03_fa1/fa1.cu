@@ -22,7 +22,7 @@
  *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
  *                                                     shared memory, and so is its O, as a sum of four products.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
  * What this takes back. In 02_online_softmax/online queries are outer, a block a query tile, and a warp owns rows: nothing is
  * exchanged, and there are blocks for the whole chip. Both are given up here, because the algorithm was published so: keys

@@ -9,7 +9,7 @@
  * loops, the grid, who owns what and the bytes moved are those of 03_fa1; its header has the picture. `make
  * diff-fa1-epilogue` is these formulas and the division.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
  * What it saves, for a tile of S: one exponential a row, and one multiplication for each of the Br D elements of O, since
  * in 03_fa1 both terms of O' have a factor. (1 / l is still computed in each step, by one thread a row.) An A100 does 16 times as many FLOPs a second on its

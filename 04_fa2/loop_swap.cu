@@ -15,7 +15,7 @@
  * They can be added because all four are measured against the same maximum of the row: in every step the warps exchange
  * the maxima of their keys through shared memory.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *

@@ -14,7 +14,7 @@
  *            +--------+                               its columns 2c and 2c + 1 in row r and in row r + 8. So the four
  *                                                     lanes 4r .. 4r + 3 share a row, and two shuffles find its maximum.
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, write_output) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, write_output) are in common/gpu/warp.cuh.
  *
  * The rest is as in loop_swap: the grid, the loads ahead, the order of the tiles, e^x, the mask at every tile, and both
  * barriers of a step, which the loads of K and V need. The shared memory of the exchange is gone.

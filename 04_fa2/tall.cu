@@ -12,7 +12,7 @@
  *     warp 3 | 32 x 64|                              FLOPs       4 16 64 D              4 32 64 D
  *            +--------+                              a byte      14                     26
  *
- * The words for tiles (add_abt, each, mask, row_max, each_row, add_ab, write_output) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, write_output) are in common/gpu/warp.cuh.
  *
  * What it costs. Registers a lane: D for O, 64 for S: 192 of 255 at D = 128. Shared memory: 32 KB (D = 64) or 64 KB
  * (D = 128). Half as many blocks as split_q, so a short problem fills the chip less.

@@ -12,7 +12,7 @@
  *     lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
  *     block order            full: the blocks at work share the K and V of few heads; causal: the longest start first
  *
- * The words for tiles (add_abt, mask, row_max, each_row, each, add_ab, write_output) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, mask, row_max, each_row, each, add_ab, write_output) are in common/gpu/warp.cuh.
  *
  * Who owns what. A block owns Br queries of one head. It walks over the keys in tiles of Bc, the last tile first.
  *

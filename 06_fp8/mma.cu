@@ -34,7 +34,7 @@
  * has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
  * what 8 bits lose; for speed see wgmma.cu.
  *
- * The words for tiles (add_abt, mask) are in common/gpu/warp.cuh, all others in softmax8.cuh.
+ * The tile primitives (add_abt, mask) are in common/gpu/warp.cuh, all others in softmax8.cuh.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --format e5m2 --causal
  */
@@ -69,11 +69,11 @@ __global__ void __launch_bounds__(THREADS)
     /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
     const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const int pitch = key_pitch(&p) / 2; /* in pairs, two elements each, as all offsets */
-    const Pair *q = q8 + (size_t)here.batch_head * p.seqlen_q * (D / 2), *k = k8 + (size_t)here.kv_matrix * p.seqlen_k * (D / 2);
-    const Pair *v = vt8 + (size_t)here.kv_matrix * D * pitch;
+    const Pair *q = q8 + (size_t)here.batch_head * p.seqlen_q * (D / 2), *k = k8 + (size_t)here.kv_head * p.seqlen_k * (D / 2);
+    const Pair *v = vt8 + (size_t)here.kv_head * D * pitch;
     const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + here.first_row / BLOCK_Q];
-    const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
-                *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
+    const float *k_scales = scales.k + (size_t)here.kv_head * k_scale_count(&p),
+                *v_scales = scales.v + (size_t)here.kv_head * k_scale_count(&p);
 
     const auto load_keys = [&](int tile, int row_end) {
         load_tile_async<THREADS>(shared.k[tile % 2], k, tile * Bc, row_end, D / 2);

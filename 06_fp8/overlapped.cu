@@ -7,8 +7,8 @@
  *     product   the product of a key tile with V starts from 0, because wgmma adds 8-bit products with only some 13 bits (see
  *               notes/06_fp8_hopper.md). So O, the product and S of the next tile are all in registers at the same time
  *     alpha     the product of a tile joins O after the softmax of the next tile has moved m: each has an alpha of its own
- *     ring      a tile of K and V takes half of the bytes, so the ring has four places
- *     turns     products take half of the clocks, exponentials do not: at D = 128 both now take equally long. If a turn ended as
+ *     ring      a tile of K and V takes half of the bytes, so the ring has four stages
+ *     turns     products take half of the cycles, exponentials do not: at D = 128 both now take equally long. If a turn ended as
  *               soon as its products are started, all consumers would be at their exponentials at the same time. So here a turn
  *               ends when S has come and its maximum is found (a query tile's first turn already when S has come)
  *
@@ -21,8 +21,8 @@
  *     registers a producer, consumer         32, 160: O 32, product 32, S 64      24, 240: O 64, product 64, S 64
  *                                            and P 16                             and P 16
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 1024 clocks of the tensor cores at D = 128 and 768 at D = 64; Br Bc
- * exponentials, 1024 and 1536 clocks of the special-function units.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 1024 cycles of the tensor cores at D = 128 and 768 at D = 64; Br Bc
+ * exponentials, 1024 and 1536 cycles of the special-function units.
  *
  * The workspace is what quantise.cu left there: fp8.h.
  *
@@ -76,8 +76,8 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
         const auto &q = shared.q[nth % 2];
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1;
-            const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
-                        *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
+            const float *k_scales = scales.k + (size_t)here.kv_head * k_scale_count(&p),
+                        *v_scales = scales.v + (size_t)here.kv_head * k_scale_count(&p);
             float k_scale = k_scales[tile], v_scale = v_scales[tile]; /* of the tile whose S comes next */
             const auto next_scales = [&](int tile) {
                 if (tile >= 0)
@@ -171,8 +171,8 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
             shared.produce(blockIdx.x, gridDim.x, order.count, next, q_map,
                            [&](int i) { return query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc); },
                            [&](const QueryTile &here, int tile, int n) {
-                               shared.load_k(n, k_map, tile * Bc, 0, here.kv_matrix);
-                               shared.load_v(n, v_map, 0, tile * Bc, here.kv_matrix);
+                               shared.load_k(n, k_map, tile * Bc, 0, here.kv_head);
+                               shared.load_v(n, v_map, 0, tile * Bc, here.kv_head);
                            });
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();

@@ -1,5 +1,5 @@
 /* softmax8.cuh - what the three kernels do alike to a tile of S in registers: its softmax, P as an operand of 8 bits, and the end
- * of a row. The words for tiles are those of common/gpu/warp.cuh and warpgroup.cuh.
+ * of a row. The tile primitives are those of common/gpu/warp.cuh and warpgroup.cuh.
  */
 #ifndef FA_SOFTMAX8_CUH
 #define FA_SOFTMAX8_CUH

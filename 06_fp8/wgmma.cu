@@ -19,8 +19,8 @@
  * one tile of K and one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block
  * only copies overlap. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
- * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 clocks at D = 128, 8 bits), Br Bc
- * exponentials on the special-function units (512 clocks), some 480 instructions a warp (as many clocks of its scheduler;
+ * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 cycles at D = 128, 8 bits), Br Bc
+ * exponentials on the special-function units (512 cycles), some 480 instructions a warp (as many cycles of its scheduler;
  * counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new maxima).
  * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why blocks
  * at work share few heads (tile_order). What was tried is in notes/second_reading.md.
@@ -67,16 +67,16 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             const int last = here.key_tiles - 1;
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
             shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.k_full);
-            shared.k.load(k_map, last * Bc, 0, here.kv_matrix, &shared.k_full);
+            shared.k.load(k_map, last * Bc, 0, here.kv_head, &shared.k_full);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, 0, last * Bc, here.kv_matrix, &shared.v_full);
+            shared.v.load(v_map, 0, last * Bc, here.kv_head, &shared.v_full);
         }
     }
     __syncthreads(); /* nobody waits at a barrier that is not there yet */
 
     const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + here.first_row / BLOCK_Q];
-    const float *k_scales = scales.k + (size_t)here.kv_matrix * k_scale_count(&p),
-                *v_scales = scales.v + (size_t)here.kv_matrix * k_scale_count(&p);
+    const float *k_scales = scales.k + (size_t)here.kv_head * k_scale_count(&p),
+                *v_scales = scales.v + (size_t)here.kv_head * k_scale_count(&p);
 
     /* m is the maximum times scale_log2, like the exponents. O is kept divided by o_scale. */
     OutputScale o_scale;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         __syncthreads(); /* all four warps are done with K */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
+            shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
         }
 
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, 0, (tile - 1) * Bc, here.kv_matrix, &shared.v_full);
+            shared.v.load(v_map, 0, (tile - 1) * Bc, here.kv_head, &shared.v_full);
         }
 
         UNROLL for (int n = 0; n < D / 8; n++)

@@ -15,7 +15,7 @@
  *                        Bytes 0 and 2 belong to B of an mma for the even columns of O, bytes 1 and 3 to B of another
  *                        mma, for the odd columns.
  *
- * The words for tiles (add_abt, each, mask_row, row_max, each_row, add_ab) are in common/gpu/warp.cuh, unpack_e4m3 in
+ * The tile primitives (add_abt, each, mask_row, row_max, each_row, add_ab) are in common/gpu/warp.cuh, unpack_e4m3 in
  * instructions.cuh.
  */
 #ifndef FA_MMA_ROWS_CUH

@@ -19,17 +19,17 @@
  *
  * Who owns what. A block is a producer warpgroup and two or three consumer warpgroups, 64 queries each. Roles, ring and
  * barriers are as in `specialised`. The producer hands the consumers a description of each query tile: which head, which rows,
- * how many keys. Q comes with it, into one of two places: the next Q is there before the slowest consumer is done with this one.
+ * how many keys. Q comes with it, into one of two buffers: the next Q is there before the slowest consumer is done with this one.
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
  *     shared memory                          2 x 24 + 2 x 32 KB                   2 x 32 + 2 x 64 KB
  *     registers a producer, consumer         32, 160: O 32, S 64, P 32            24, 240: O 64, S 64, P 32
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
- * exponentials, 1024 and 1536 clocks of the special-function units. So at D = 128 products can cover the softmax, and
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
+ * exponentials, 1024 and 1536 cycles of the special-function units. So at D = 128 products can cover the softmax, and
  * at D = 64 they cannot quite. What each change brought is in notes/08_fa3.md, what was tried in notes/second_reading.md.
- * The words for tiles are those of `wgmma`.
+ * The tile primitives are those of `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
  */
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
             shared.produce(blockIdx.x, gridDim.x, order.count, next, maps.q,
                            [&](int i) { return query_tile(p, t.key_lengths, order.together, i, Roles<D>::Br, Bc); },
                            [&](const QueryTile &here, int tile, int n) {
-                               shared.load_k(n, maps.k, tile * Bc, 0, here.kv_matrix);
-                               shared.load_v(n, maps.v, tile * Bc, 0, here.kv_matrix);
+                               shared.load_k(n, maps.k, tile * Bc, 0, here.kv_head);
+                               shared.load_v(n, maps.v, tile * Bc, 0, here.kv_head);
                            });
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();

@@ -1,9 +1,9 @@
 /* 08_fa3/specialised - warps with roles: one warp loads ahead, two warpgroups compute.
  *
- * The idea. In `wgmma` the threads that compute also ask for the next tile, as soon as the place of this tile is free.
- * To know that, they meet at a barrier twice a tile. Here a *producer* warp does nothing but ask for tiles, as far
- * ahead as there are places, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES
- * places each. A place has two mbarriers. They are all that producer and consumers wait at (except once for Q, and
+ * The idea. In `wgmma` the threads that compute also request the next tile, as soon as this one need not be kept.
+ * To know that, they meet at a barrier twice a tile. Here a *producer* warp does nothing but request tiles, as far
+ * ahead as there is memory for them, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES
+ * buffers, the *stages*, each. A stage has two mbarriers. They are all that producer and consumers wait at (except once for Q, and
  * where V's last rows are set to zero, see zero_rows):
  *
  *     full    the tile is there              TMA's last byte ends its phase, consumers wait for that
@@ -27,7 +27,7 @@
  *
  * What one key tile costs in one block: four times the FLOPs of a tile of `wgmma`, with twice its bytes from L2. There is one
  * block a multiprocessor now, at D = 64 too, where registers decide. Only the two consumers can overlap, and only by chance.
- * The words for tiles are those of `wgmma`.
+ * The tile primitives are those of `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant specialised --head-dim 128
  */
@@ -44,9 +44,9 @@ template <typename T, int D> struct SpecialisedShared {
     Mbarrier q_full, k_full[STAGES], v_full[STAGES], k_empty[STAGES], v_empty[STAGES];
 };
 
-/* Tile number n, counted from the first one loaded, has place n % STAGES, and is that place's phase number n / STAGES.
+/* Tile number n, counted from the first one loaded, goes to stage n % STAGES, where it is phase number n / STAGES.
  * Unsigned, % and / by a power of two are a mask and a shift. */
-__device__ inline int place(unsigned n) { return n % STAGES; }
+__device__ inline int stage(unsigned n) { return n % STAGES; }
 __device__ inline int parity(unsigned n) { return n / STAGES % 2; }
 
 template <typename T, int D>
@@ -76,14 +76,14 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
             shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
             for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
-                /* Tile n may come when the phase of `empty` before phase n / STAGES is over. A place's first tile has
+                /* Tile n may come when the phase of `empty` before phase n / STAGES is over. A stage's first tile has
                  * no phase before it; a wait for the other parity then returns at once, as if there had been one. */
-                mbarrier_wait(&shared.k_empty[place(n)], parity(n) ^ 1);
-                mbarrier_arrive_expect(&shared.k_full[place(n)], shared.k[0].bytes);
-                shared.k[place(n)].load(maps.k, tile * Bc, 0, here.kv_matrix, &shared.k_full[place(n)]);
-                mbarrier_wait(&shared.v_empty[place(n)], parity(n) ^ 1);
-                mbarrier_arrive_expect(&shared.v_full[place(n)], shared.v[0].bytes);
-                shared.v[place(n)].load(maps.v, tile * Bc, 0, here.kv_matrix, &shared.v_full[place(n)]);
+                mbarrier_wait(&shared.k_empty[stage(n)], parity(n) ^ 1);
+                mbarrier_arrive_expect(&shared.k_full[stage(n)], shared.k[0].bytes);
+                shared.k[stage(n)].load(maps.k, tile * Bc, 0, here.kv_head, &shared.k_full[stage(n)]);
+                mbarrier_wait(&shared.v_empty[stage(n)], parity(n) ^ 1);
+                mbarrier_arrive_expect(&shared.v_full[stage(n)], shared.v[0].bytes);
+                shared.v[stage(n)].load(maps.v, tile * Bc, 0, here.kv_head, &shared.v_full[stage(n)]);
             }
         }
     } else { /* ---- the consumers ---- */
@@ -96,16 +96,16 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (here.key_tiles > 0)
             mbarrier_wait(&shared.q_full, 0);
         for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
-            auto &k = shared.k[place(n)];
-            auto &v = shared.v[place(n)];
+            auto &k = shared.k[stage(n)];
+            auto &v = shared.v[stage(n)];
 
             /* S = Q K^T */
-            mbarrier_wait(&shared.k_full[place(n)], parity(n));
+            mbarrier_wait(&shared.k_full[stage(n)], parity(n));
             float s[1][Bc / 8][4];
             start_abt(s, shared.q, 64 * consumer, k);
             wgmma_wait<0>(s);
             if (elect_one())
-                mbarrier_arrive(&shared.k_empty[place(n)]); /* this warp is done with K */
+                mbarrier_arrive(&shared.k_empty[stage(n)]); /* this warp is done with K */
 
             /* Mask, softmax, P as an operand */
             if (tile >= here.whole_tiles)
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             to_operand<T>(a, s);
 
             /* O += P V */
-            mbarrier_wait(&shared.v_full[place(n)], parity(n));
+            mbarrier_wait(&shared.v_full[stage(n)], parity(n));
             if (t.key_lengths && here.keys < (tile + 1) * Bc) {
                 zero_rows(v, here.keys - tile * Bc, Bc, threadIdx.x - 128, 128 * CONSUMERS);
                 named_barrier_sync(ZEROED, 128 * CONSUMERS);
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             start_ab(o, a, v);
             wgmma_wait<0>(o);
             if (elect_one())
-                mbarrier_arrive(&shared.v_empty[place(n)]); /* this warp is done with V */
+                mbarrier_arrive(&shared.v_empty[stage(n)]); /* this warp is done with V */
         }
         write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
     }

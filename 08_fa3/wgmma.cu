@@ -23,11 +23,11 @@
  * overlap computing, products and softmax nothing. The blocks of a multiprocessor do: while one is at its softmax,
  * three others can multiply.
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
- * clocks of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 cycles of the tensor cores at D = 128; Br Bc exponentials, 256
+ * cycles of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for
  * every 64 queries.
  *
- * The words for tiles: start_abt, start_ab, to_operand and zero_rows are in common/gpu/warpgroup.cuh, mask, each and
+ * The tile primitives: start_abt, start_ab, to_operand and zero_rows are in common/gpu/warpgroup.cuh, mask, each and
  * write_output in warp.cuh beside it. softmax, a whole step, is in fa3.cuh beside them.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant wgmma --head-dim 128
@@ -61,9 +61,9 @@ __global__ void __launch_bounds__(THREADS, 3)
             const int first_key = (here.key_tiles - 1) * Bc;
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
             shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.k_full);
-            shared.k.load(maps.k, first_key, 0, here.kv_matrix, &shared.k_full);
+            shared.k.load(maps.k, first_key, 0, here.kv_head, &shared.k_full);
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(maps.v, first_key, 0, here.kv_matrix, &shared.v_full);
+            shared.v.load(maps.v, first_key, 0, here.kv_head, &shared.v_full);
         }
     }
     __syncthreads(); /* no thread waits before the mbarriers are initialised */
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         __syncthreads(); /* all four warps are done with K */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(maps.k, (tile - 1) * Bc, 0, here.kv_matrix, &shared.k_full);
+            shared.k.load(maps.k, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
         }
 
         /* Mask, softmax, P as an operand */
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
             mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(maps.v, (tile - 1) * Bc, 0, here.kv_matrix, &shared.v_full);
+            shared.v.load(maps.v, (tile - 1) * Bc, 0, here.kv_head, &shared.v_full);
         }
     }
     write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);

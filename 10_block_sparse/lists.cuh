@@ -29,7 +29,7 @@ inline TileOrder listed_order(const Problem &p, const BlockMask &mask) {
 /* MASK_BLOCK queries of one head, and which keys they keep: QueryTile for lists. A key tile is a block on the list, or a piece of
  * one. They are counted along the list, and walked from its end. */
 struct ListedTile {
-    int batch_head, kv_matrix, first_row, keys;
+    int batch_head, kv_head, first_row, keys;
     int key_tiles, whole_tiles; /* the first so many need no mask */
     int list; /* its number */
 };

@@ -19,8 +19,8 @@
  * what either of two rows of blocks keeps. So a block has two teams there, each with a query tile, a ring and a producer of its
  * own. Key tiles are half as long, or registers would not suffice. Two teams fill each other's pauses without turns.
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 clocks of the tensor cores at D = 128 and 512 at D = 64; Br Bc
- * exponentials, 1024 and 512 clocks of the special-function units. Where lists are short, what a query tile costs beside its key
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 512 at D = 64; Br Bc
+ * exponentials, 1024 and 512 cycles of the special-function units. Where lists are short, what a query tile costs beside its key
  * tiles shows: Q, O, and the first S and the last P V, under which nothing runs but other consumers.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:1024
@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
                 [&](int i) { return listed_tile(p, t.key_lengths, lists, order.together, i, S::Bc); },
                 [&](const ListedTile &here, int tile, int n) {
                     const int key = listed_key(p, lists, here, tile, S::Bc);
-                    shared.team[warp].load_k(n, maps.k, key, 0, here.kv_matrix);
-                    shared.team[warp].load_v(n, maps.v, key, 0, here.kv_matrix);
+                    shared.team[warp].load_k(n, maps.k, key, 0, here.kv_head);
+                    shared.team[warp].load_v(n, maps.v, key, 0, here.kv_head);
                 });
     } else {
         setmaxnreg_increase<S::consumer_registers>();

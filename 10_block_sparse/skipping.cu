@@ -53,7 +53,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipp
     if (threadIdx.x == 0)
         shared.here = listed_tile(p, t.key_lengths, lists, together, blockIdx.x, Bc);
     __syncthreads();
-    const size_t key_head = (size_t)here.kv_matrix * p.seqlen_k * D;
+    const size_t key_head = (size_t)here.kv_head * p.seqlen_k * D;
     const T *k = (const T *)t.k + key_head, *v = (const T *)t.v + key_head;
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
 

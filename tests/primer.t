@@ -17,9 +17,9 @@ my $page = read_file('notes/hopper.md');
 # A line of each program, what takes its place, and what is seen then; not in every order of the threads.
 my @mistakes = (
     [copy => 'mbarrier_wait(&shared.full, 0);', '', qr/WRONG/],
-    [phases => 'empty[place(n)], parity(n) ^ 1);', 'empty[place(n)], parity(n));', qr/thread 0 waits at mbarrier_wait/],
+    [phases => 'empty[stage(n)], parity(n) ^ 1);', 'empty[stage(n)], parity(n));', qr/thread 0 waits at mbarrier_wait/],
     [product => 'shared.b.offset_mn(STEP)', 'shared.b.offset(STEP)', qr/WRONG/],
-    [ring => 'mbarrier_wait(&shared.empty[place(n)], parity(n) ^ 1);', '', qr/WRONG/],
+    [ring => 'mbarrier_wait(&shared.empty[stage(n)], parity(n) ^ 1);', '', qr/WRONG/],
 );
 
 for (@mistakes) {

@@ -12,7 +12,7 @@
 
 #include <type_traits>
 
-/* The atom: row and first column of the pair of elements that a lane owns in an 8x8 matrix. */
+/* Row and first column of the pair of elements that a lane owns in an 8x8 matrix. */
 inline int atom_row(int lane) { return lane / 4; }
 inline int atom_column(int lane) { return 2 * (lane % 4); }
 
@@ -114,7 +114,7 @@ template <typename E> NOT_TRACED void compute_mma(void **operands, unsigned) {
             memcpy(&a_code[row + 8 * (i % 2)][k + K / 2 * (i / 2)], &from->a[i], 4);
             c[row + 8 * (i / 2)][column + i % 2] = from->c[i];
         }
-        for (int i = 0; i < 2; i++) { /* the halves of B; the atom lies transposed in it */
+        for (int i = 0; i < 2; i++) { /* the halves of B; the 8x8 matrix lies transposed in it */
             Code<E> code[elements];
             memcpy(code, &from->b[i], 4);
             for (int e = 0; e < elements; e++)

@@ -12,7 +12,7 @@
  *     ...                                                   the two elements share one 32-bit register,
  *     row 7          T28 T28| T29 T29| ...    T31 T31       the lower column in the lower half
  *
- * This 8x8 pattern is called the *atom* here: every fragment below is made of atoms. The four lanes that share a row are a *quad*.
+ * Every fragment below is made of such 8x8 matrices. The four lanes that share a row are a *quad*.
  *
  * sm_75 (Turing) lacks some of these; for most, narrower instructions that do the same stand beside it.
  */
@@ -78,7 +78,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
  *           of its 8x8 quarter              of its 8x8 half                         c[2], c[3]: row lane/4 + 8
  *
  * Two consequences that every tensor-core attention kernel uses:
- *   - B's fragment is the atom of B transposed. K stored [key][d] *is* (K^T)'s transpose, so Q K^T loads K with plain
+ *   - B's fragment is the 8x8 matrix of B transposed. K stored [key][d] *is* (K^T)'s transpose, so Q K^T loads K with plain
  *     ldmatrix; V stored [key][d] is P V's B itself, so it is loaded with ldmatrix_trans.
  *   - C's fragment of two neighbouring 16x8 tiles has the very shape of one A fragment: P goes from accumulator to operand
  *     in registers, without shared memory (pack_pair below).

@@ -22,7 +22,7 @@ __device__ inline HeadTurn head_turn(const Problem &p, int together, int tiles, 
 
 /* Br queries of one head, and how far they see. */
 struct QueryTile {
-    int batch_head, kv_matrix; /* the head's number in Q and O, the K/V head's in K and V, counted through the batch */
+    int batch_head, kv_head; /* the head's number in Q and O, the K/V head's in K and V, counted through the batch */
     int first_row, keys;       /* its first query; the keys that the batch entry has */
     int key_tiles;             /* of Bc keys, up to the last one that its last row sees */
     int whole_tiles;           /* those that its first row sees whole: they need no mask */

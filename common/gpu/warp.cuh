@@ -1,4 +1,4 @@
-/* warp.cuh - words for tiles: what a warp does to its part of S and O in the kernels on tensor cores. warpgroup.cuh has the
+/* warp.cuh - tile primitives: what a warp does to its part of S and O in the kernels on tensor cores. warpgroup.cuh has the
  * products for the four warps of a warpgroup. 01_tiled/mma spells out what they stand for, fragment by fragment; from
  * 02_online_softmax on kernels use the words, and what a kernel adds of its own stands in the kernel.
  *

@@ -1,4 +1,4 @@
-/* warpgroup.cuh - words for tiles, for a warpgroup: the products, which its four warps start together, and what
+/* warpgroup.cuh - tile primitives, for a warpgroup: the products, which its four warps start together, and what
  * they need. The other words are those of warp.cuh: a warp has 16 of the warpgroup's 64 rows, and its part of an
  * accumulator, float c[1][N][4], is as there.
  *

@@ -1,4 +1,4 @@
-/* ring - all of it together: a warp asks TMA for tiles, a warpgroup multiplies them, and a ring of two places is between them.
+/* ring - all of it together: a warp asks TMA for tiles, a warpgroup multiplies them, and a ring of two stages is between them.
  *
  *     D = A B^T, A and B 64 x 320 in fp16: five tiles of 64 columns of each, and D is the sum of five products
  *
@@ -9,20 +9,20 @@
  */
 #include "primer.cuh"
 
-constexpr int SIDE = 64, TILES = 5, K = 64 * TILES, PLACES = 2, CONSUMER_WARPS = 4;
-__device__ inline int place(int n) { return n % PLACES; }
-__device__ inline int parity(int n) { return n / PLACES % 2; }
+constexpr int SIDE = 64, TILES = 5, K = 64 * TILES, STAGES = 2, CONSUMER_WARPS = 4;
+__device__ inline int stage(int n) { return n % STAGES; }
+__device__ inline int parity(int n) { return n / STAGES % 2; }
 
 struct Shared {
-    Panels<__half, SIDE, 64> a[PLACES], b[PLACES];
-    Mbarrier full[PLACES], empty[PLACES];
+    Panels<__half, SIDE, 64> a[STAGES], b[STAGES];
+    Mbarrier full[STAGES], empty[STAGES];
 };
 
 __global__ void ring(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, float *d_out) {
 #ifdef HOPPER
     SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < PLACES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.full[i], 1);               /* the producer arrives, and TMA brings bytes */
             mbarrier_init(&shared.empty[i], CONSUMER_WARPS); /* each warp of the consumer arrives */
         }
@@ -33,9 +33,9 @@ __global__ void ring(const __grid_constant__ TensorMap a_map, const __grid_const
     if (threadIdx.x >= 32 * CONSUMER_WARPS) { /* the producer: the last warp, of which one thread */
         if (elect_one())
             for (int n = 0; n < TILES; n++) {
-                auto &a = shared.a[place(n)], &b = shared.b[place(n)];
-                Mbarrier *full = &shared.full[place(n)];
-                mbarrier_wait(&shared.empty[place(n)], parity(n) ^ 1);
+                auto &a = shared.a[stage(n)], &b = shared.b[stage(n)];
+                Mbarrier *full = &shared.full[stage(n)];
+                mbarrier_wait(&shared.empty[stage(n)], parity(n) ^ 1);
                 mbarrier_arrive_expect(full, a.bytes + b.bytes);
                 a.load(a_map, 0, 64 * n, 0, full);
                 b.load(b_map, 0, 64 * n, 0, full);
@@ -44,8 +44,8 @@ __global__ void ring(const __grid_constant__ TensorMap a_map, const __grid_const
     }
     float d[SIDE / 8][4];
     for (int n = 0; n < TILES; n++) {
-        auto &a = shared.a[place(n)], &b = shared.b[place(n)];
-        mbarrier_wait(&shared.full[place(n)], parity(n));
+        auto &a = shared.a[stage(n)], &b = shared.b[stage(n)];
+        mbarrier_wait(&shared.full[stage(n)], parity(n));
         wgmma_fence(d);
         UNROLL for (int step = 0; step < 4; step++) /* 16 columns each; the very first overwrites D */
             wgmma<__half>(d, wgmma_advance(a.descriptor(), a.offset(step)), wgmma_advance(b.descriptor(), b.offset(step)),
@@ -53,7 +53,7 @@ __global__ void ring(const __grid_constant__ TensorMap a_map, const __grid_const
         wgmma_commit();
         wgmma_wait<0>(d);
         if (elect_one())
-            mbarrier_arrive(&shared.empty[place(n)]); /* this warp has read both */
+            mbarrier_arrive(&shared.empty[stage(n)]); /* this warp has read both */
     }
     store_d<SIDE>(d_out, d);
 #endif
