@@ -8,10 +8,10 @@
  * Then the same once more, one level up: a thread that owns 4 x 4 elements of the tile reads 4 + 4 numbers from shared memory
  * for 16 multiply-adds, instead of 2 for 1.
  *
- * Who owns what: a block of 256 threads owns a 64 x 64 tile of the product. Thread (r, c) of the 16 x 16 arrangement owns the
- * elements at rows r, r+16, r+32, r+48 and columns c, c+16, c+32, c+48:
+ * Who owns what: a block of 256 threads owns a 64 x 64 tile of the product. Thread (r, col) of the 16 x 16 arrangement owns the
+ * elements at rows r, r+16, r+32, r+48 and columns col, col+16, col+32, col+48:
  *
- *             c   +16  +32  +48         The strides of 16 (not 4 neighbours) are for the banks: the 16 threads of equal r
+ *             col +16  +32  +48         The strides of 16 (not 4 neighbours) are for the banks: the 16 threads of equal r
  *        r    x    x    x    x          read 16 neighbouring rows of the right-hand tile, PITCH = 33 words apart, which
  *        +16  x    x    x    x          are 16 different banks. With a pitch of 32 they would all be one bank.
  *        ...

@@ -1,16 +1,16 @@
 /* 04_fa2/tuned - tall (split_q with 32 query rows a warp) made fast by seven tricks. The algorithm stays as it is.
  *
- * The idea. Each trick below saves instructions or waiting. notes/tuning.md explains them, and says what the kernel loses
- * without each.
+ * The idea. Each trick below saves instructions or waiting. Its number is at its lines in the code; notes/tuning.md explains them,
+ * and says what the kernel loses without each.
  *
- *     double buffering       the next K and V arrive while this tile is used: one barrier a tile
- *     last key tile first    the only tile that can reach past the keys is loaded before the loop
- *     base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one fused
+ * [1] double buffering       the next K and V arrive while this tile is used: one barrier a tile
+ * [2] last key tile first    the only tile that can reach past the keys is loaded before the loop
+ * [3] base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one fused
  *                            multiply-add (FFMA) and one ex2
- *     finite start           m starts at a finite number, so that a row without keys needs no case in the loop
- *     mask where it matters  tiles that every row sees whole are not masked
- *     lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
- *     block order            full: the blocks at work share the K and V of few heads; causal: the longest start first
+ * [4] finite start           m starts at a finite number, so that a row without keys needs no case in the loop
+ * [5] mask where it matters  tiles that every row sees whole are not masked
+ * [6] lazy rescaling         O is rescaled only when a maximum has grown by more than SLACK
+ * [7] block order            full: the blocks at work share the K and V of few heads; causal: the longest start first
  *
  * The tile primitives (add_abt, mask, row_max, each_row, each, add_ab, write_output) are in common/gpu/warp.cuh.
  *
@@ -52,7 +52,7 @@ template <int D, int capability> struct Shape {
     static constexpr int Bc = (D <= 64 ? 128 : D <= 128 ? 64 : 32) / (capability < 80 ? 2 : 1);
 };
 
-/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is
+/* [1] K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is
  * enough. */
 template <typename T, int D, int capability> struct TunedShared {
     Tile<T, Shape<D, capability>::Br, D> q;
@@ -63,7 +63,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, TunedShared<T, D, CAPABILITY>);
 
-    /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
+    /* [7] Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
     const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
@@ -76,27 +76,27 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     if (here.key_tiles > 0)
         load_keys(here.key_tiles - 1, here.keys);
 
-    /* O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds the
+    /* [4] O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds the
      * quad's four. m is kept times log2 e, as the exponents are. */
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = LOWEST, l[r] = 0;
-    const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
+    const float scale_log2 = p.scale * LOG2_E; /* [3] e^(scale s) = 2^(scale_log2 s) */
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
         if (tile > 0)
-            load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
+            load_keys(tile - 1, INT_MAX); /* [2] a whole tile: only the first one visited can reach past the keys */
 
-        /* S = Q K^T: this warp's rows, all keys of the tile. The mask only in tiles that the diagonal or the end of the
+        /* S = Q K^T: this warp's rows, all keys of the tile. [5] The mask only in tiles that the diagonal or the end of the
          * keys cuts */
         float s[m_tiles][Bc / 8][4] = {};
         add_abt<T>(s, shared.q, warp_row, shared.k[tile % 2], 0);
         if (tile >= here.whole_tiles)
             mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
 
-        /* m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
+        /* [6] m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
         const float factor = update_maximum(s, m, l, scale_log2, [&](int r, float alpha) {
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
