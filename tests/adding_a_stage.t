@@ -109,6 +109,7 @@ for my $test ("grid_$stage --quick", "figures_$stage") {
     is(system("make build/cpu/tests/$program DEVICE=cpu >make.txt 2>&1 && GRID_EVERY=24 build/cpu/tests/$test >test.txt 2>&1"), 0, "$test, with the variant and the option")
         or diag(`tail make.txt; grep -v '^ok' test.txt`);
 }
+is(system("TEST_ALL= TEST_BUILD=build/cpu TEST_DEVICE=cpu perl tests/options.t >options.txt 2>&1"), 0, 'tests/options.t') or diag(`grep -A9 '^not ok' options.txt`);
 like(`make --no-print-directory trace-$stage DEVICE=cpu TRACE_OPTIONS='--heads 1 --seqlen 64 --variant wide --order last' 2>&1`, qr/^no races$/m, 'and traced');
 
 chdir '/';
