@@ -39,7 +39,7 @@
 #include "overlapped.cuh"
 
 /* How many have added: of each query tile to dQ, of each key tile to dK and dV. */
-struct Turns {
+struct TurnCounts {
     int *queries, *keys, key_tiles; /* of a head */
 };
 
@@ -75,7 +75,7 @@ __device__ inline void keep_turn(OrderedShared<T, D> &shared, Sum sum, int nth, 
 
 /* At each step all key tiles behind this one come before it, and with dK and dV all further heads of the group. */
 template <typename T, int D>
-__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, const Turns &turns, int consumer) {
+__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, const TurnCounts &turns, int consumer) {
     int n = 0, kv_n = 0;
     for (int nth = 0;; nth++) {
         mbarrier_wait(&shared.tile_full, nth % 2);
@@ -99,7 +99,7 @@ __device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p,
 
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 1)
-    ordered_backward(Problem p, Tensors t, KeyTileOrder order, int *next, Turns turns, RowStatistics statistics,
+    ordered_backward(Problem p, Tensors t, KeyTileOrder order, int *next, TurnCounts turns, RowStatistics statistics,
                      Accumulators sums, const __grid_constant__ TensorMaps maps) {
 #ifdef HOPPER
     using Shared = OrderedShared<T, D>;
@@ -157,7 +157,7 @@ LAUNCHER(fa3_backward_ordered) {
         const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
             LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OrderedShared<T, D>), *p, *t, order, next,
-                   Turns{turns, turns + query_turns(*p), ceil_div(p->seqlen_k, Bc)}, statistics, sums, maps);
+                   TurnCounts{turns, turns + query_turns(*p), ceil_div(p->seqlen_k, Bc)}, statistics, sums, maps);
         });
     }));
 }

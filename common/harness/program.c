@@ -10,7 +10,7 @@
  *
  * Off this way: options.c; checks.c (what cannot run, and why); tensors.c (inputs, files); judging_prepared.c (variants that change
  * their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows, the exit code);
- * records.c (CSV, JSON); tracing.c.
+ * table.c (the table's columns); records.c (CSV, JSON); tracing.c.
  */
 #define _POSIX_C_SOURCE 200809L /* SIGXFSZ */
 #include "../host/errors.h"
