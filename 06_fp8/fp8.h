@@ -25,6 +25,9 @@ enum { FORMAT_E4M3, FORMAT_E5M2 };
     if ((format) == FORMAT_E4M3) { using E = E4m3; __VA_ARGS__; }                   \
     else { using E = E5m2; __VA_ARGS__; }
 enum { SCALING_TENSOR, SCALING_BLOCK };
+#define WITH_SCALING(scaling, by_block, ...) /* the statement with a constant that tells whether each block has a scale */ \
+    if ((scaling) == SCALING_BLOCK) { constexpr bool by_block = true; __VA_ARGS__; }                                        \
+    else { constexpr bool by_block = false; __VA_ARGS__; }
 
 /* The workspace, in this order. A code is a byte. */
 enum {

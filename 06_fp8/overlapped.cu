@@ -48,7 +48,7 @@ using Shared = Ring<Panels<E, Roles<D>::Br, D>, Panels<E, Bc, D>, Panels<E, D, B
 
 enum { TURN = 1 }; /* the named barriers: TURN + i, consumer i's turn */
 
-template <typename E, int D>
+template <typename E, int D, bool by_block>
 __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Tensors &t, const Scales &scales,
                                int consumer) {
     constexpr int consumers = Roles<D>::consumers;
@@ -70,7 +70,7 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
 
         /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that one's, and
          * `share` the product to the scale. */
-        OutputScale o_scale;
+        OutputScale<by_block> o_scale;
         float o[1][D / 8][4] = {}, share, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
 
         const auto &q = shared.q[nth % 2];
@@ -154,7 +154,7 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
     turn.finish();
 }
 
-template <typename E, int D>
+template <typename E, int D, bool by_block>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
     overlapped(Problem p, Tensors t, Scales scales, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
                const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(Roles<D>::threads, 1)
                            });
     } else {
         setmaxnreg_increase<Roles<D>::consumer_registers>();
-        consume<E, D>(shared, p, t, scales, warp / 4 - 1);
+        consume<E, D, by_block>(shared, p, t, scales, warp / 4 - 1);
     }
 #endif
 }
@@ -192,12 +192,12 @@ LAUNCHER(fp8_overlapped) {
     const Scales scales = scales_in(w);
     uint32_t *next = (uint32_t *)w[NEXT_TILE].pointer; /* how many tiles were taken beyond each block's first one */
     const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
-    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, WITH_SCALING(p->settings[SCALING], by_block, {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 1);
         const TensorMap q_map = tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
         const TensorMap k_map = tensor_map<E, Panels<E, Bc, D>::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((overlapped<E, D>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared<E, D>), *p, *t,
+        LAUNCH((overlapped<E, D, by_block>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared<E, D>), *p, *t,
                scales, order, next, q_map, k_map, v_map);
-    }));
+    })));
 }

@@ -73,13 +73,17 @@ template <typename E, int N> __device__ inline void to_operand(uint32_t (&a)[N /
 
 /* wgmma and overlapped keep O divided by V's scale of the tile before, so that the next product is added as it is. Where V's scales
  * lie far apart, O would leave fp32's range: so it is divided by no less than 2^-32 of the largest so far, and products are
- * multiplied. */
-struct OutputScale {
+ * multiplied. With one scale per head there is nothing to do, and the compiler leaves it out. */
+template <bool by_block> struct OutputScale {
     float now = 1, largest = 0;
 
     /* On to a tile whose V has this scale. O must be multiplied by the result, and the tile's product by `share`, mostly 1. */
     __device__ inline float move_to(float v_scale, float &share) {
         const float before = now;
+        if (!by_block) {
+            now = v_scale, share = 1;
+            return 1;
+        }
         largest = fmaxf(largest, v_scale);
         now = fmaxf(v_scale, largest * 0x1p-32f);
         share = now > v_scale ? __fdividef(v_scale, now) : 1;

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
                 *v_scales = scales.v + (size_t)here.kv_head * k_scale_count(&p);
 
     /* m is the maximum times scale_log2, like the exponents. O is kept divided by o_scale. */
-    OutputScale o_scale;
+    OutputScale<true> o_scale;
     float o[1][D / 8][4] = {}, share, m[2] = {LOWEST, LOWEST}, l[2] = {};
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
