@@ -15,7 +15,7 @@ my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
 my $plots = "$root/common/plots/plots.py";
 
 # Every note that teaches has a picture, and every picture a note.
-my %without = map { $_ => 1 } qw(README glossary reference setup sources teaching_plan tuning solutions second_reading), new_stages();
+my %without = map { $_ => 1 } qw(README glossary reference setup sources teaching_plan tuning solutions second_reading cpp), new_stages();
 my %shown;
 for my $note (glob('notes/*.md'), 'README.md') {
     my @pictures = read_text($note) =~ m{!\[[^\]]+\]\((?:notes/)?pictures/(\w+)\.svg\)}g;
