@@ -68,8 +68,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
             shared.q.load(q_map, here.first_row, 0, here.batch_head, &shared.k_full);
             shared.k.load(k_map, last * Bc, 0, here.kv_head, &shared.k_full);
-            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, 0, last * Bc, here.kv_head, &shared.v_full);
+            shared.v.expect_and_load(v_map, 0, last * Bc, here.kv_head, &shared.v_full);
         }
     }
     __syncthreads(); /* nobody waits at a barrier that is not there yet */
@@ -96,8 +95,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
         __syncthreads(); /* all four warps are done with K */
         if (warp == 0 && tile > 0 && elect_one()) {
-            mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(k_map, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
+            shared.k.expect_and_load(k_map, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
         }
 
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
@@ -119,8 +117,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
-            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(v_map, 0, (tile - 1) * Bc, here.kv_head, &shared.v_full);
+            shared.v.expect_and_load(v_map, 0, (tile - 1) * Bc, here.kv_head, &shared.v_full);
         }
 
         UNROLL for (int n = 0; n < D / 8; n++)

@@ -73,17 +73,14 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp < 4) { /* ---- the producer ---- */
         setmaxnreg_decrease<PRODUCER_REGISTERS>();
         if (warp == 0 && elect_one() && here.key_tiles > 0) {
-            mbarrier_arrive_expect(&shared.q_full, shared.q.bytes);
-            shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
+            shared.q.expect_and_load(maps.q, here.first_row, 0, here.batch_head, &shared.q_full);
             for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
                 /* Tile n may come when the phase of `empty` before phase n / STAGES is over. A stage's first tile has
                  * no phase before it; a wait for the other parity then returns at once, as if there had been one. */
                 mbarrier_wait(&shared.k_empty[stage(n)], parity(n) ^ 1);
-                mbarrier_arrive_expect(&shared.k_full[stage(n)], shared.k[0].bytes);
-                shared.k[stage(n)].load(maps.k, tile * Bc, 0, here.kv_head, &shared.k_full[stage(n)]);
+                shared.k[stage(n)].expect_and_load(maps.k, tile * Bc, 0, here.kv_head, &shared.k_full[stage(n)]);
                 mbarrier_wait(&shared.v_empty[stage(n)], parity(n) ^ 1);
-                mbarrier_arrive_expect(&shared.v_full[stage(n)], shared.v[0].bytes);
-                shared.v[stage(n)].load(maps.v, tile * Bc, 0, here.kv_head, &shared.v_full[stage(n)]);
+                shared.v[stage(n)].expect_and_load(maps.v, tile * Bc, 0, here.kv_head, &shared.v_full[stage(n)]);
             }
         }
     } else { /* ---- the consumers ---- */
@@ -104,8 +101,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             float s[1][Bc / 8][4];
             start_abt(s, shared.q, 64 * consumer, k);
             wgmma_wait<0>(s);
-            if (elect_one())
-                mbarrier_arrive(&shared.k_empty[stage(n)]); /* this warp is done with K */
+            warp_arrive(&shared.k_empty[stage(n)]); /* this warp is done with K */
 
             /* Mask, softmax, P as an operand */
             if (tile >= here.whole_tiles)
@@ -124,8 +120,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
             start_ab(o, a, v);
             wgmma_wait<0>(o);
-            if (elect_one())
-                mbarrier_arrive(&shared.v_empty[stage(n)]); /* this warp is done with V */
+            warp_arrive(&shared.v_empty[stage(n)]); /* this warp is done with V */
         }
         write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
     }

@@ -62,8 +62,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             mbarrier_arrive_expect(&shared.k_full, shared.q.bytes + shared.k.bytes);
             shared.q.load(maps.q, here.first_row, 0, here.batch_head, &shared.k_full);
             shared.k.load(maps.k, first_key, 0, here.kv_head, &shared.k_full);
-            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(maps.v, first_key, 0, here.kv_head, &shared.v_full);
+            shared.v.expect_and_load(maps.v, first_key, 0, here.kv_head, &shared.v_full);
         }
     }
     __syncthreads(); /* no thread waits before the mbarriers are initialised */
@@ -82,8 +81,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 
         __syncthreads(); /* all four warps are done with K */
         if (warp == 0 && tile > 0 && elect_one()) {
-            mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(maps.k, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
+            shared.k.expect_and_load(maps.k, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
         }
 
         /* Mask, softmax, P as an operand */
@@ -106,8 +104,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 
         __syncthreads(); /* all four warps are done with V */
         if (warp == 0 && tile > 0 && elect_one()) {
-            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(maps.v, (tile - 1) * Bc, 0, here.kv_head, &shared.v_full);
+            shared.v.expect_and_load(maps.v, (tile - 1) * Bc, 0, here.kv_head, &shared.v_full);
         }
     }
     write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);

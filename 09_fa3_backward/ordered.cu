@@ -127,8 +127,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_wait(&shared.may_add[sum][consumer], nth % 2); /* not needed for the trace, either */
             add();
             __syncwarp(); /* all lanes have added; not needed for the trace, either */
-            if (elect_one())
-                mbarrier_arrive(&shared.has_added[sum][consumer]);
+            warp_arrive(&shared.has_added[sum][consumer]);
         });
     }
 #endif
@@ -154,7 +153,7 @@ LAUNCHER(fa3_backward_ordered) {
         const Buffer *own = own_workspace(p, workspace);
         int *next = (int *)own[0].pointer; /* how many times blocks drew a tile */
         int *turns = (int *)own[1].pointer;
-        const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
+        const int blocks = min(order.count, device_properties()->sm_count);
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
             LAUNCH((ordered_backward<T, D>), blocks, THREADS, sizeof(OrderedShared<T, D>), *p, *t, order, next,
                    TurnCounts{turns, turns + query_turns(*p), ceil_div(p->seqlen_k, Bc)}, statistics, sums, maps);

@@ -41,14 +41,10 @@ template <typename T, int D>
 __device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
                                uint32_t *next, const RowStatistics &statistics, const TensorMaps &maps) {
     int nth = 0, kv_n = 0, n = 0, i = blockIdx.x;
-    for (; i < order.count; nth++) {
+    for (; i < order.count; nth++, i = draw_tile(next, order.count, gridDim.x)) {
         const KeyTile here = key_tile(p, t.key_lengths, order, i, Br<D>, Bc);
         hand_over(shared, here, nth);
         load_key_tile<D>(shared, p, here, statistics, maps, n, kv_n);
-        const uint32_t taken = atomicAdd(next, 1u); /* behind the loads: a block that draws early keeps a tile waiting */
-        if (taken == (uint32_t)order.count - 1)
-            *next = 0; /* each key tile draws once, so this was the launch's last draw; the next begins at 0 */
-        i = gridDim.x + taken;
     }
     hand_over(shared, no_more_tiles(), nth);
 }
@@ -87,7 +83,7 @@ LAUNCHER(fa3_backward_overlapped) {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
         const KeyTileOrder order = overlapped_order(p, Bc);
         uint32_t *next = (uint32_t *)own_workspace(p, workspace)->pointer; /* how many times blocks drew a tile */
-        const int blocks = order.count < device_properties()->sm_count ? order.count : device_properties()->sm_count;
+        const int blocks = min(order.count, device_properties()->sm_count);
         launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
             LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next,
                    statistics, sums, maps);

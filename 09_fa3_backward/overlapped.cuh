@@ -48,11 +48,9 @@ __device__ inline void load_key_tile(Shared &shared, const Problem &p, const Key
         load_q(shared, p, statistics, maps.q, here, query, n);
         if (step == 0) { /* K is needed first, but the consumers are done with V earlier */
             mbarrier_wait(&shared.v_empty, kv_n % 2 ^ 1);
-            mbarrier_arrive_expect(&shared.v_full, shared.v.bytes);
-            shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.v_full);
+            shared.v.expect_and_load(maps.v, here.first_key, 0, here.kv_matrix, &shared.v_full);
             mbarrier_wait(&shared.k_empty, kv_n++ % 2 ^ 1);
-            mbarrier_arrive_expect(&shared.k_full, shared.k.bytes);
-            shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.k_full);
+            shared.k.expect_and_load(maps.k, here.first_key, 0, here.kv_matrix, &shared.k_full);
         }
         load_d_o(shared, p, statistics, maps.d_o, here, query, n);
     }
@@ -104,8 +102,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 start_abt(dp, shared.v, 64 * consumer, shared.d_o[i]);
                 if constexpr (D == 128) {
                     wgmma_wait<1>(s, dk, ds_a);
-                    if (step > 0 && elect_one())
-                        mbarrier_arrive(&shared.q_empty[place(n - 1)]);
+                    if (step > 0)
+                        warp_arrive(&shared.q_empty[place(n - 1)]);
                 } else {
                     wgmma_wait<1>(s);
                 }
@@ -117,8 +115,8 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 /* dV starts; under it dS */
                 start_ab(dv, p_a, shared.d_o[i]);
                 wgmma_wait<1>(dp);
-                if (step + 1 == here.steps && elect_one())
-                    mbarrier_arrive(&shared.v_empty);
+                if (step + 1 == here.steps)
+                    warp_arrive(&shared.v_empty);
                 score_gradients<T>(dp, p_a, shared.statistics[i].delta);
                 to_operand<T>(ds_a, dp);
                 share_ds(shared, ds_a, n, warp);
@@ -129,8 +127,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                     start_dq<D>(dq, shared, n - 1, consumer);
                     start_ab(dk, ds_a, shared.q[i]);
                     wgmma_wait<1>(dq, dv, p_a); /* all but dK */
-                    if (elect_one())
-                        mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
+                    warp_arrive(&shared.ds_empty[place(n - 1)]);
                     add_dq(dq, query - Br<D>, n - 1);
                 } else {
                     start_ab(dk, ds_a, shared.q[i]);
@@ -138,8 +135,7 @@ __device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p,
                 }
                 if constexpr (D == 64) {
                     wgmma_wait<0>(dk, ds_a);
-                    if (elect_one())
-                        mbarrier_arrive(&shared.q_empty[i]);
+                    warp_arrive(&shared.q_empty[i]);
                 }
             }
             float dq[1][8][4];

@@ -60,8 +60,7 @@ __device__ inline void share_ds(Shared &shared, const uint32_t (&ds_a)[Steps][4]
     store_operand(shared.ds[place(n)], ds_a, 16 * warp);
     proxy_fence();
     __syncwarp();
-    if (elect_one())
-        mbarrier_arrive(&shared.ds_full[place(n)]);
+    warp_arrive(&shared.ds_full[place(n)]);
 }
 
 /* dQ of step n: this consumer's half of it, 64 x 64. At D = 64 that is 64 of the 128 queries: panel number `consumer` of dS^T,

@@ -128,16 +128,14 @@ __device__ inline void consume(SpecialisedShared<T, D> &shared, const Problem &p
                 start_dq<D>(dq, shared, n - 1, consumer);
                 start_ab(dk, ds_a, shared.q[i]);
                 wgmma_wait<1>(dq, dv, p_a); /* all but dK */
-                if (elect_one())
-                    mbarrier_arrive(&shared.ds_empty[place(n - 1)]);
+                warp_arrive(&shared.ds_empty[place(n - 1)]);
                 add_dq<T, D>(shared, dq, sums.dq, here.padded_row(p, query - Br<D>), warp, consumer);
                 wgmma_wait<0>(dk, ds_a);
             } else {
                 start_ab(dk, ds_a, shared.q[i]);
                 wgmma_wait<0>(dk, ds_a, dv, p_a);
             }
-            if (elect_one())
-                mbarrier_arrive(&shared.q_empty[i]);
+            warp_arrive(&shared.q_empty[i]);
         }
         float dq[1][8][4];
         start_dq<D>(dq, shared, here.steps - 1, consumer);

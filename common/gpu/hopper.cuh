@@ -346,6 +346,11 @@ template <typename E, int Rows, int Columns> struct Panels {
         UNROLL for (int i = 0; i < bytes; i += panel_bytes)
             tma_load(byte + i, map, row, column + i / Rows / (int)sizeof(E), matrix, full);
     }
+    /* The same, where nothing else counts in this phase of `full`: arrives there and announces the tile's bytes first. */
+    __device__ void expect_and_load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
+        mbarrier_arrive_expect(full, bytes);
+        load(map, row, column, matrix, full);
+    }
 
     /* The 16 bytes that are chunk `chunk` of row `row`. */
     __device__ unsigned char *chunk(int row, int chunk) {

@@ -40,20 +40,17 @@ template <typename Q, typename K, typename V, int stages, typename Description> 
         mbarrier_wait(&tile_empty, nth % 2 ^ 1);
         tile = next;
         if (next.key_tiles > 0) {
-            mbarrier_arrive_expect(&tile_full, q[0].bytes);
-            q[nth % 2].load(map, next.first_row, 0, next.batch_head, &tile_full);
+            q[nth % 2].expect_and_load(map, next.first_row, 0, next.batch_head, &tile_full);
         } else
             mbarrier_arrive(&tile_full);
     }
     __device__ void load_k(int n, const TensorMap &map, int row, int column, int matrix) {
         mbarrier_wait(&k_empty[stage(n)], parity(n) ^ 1);
-        mbarrier_arrive_expect(&k_full[stage(n)], k[0].bytes);
-        k[stage(n)].load(map, row, column, matrix, &k_full[stage(n)]);
+        k[stage(n)].expect_and_load(map, row, column, matrix, &k_full[stage(n)]);
     }
     __device__ void load_v(int n, const TensorMap &map, int row, int column, int matrix) {
         mbarrier_wait(&v_empty[stage(n)], parity(n) ^ 1);
-        mbarrier_arrive_expect(&v_full[stage(n)], v[0].bytes);
-        v[stage(n)].load(map, row, column, matrix, &v_full[stage(n)]);
+        v[stage(n)].expect_and_load(map, row, column, matrix, &v_full[stage(n)]);
     }
     /* All query tiles of this producer: number i of `count`, and then those that it draws from the counter `next`, which begin after the
      * first tiles of all `producers`. describe(i) describes a query tile; load(here, tile, n) requests one of its key tiles. */
@@ -82,14 +79,8 @@ template <typename Q, typename K, typename V, int stages, typename Description> 
     }
     __device__ void wait_for_k(int n) { mbarrier_wait(&k_full[stage(n)], parity(n)); }
     __device__ void wait_for_v(int n) { mbarrier_wait(&v_full[stage(n)], parity(n)); }
-    __device__ void release_k(int n) {
-        if (elect_one())
-            mbarrier_arrive(&k_empty[stage(n)]);
-    }
-    __device__ void release_v(int n) {
-        if (elect_one())
-            mbarrier_arrive(&v_empty[stage(n)]);
-    }
+    __device__ void release_k(int n) { warp_arrive(&k_empty[stage(n)]); }
+    __device__ void release_v(int n) { warp_arrive(&v_empty[stage(n)]); }
 };
 
 /* Ping-pong scheduling: consumers start their products in turns. Each waits for its turn at a named barrier of its own, `barrier` +

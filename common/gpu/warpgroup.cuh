@@ -18,6 +18,14 @@
 #include "query_tile.cuh"
 #include "warp.cuh"
 
+/* One lane arrives for its warp, after which the producer may overwrite what the warp has read. It needs no __syncwarp for the
+ * other lanes: all of them have waited for the wgmma that reads a tile, and what they load themselves (LSE and delta in
+ * 09_fa3_backward) has gone into an operand of a wgmma before. A load of another kind would need the __syncwarp. */
+__device__ inline void warp_arrive(Mbarrier *barrier) {
+    if (elect_one())
+        mbarrier_arrive(barrier);
+}
+
 /* C = A B^T. A is the 64 rows of a_tile from `row` on, B the 8 N rows of b_tile. A step takes 32 bytes of every row; the
  * first one overwrites C. */
 template <typename T, int N, int ARows, int BRows, int D>
