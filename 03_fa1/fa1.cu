@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 float m_tile = -INFINITY, row_sum = 0;
                 for (int w = 0; w < WARPS; w++)
                     m_tile = fmaxf(m_tile, shared.warp_max[w][row_of(r)]);
-                each_row(s, r, [&](float &x) { row_sum += x = __expf(x - shift_of(m_tile)); });
+                each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_tile)), row_sum += x; });
                 row_sum = quad_sum(row_sum);
                 if (lane % 4 == 0)
                     shared.warp_sum[warp][row_of(r)] = row_sum;

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
                 float alpha = expf(row_m[i] - shift_of(m_new)), beta = expf(m_tile - shift_of(m_new));
 
                 for (int n = 0; n < COLUMNS; n++) {
-                    l_tile += s[i][n] = expf(s[i][n] - shift_of(m_tile)); /* P~ */
+                    s[i][n] = expf(s[i][n] - shift_of(m_tile)), l_tile += s[i][n]; /* P~ */
                     shared.p[r + DOWN * i][c + ACROSS * n] = beta * s[i][n];
                 }
                 for (int offset = ACROSS / 2; offset > 0; offset /= 2)

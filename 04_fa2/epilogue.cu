@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(THREADS, 2) epilogue_kernel(Problem p, Tensors
                 float m_new = shared.m[row_of(r)], row_sum = 0;
                 for (int w = 0; w < WARPS; w++)
                     m_new = fmaxf(m_new, shared.warp_max[w][row_of(r)]);
-                each_row(s, r, [&](float &x) { row_sum += x = __expf(x - shift_of(m_new)); });
+                each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)), row_sum += x; });
                 row_sum = quad_sum(row_sum);
                 if (lane % 4 == 0)
                     shared.warp_sum[warp][row_of(r)] = row_sum;

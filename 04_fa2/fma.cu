@@ -84,7 +84,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
             float alpha = expf(row_m[i] - shift_of(m_new));
 
             for (int n = 0; n < COLUMNS; n++) {
-                l_tile += s[i][n] = expf(s[i][n] - shift_of(m_new)); /* P~ */
+                s[i][n] = expf(s[i][n] - shift_of(m_new)), l_tile += s[i][n]; /* P~ */
                 shared.p[r + DOWN * i][c + ACROSS * n] = s[i][n];
             }
             for (int offset = ACROSS / 2; offset > 0; offset /= 2)

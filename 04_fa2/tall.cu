@@ -74,7 +74,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) tall_ker
             float alpha = __expf(m[r] - shift_of(m_new)), row_sum = 0;
             m[r] = m_new;
             each_row(o, r, [&](float &x) { x *= alpha; });
-            each_row(s, r, [&](float &x) { row_sum += x = __expf(x - shift_of(m_new)); });
+            each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)), row_sum += x; });
             l[r] = alpha * l[r] + row_sum;
         }
 
