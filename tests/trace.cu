@@ -279,12 +279,14 @@ template <bool right> __global__ void tile_given_back(const __grid_constant__ Te
     }
 }
 /* What a bulk addition reads has been written by another thread, and is written again. */
-enum BulkDefect { BULK_RIGHT, BULK_NO_WAIT, BULK_NO_FENCE };
+enum BulkDefect { BULK_RIGHT, BULK_NO_WAIT, BULK_NO_FENCE, BULK_EARLY_FENCE };
 template <BulkDefect defect> __global__ void added(float *to) {
     SHARED_MEMORY(shared, Loaded);
     for (int turn = 0; turn < 2; turn++) {
+        if (defect == BULK_EARLY_FENCE)
+            proxy_fence();
         shared.tile[threadIdx.x] = threadIdx.x; /* added: write */
-        if (defect != BULK_NO_FENCE)
+        if (defect != BULK_NO_FENCE && defect != BULK_EARLY_FENCE)
             proxy_fence();
         __syncthreads();
         if (threadIdx.x == 0) {
@@ -489,6 +491,8 @@ static void test_races() {
     one_race(TRACED(added<BULK_NO_WAIT>, 2, 64, SHARED, (float *)out), "a bulk addition, not waited for", line_of("added: write"),
              line_of("added: add"));
     one_race(TRACED(added<BULK_NO_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, no proxy_fence", line_of("added: write"),
+             line_of("added: add"));
+    one_race(TRACED(added<BULK_EARLY_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, proxy_fence just before the write", line_of("added: write"),
              line_of("added: add"));
     no_race(TRACED(blocks<true>, 4, 64, 0, to), "blocks that write apart");
     one_race(TRACED(blocks<false>, 4, 64, 0, to), "blocks that write the same", line_of("blocks: write"),
