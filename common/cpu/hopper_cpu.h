@@ -521,7 +521,8 @@ void wgmma(float (&d)[Pieces][4], const uint32_t (&a)[4], uint64_t b, bool add, 
     wgmma<E, B, K_MAJOR, 8 * Pieces>(d[0], a, 0, b, add, file, line);
 }
 
-/* Any array of registers: here they need not be named. */
+/* Any array of registers. Their names keep a compiler for the GPU from moving writes across the fence. The CPU device does not look
+ * at them, so an operand that is left out goes unnoticed here. */
 struct Registers {
     Registers() {}
     template <typename T, int N> Registers(T (&)[N]) {}
