@@ -28,7 +28,7 @@
 #include "mma_rows.cuh"
 
 /* Partial results: o [places, rows, D], lse [places, rows], with blocks + heads places. */
-struct Partials {
+struct SharePartials {
     float *o, *lse;
     int rows;     /* of a place: those of one head */
     int *tickets; /* [heads]: how many tickets of the head have been drawn; 0 before and after a launch */
@@ -111,7 +111,7 @@ __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, co
  * and PLACES places at a time. Where fewer are left it loads the last one again and gives it the weight 0: a branch would make each
  * load wait for the one before. */
 template <int D, typename Out>
-__device__ inline void merge_places(const Partials &partials, int place, int count, int rows, Out *o, float *lse) {
+__device__ inline void merge_places(const SharePartials &partials, int place, int count, int rows, Out *o, float *lse) {
     constexpr int fours = D / 4;
     for (int i = threadIdx.x; i < rows * fours; i += blockDim.x) {
         const int row = i / fours, column = i % fours * 4;
@@ -135,7 +135,7 @@ __device__ inline void merge_places(const Partials &partials, int place, int cou
 
 template <typename Rows>
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
-    equal_shares(Problem p, Tensors t, Cache cache, Work work, int share, Partials partials) {
+    equal_shares(Problem p, Tensors t, Cache cache, Work work, int share, SharePartials partials) {
     using T = typename Rows::Element;
     constexpr int D = Rows::head_dim;
     SHARED_MEMORY(first_warp, WarpShared<Rows>); /* the others' follow, and then the flag */
@@ -225,7 +225,7 @@ LAUNCHER(decode_equal_shares) {
     const int blocks = decode_equal_shares_blocks(p);
     const Cache cache = cache_of(*p, *t, workspace);
     const Buffer *own = workspace + cache_buffers(p);
-    const Partials partials = {(float *)own[0].pointer, (float *)own[1].pointer, min(work.rows, work.tile_rows),
+    const SharePartials partials = {(float *)own[0].pointer, (float *)own[1].pointer, min(work.rows, work.tile_rows),
                                (int *)own[2].pointer};
     WITH_ROWS(*p, work, Rows,
               LAUNCH(equal_shares<Rows>, blocks, 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache, work,
