@@ -9,7 +9,7 @@
 
 enum { D = 64, ROWS = 3, FIRST = 2 }; /* the head's first place is number 2; what lies before and behind is NaN */
 
-__global__ void merge_kernel(Partials partials, int count, float *o, float *lse) {
+__global__ void merge_kernel(SharePartials partials, int count, float *o, float *lse) {
     merge_places<D>(partials, FIRST, count, ROWS, o, lse);
 }
 
@@ -24,7 +24,7 @@ static void test_merge(int count) {
             o[i * D + d] = empty ? 0 : (float)(random_bits() % 2000) / 1000 - 1;
     }
     const DeviceArray<float> partial_o(o), partial_lse(lse), merged_o(ROWS * D), merged_lse(ROWS);
-    const Partials partials = {partial_o.pointer, partial_lse.pointer, ROWS, nullptr};
+    const SharePartials partials = {partial_o.pointer, partial_lse.pointer, ROWS, nullptr};
     LAUNCH(merge_kernel, 1, 64, 0, partials, count, merged_o.pointer, merged_lse.pointer);
     const std::vector<float> got = merged_o.read(), got_lse = merged_lse.read();
     double worst = 0; /* NaN, once it is in, stays */
