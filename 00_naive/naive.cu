@@ -17,8 +17,8 @@
  *
  *     make 00_naive && ./00_naive/00_naive --seqlen 512
  */
-#include "../common/block_mask.h" /* in_mask: always true, but in 10_block_sparse */
-#include "../common/gpu/kernel.cuh"
+#include "../common/block_mask.h" /* in_mask: always true, but in 10_block_sparse and 11_score_mod */
+#include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
@@ -43,6 +43,9 @@ template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *
 
     bool visible = column < visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row) && in_mask(&p, &t, i, column);
     S[element] = visible ? p.scale * dot : -INFINITY;
+    if (p.score && visible) /* S' = f(S), in 11_score_mod alone */
+        S[element] = AnyScore(p, t.score, i.head)(
+            p.scale * dot, position_of(&p, key_length(&p, t.key_lengths, i.batch), i.row), column);
 }
 
 /* P[flat_row][column] times P_SCALE in the problem's dtype, and LSE. A thread is one row and walks it three times. */
@@ -52,13 +55,13 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
         return;
     const float *scores = S + flat_row * p.seqlen_k;
 
-    float m = -INFINITY;
+    float sink = sink_of(t.score, row_index(&p, flat_row).head), m = sink; /* -inf, but in 11_score_mod */
     for (int column = 0; column < p.seqlen_k; column++)
         m = fmaxf(m, scores[column]);
 
     /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
     float shift = m == -INFINITY ? 0 : m;
-    double l = 0; /* in a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % too small */
+    double l = expf(sink - shift); /* 0. In a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % off */
     for (int column = 0; column < p.seqlen_k; column++)
         l += expf(scores[column] - shift);
     t.lse[flat_row] = shift + logf(l); /* ln 0 = -inf: the LSE of a row without keys */

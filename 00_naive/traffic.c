@@ -9,8 +9,10 @@ int naive_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     int i = 0;
     traffic[i++] = (Traffic){"naive_scores", "Q", scores * D * e, 0};
     traffic[i++] = (Traffic){"naive_scores", "K", scores * D * e, 0};
-    traffic[i++] = (Traffic){"naive_scores", "S", 0, scores * 4};
+    traffic[i++] = (Traffic){"naive_scores", "S", 0, (scores + (p->score ? visible : 0)) * 4}; /* f(S) once more */
     traffic[i++] = (Traffic){"naive_softmax", "S", 3 * scores * 4, 0}; /* maximum, sum, P */
+    if (p->score && p->score->score.sinks)
+        traffic[i++] = (Traffic){"naive_softmax", "sinks", row_bytes(p), 0};
     traffic[i++] = (Traffic){"naive_softmax", "P", 0, scores * e};
     traffic[i++] = (Traffic){"naive_softmax", "LSE", 0, row_bytes(p)};
     traffic[i++] = (Traffic){"naive_output", "P", visible * D * e, 0};

@@ -13,20 +13,23 @@
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
-#include "../common/gpu/kernel.cuh"
+#include "../common/block_mask.h" /* in_mask, and f: S' = S and all is in the mask, but in 12_score_backward */
+#include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 
 constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
 
-/* P[flat_row][column] in the dtype and dP[flat_row][column] in fp32. A thread is one element. */
-template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, T *P, float *dP) {
+/* P[flat_row][column] in the dtype, dP[flat_row][column] and, where there is an f, f'(S) in fp32. A thread is one element. */
+template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, T *P, float *dP, float *derivative) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= score_elements(&p))
         return;
     size_t flat_row = element / p.seqlen_k;
-    int row = flat_row % p.seqlen_q, column = element % p.seqlen_k;
+    RowIndex i = row_index(&p, flat_row);
+    int column = element % p.seqlen_k;
     const HeadTensors<T> head = head_tensors<T>(p, t, flat_row / p.seqlen_q);
-    bool visible = column < visible_keys(&p, head.keys, row);
+    const AnyScore f(p, t.score, i.head);
+    bool visible = column < visible_keys(&p, head.keys, i.row) && in_mask(&p, &t, i, column);
 
     const T *q = (const T *)t.q + flat_row * p.head_dim, *d_o = (const T *)t.d_o + flat_row * p.head_dim;
     const T *k = head.k + (size_t)column * p.head_dim, *v = head.v + (size_t)column * p.head_dim;
@@ -35,8 +38,12 @@ template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, 
         score += to_float(q[d]) * to_float(k[d]);
         dot += to_float(d_o[d]) * to_float(v[d]);
     }
-    P[element] = from_float<T>(visible ? expf(p.scale * score - t.lse[flat_row]) : 0); /* a row without keys: LSE = -inf */
+    float s = p.scale * score;
+    float changed = f(s, position_of(&p, head.keys, i.row), column);
+    P[element] = from_float<T>(visible ? expf(changed - t.lse[flat_row]) : 0); /* a row without keys: LSE = -inf */
     dP[element] = dot;
+    if (derivative)
+        derivative[element] = f.derivative(s);
 }
 
 /* delta[flat_row]. A thread is one row. */
@@ -52,10 +59,11 @@ template <typename T> __global__ void naive_delta(Problem p, Tensors t, float *d
 }
 
 /* dS[flat_row][column], in place of dP and like it in fp32: fp16 ends at 65504, and dS need not. A thread is one element. */
-template <typename T> __global__ void naive_score_gradient(Problem p, const T *P, const float *delta, float *dP) {
+template <typename T> __global__ void naive_score_gradient(Problem p, const T *P, const float *delta,
+                                                                const float *derivative, float *dP) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element < score_elements(&p))
-        dP[element] = to_float(P[element]) * (dP[element] - delta[element / p.seqlen_k]);
+        dP[element] = to_float(P[element]) * (dP[element] - delta[element / p.seqlen_k]) * (derivative ? derivative[element] : 1);
 }
 
 /* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's output does. */
@@ -64,14 +72,16 @@ template <typename T> __global__ void naive_dq(Problem p, Tensors t, const float
     if (element >= query_elements(&p))
         return;
     size_t flat_row = element / p.head_dim;
-    int row = flat_row % p.seqlen_q, d = element % p.head_dim;
+    RowIndex i = row_index(&p, flat_row);
+    int d = element % p.head_dim;
     const HeadTensors<T> head = head_tensors<T>(p, t, flat_row / p.seqlen_q);
-    const int visible = visible_keys(&p, head.keys, row), piece = piece_of(visible);
+    const int visible = visible_keys(&p, head.keys, i.row), piece = piece_of(visible);
     float sum = 0;
     for (int first = 0; first < visible; first += piece) {
         float part = 0;
         for (int column = first; column < min(first + piece, visible); column++)
-            part += dS[flat_row * p.seqlen_k + column] * to_float(head.k[(size_t)column * p.head_dim + d]);
+            if (in_mask(&p, &t, i, column))
+                part += dS[flat_row * p.seqlen_k + column] * to_float(head.k[(size_t)column * p.head_dim + d]);
         sum += part;
     }
     ((T *)t.dq)[element] = from_float<T>(p.scale * sum);
@@ -101,21 +111,40 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
     ((T *)t.dv)[element] = from_float<T>(dv);
 }
 
+/* The gradient of a head's sink, which has no value, so that its dP is 0: the sum of P_sink (0 - delta) over the rows of the head, in
+ * every batch entry. A thread is one head. */
+__global__ void naive_sink_gradient(Problem p, Tensors t, const float *delta) {
+    int head = blockIdx.x * THREADS + threadIdx.x;
+    if (head >= p.heads)
+        return;
+    double sum = 0;
+    for (int row = 0; row < p.batch * p.seqlen_q; row++) {
+        size_t at = flat_row(&p, RowIndex{row / p.seqlen_q, head, row % p.seqlen_q});
+        sum -= expf(t.score.sinks[head] - t.lse[at]) * delta[at];
+    }
+    t.d_sinks[head] = sum;
+}
+
 PLANNER(naive_backward_plan) {
     workspace[0] = Buffer{"P", score_elements(p) * dtype_bytes(p->dtype), nullptr, 0};
     workspace[1] = Buffer{"dP and dS", score_elements(p) * sizeof(float), nullptr, 0};
     workspace[2] = Buffer{"delta", row_count(p) * sizeof(float), nullptr, 0};
-    return 3;
+    workspace[3] = Buffer{"f'(S)", score_elements(p) * sizeof(float), nullptr, 0};
+    return p->score ? 4 : 3;
 }
 
 LAUNCHER(naive_backward) {
     float *dP = (float *)workspace[1].pointer, *dS = dP, *delta = (float *)workspace[2].pointer;
+    float *derivative = p->score ? (float *)workspace[3].pointer : nullptr;
     WITH_ANY_TYPE(p->dtype, T, {
         T *P = (T *)workspace[0].pointer;
-        LAUNCH(naive_probabilities<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, P, dP);
+        LAUNCH(naive_probabilities<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, P, dP, derivative);
         LAUNCH(naive_delta<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, delta);
-        LAUNCH(naive_score_gradient<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, P, delta, dP);
+        LAUNCH(naive_score_gradient<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, P, delta, derivative, dP);
         LAUNCH(naive_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dS);
         LAUNCH(naive_dk_dv<T>, blocks_for(key_elements(p), THREADS), THREADS, 0, *p, *t, P, dS);
+        if (t->d_sinks) {
+            LAUNCH(naive_sink_gradient, blocks_for(p->heads, THREADS), THREADS, 0, *p, *t, delta);
+        }
     });
 }

@@ -34,7 +34,18 @@ static int naive_backward_traffic(const Problem *p, const int *key_lengths, Traf
         {"naive_dk_dv", "dK", 0, gradient_bytes},
         {"naive_dk_dv", "dV", 0, gradient_bytes},
     };
-    return list_traffic(traffic, all, sizeof all / sizeof *all);
+    int i = list_traffic(traffic, all, sizeof all / sizeof *all);
+    if (p->score) {
+        traffic[i++] = (Traffic){"naive_probabilities", "f'(S)", 0, dP_bytes};
+        traffic[i++] = (Traffic){"naive_score_gradient", "f'(S)", dP_bytes, 0};
+    }
+    if (p->score && p->score->score.sinks) {
+        traffic[i++] = (Traffic){"naive_sink_gradient", "delta", row_bytes(p), 0};
+        traffic[i++] = (Traffic){"naive_sink_gradient", "LSE", row_bytes(p), 0};
+        traffic[i++] = (Traffic){"naive_sink_gradient", "sinks", row_bytes(p), 0};
+        traffic[i++] = (Traffic){"naive_sink_gradient", "dsinks", 0, 4.0 * p->heads};
+    }
+    return i;
 }
 
 const Variant naive_gradients = {

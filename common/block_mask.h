@@ -8,6 +8,7 @@
 #define FA_BLOCK_MASK_H
 
 #include "problem.h"
+#include "score.h"
 
 HOST_DEVICE static inline int smaller_of(int a, int b) { return a < b ? a : b; }
 HOST_DEVICE static inline int larger_of(int a, int b) { return a > b ? a : b; }
@@ -58,9 +59,12 @@ HOST_DEVICE static inline int row_keeps(const BlockMask *mask, const Problem *p,
 HOST_DEVICE static inline int pair_is_kept(const BlockMask *mask, const Problem *p, int key_length, int row, int column) {
     return row_keeps(mask, p, row_keys(mask, p, key_length, row), row, column);
 }
-/* The same as 00_naive asks it; without --blocks every pair is in the mask. */
+/* The same as the reference kernels ask it, of a block mask or a window; without either every pair is in the mask. */
 HOST_DEVICE static inline int in_mask(const Problem *p, const Tensors *t, RowIndex at, int column) {
-    return !p->blocks || pair_is_kept(&t->mask, p, key_length(p, t->key_lengths, at.batch), at.row, column);
+    const int keys = key_length(p, t->key_lengths, at.batch);
+    const Range seen = seen_keys(&t->score, p, keys, at.row);
+    return (!t->score.window || (column >= seen.begin && column < seen.end)) &&
+           (!p->blocks || pair_is_kept(&t->mask, p, keys, at.row, column));
 }
 
 /* What is kept of a tile of S: no pair; some; every one, so that no mask need be evaluated. */

@@ -44,6 +44,22 @@ typedef struct {
     BlockMask mask; /* its pointers on the host */
 } Blocks;
 
+/* What happens to a score between the two products (11_score_mod): S' = f(S, batch, head, query, key). All zero: S' = S. score.h has
+ * the keys that it leaves, gpu/score.cuh the function. */
+typedef struct {
+    float softcap;      /* C: S becomes C tanh(S / C), before anything else; 0: it does not */
+    int alibi;          /* 1: minus the head's slope times the distance from query to key */
+    int window;         /* 1: the query at `pos` sees keys pos - left <= j <= pos + right; 0: no window */
+    int left, right;
+    const float *sinks; /* [heads]: one more score in every row of the head, which has no key and no value; NULL: none */
+} Score;
+
+/* On the host: the text that --score was given, and what it says. One allocation. */
+typedef struct {
+    const char *text;
+    Score score; /* its pointer on the host */
+} ScoreMod;
+
 /* The shape and the mask. Passed to kernels by value. */
 typedef struct {
     int batch;
@@ -57,6 +73,7 @@ typedef struct {
     float scale;                /* multiplies Q K^T, 1/sqrt(D) unless given */
     int settings[MAX_SETTINGS]; /* the stage's own options, in the order of its table (stage.h: Setting) */
     const Blocks *blocks;       /* for the host alone; NULL: no block mask. Kernels find it in Tensors */
+    const ScoreMod *score;      /* likewise; NULL: S' = S */
 } Problem;
 
 /* batch x heads may become a grid's y or z, which ends at 65535: the harness checks the product, too. Rows are counted
@@ -74,8 +91,10 @@ typedef struct {
     float *lse;
     const int *key_lengths; /* [batch]: keys past a batch entry's length do not exist. NULL: all seqlen_k of them do */
     BlockMask mask;         /* its pointers on the device; all zero in stages without block masks */
+    Score score;            /* its pointer on the device; all zero in stages without score mods */
     const void *d_o;        /* backward only: the upstream gradient, and the three gradients */
     void *dq, *dk, *dv;
+    float *d_sinks; /* [heads]: the gradient of score.sinks, if there are any */
 } Tensors;
 
 /* Q, K, V and dO on the host, in the problem's dtype and shapes. */

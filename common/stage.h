@@ -69,10 +69,14 @@ typedef struct {
  * the program with one line, which names `option`, and exit code 2. */
 typedef const Blocks *MaskReader(const char *option, const char *text, const Problem *p);
 
+/* The score mod that a text stands for, likewise: names with their values, and a plus sign between any two. */
+typedef const ScoreMod *ScoreReader(const char *option, const char *text, const Problem *p);
+
 /* An option that one stage alone has, --name. Its value lands in Problem.settings, in the order of the stage's table.
  *     .choices = "tensor|block"                a name; the value is its number, from 0, which is the default
  *     .choices = "auto", .max = 256            a name for 0, the default, or a whole number from 1 to max
- *     .max = TEXT                              a text, one for all problems of a run: the stage makes Problem.blocks of it
+ *     .max = TEXT                              a text, one for all problems of a run: the stage makes Problem.blocks or .score of it.
+ *                                              Given several times, the texts have a plus sign between them
  *     none of these                            a flag: 0, or 1 if it is there */
 enum { TEXT = -1 };
 typedef struct {
@@ -128,7 +132,8 @@ typedef struct {
     Kind kind;
     Variant variants[MAX_VARIANTS + 1]; /* in teaching order; the one behind the last has no name */
     Setting settings[MAX_SETTINGS + 1]; /* the stage's own options, likewise */
-    MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is */
+    MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is, */
+    ScoreReader *read_score;        /* or it is read by this */
     const char *default_mask;       /* what that text is unless it is given; NULL: every pair is kept */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; .batch 0: as in all stages */
 

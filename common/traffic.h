@@ -41,13 +41,28 @@ static inline double kept_pairs(const Problem *p, int keys) {
     return pairs;
 }
 
+/* Pairs that a window leaves in one head. */
+static inline double window_pairs(const Problem *p, int keys) {
+    double pairs = 0;
+    for (int row = 0; row < p->seqlen_q; row++) {
+        Range seen = seen_keys(&p->score->score, p, keys, row);
+        pairs += seen.end > seen.begin ? seen.end - seen.begin : 0;
+    }
+    return pairs;
+}
+
+/* Whether the problem has a window. */
+static inline int has_window(const Problem *p) { return p->score && p->score->score.window; }
+
 /* Pairs of a query and a key that it sees. Causal: the last query sees all keys that exist, each before it one fewer. */
 static inline double visible_pairs(const Problem *p, const int *key_lengths) {
     double pairs = 0;
     for (int b = 0; b < p->batch; b++) {
         int keys = key_length(p, key_lengths, b);
         double rows = p->causal && keys < p->seqlen_q ? keys : p->seqlen_q;
-        pairs += p->heads * (p->blocks ? kept_pairs(p, keys) : rows * keys - (p->causal ? rows * (rows - 1) / 2 : 0));
+        pairs += p->heads * (p->blocks       ? kept_pairs(p, keys)
+                             : has_window(p) ? window_pairs(p, keys)
+                                             : rows * keys - (p->causal ? rows * (rows - 1) / 2 : 0));
     }
     return pairs;
 }

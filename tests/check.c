@@ -346,7 +346,7 @@ static void test_merge(void) {
 static void test_samples(void) {
     enum { FEW = 64 };
     static double o[FEW * D], lse[FEW];
-    Samples few = {&problem, FEW, o, lse, exact.score_size};
+    Samples few = {&problem, FEW, o, lse, exact.score_size, 0};
     size_t samples[LSE_ROWS] = {0}; /* of a row */
     int wrong = 0;
     problem.dtype = DTYPE_FP32;

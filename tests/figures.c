@@ -394,6 +394,7 @@ static double bytes_to_move(const Problem *p, const int *lengths, const Expected
 static double allocated_bytes(const Problem *p, const int *lengths, const Expected *row) {
     int is_gradient = row->passes == BACKWARD_PASS || row->passes == BOTH;
     double bytes = tensor_sizes(p, 2, 2, 1) + (lengths ? 4.0 * p->batch : 0);
+    bytes += p->score && p->score->score.sinks ? 4.0 * p->heads * (is_gradient ? 2 : 1) : 0; /* and their gradient */
     return bytes + (stage.forward ? tensor_sizes(p, 1, 0, 0) : 0) + (is_gradient ? tensor_sizes(p, 1, 2, 0) : 0);
 }
 
@@ -657,7 +658,10 @@ static void test_rows(const char *name, const char *settings, Problem p) {
         char words[200] = "";
         for (int s = 0; s < MAX_SETTINGS && stage.settings[s].name; s++)
             if (stage.settings[s].max == TEXT)
-                snprintf(words, sizeof words, "%s=%s", stage.settings[s].name, p.blocks ? p.blocks->text : "all");
+                snprintf(words, sizeof words, "%s=%s", stage.settings[s].name, p.blocks  ? p.blocks->text
+                                                                                    : p.score         ? p.score->text
+                                                                                    : stage.read_score ? "none"
+                                                                                                       : "all");
             else
                 snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s=%s", s ? ";" : "", stage.settings[s].name,
                      setting_word(s, p.settings[s]));
@@ -1024,14 +1028,16 @@ int main(void) {
         int is_flag = !setting->choices && !setting->max;
         char option[64];
         Problem other = p;
-        if (setting->max == TEXT)
+        if (setting->max == TEXT && stage.read_score)
+            other.score = stage.read_score(setting->name, "softcap:3+window:8,1+sink", &p);
+        else if (setting->max == TEXT)
             other.blocks = stage.read_mask(setting->name, "window:9", &p);
         else
             other.settings[s] = setting->max ? 3 : 1;
         snprintf(option, sizeof option, " --%s %s", setting->name,
-                 other.blocks ? other.blocks->text : is_flag ? "" : setting_word(s, other.settings[s]));
+                 other.blocks ? other.blocks->text : other.score ? other.score->text : is_flag ? "" : setting_word(s, other.settings[s]));
         test_rows(option + 1, option, other);
-        free((void *)other.blocks);
+        free((void *)other.blocks), free((void *)other.score);
     }
     test_other_options();
     test_less(p);

@@ -14,7 +14,8 @@
  * leave. Of a causal square of which no more is cut off, half of all. */
 static inline double flops_of(const Problem *p, const int *lengths, Passes passes) {
     static const int products[] = {[FORWARD_PASS] = 2, [BACKWARD_PASS] = 5, [BOTH] = 7, [WITH_PREPARE] = 2, [PREPARE] = 0};
-    const int is_half = p->causal && !lengths && !p->blocks && p->seqlen_q == p->seqlen_k;
+    const int has_window = p->score && p->score->score.window;
+    const int is_half = p->causal && !lengths && !p->blocks && !has_window && p->seqlen_q == p->seqlen_k;
     double sum = 0;
     for (int head = 0; head < p->batch * p->heads; head++)
         for (int row = 0; row < p->seqlen_q; row++)
@@ -23,6 +24,7 @@ static inline double flops_of(const Problem *p, const int *lengths, Passes passe
                 int is_seen = key < exist && (!p->causal || key - exist <= row - p->seqlen_q);
                 int ago = row + exist - p->seqlen_q - key;
                 is_seen &= !p->blocks || (ago >= 0 && ago < p->blocks->mask.window);
+                is_seen &= !has_window || (-ago <= p->score->score.right && ago <= p->score->score.left);
                 sum += is_half || is_seen ? products[passes] * (p->head_dim + p->head_dim) : 0;
             }
     return is_half ? sum / 2 : sum;
@@ -111,7 +113,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"P", scores * element, 0};
         w[n++] = (Piece){"dP and dS", scores * 4, 0};
         w[n++] = (Piece){"delta", rows * 4, 0};
-    } else if (strcmp(variant, "05_fa2_backward/fma") == 0) {
+    } else if (strcmp(variant, "05_fa2_backward/fma") == 0 || strcmp(variant, "12_score_backward/fma") == 0) {
         w[n++] = (Piece){"delta", rows * 4, 0};
         w[n++] = (Piece){"dQ accumulator", rows * D * 4, 0};
     } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers a query; dQ in fp32 */
@@ -126,8 +128,10 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
                 w[n++] = (Piece){"dV accumulator", padded_keys * D * 4, 1};
             }
         }
-    } else if (strcmp(variant, "09_fa3_backward/00_naive") == 0) {
-        return workspace_pieces("05_fa2_backward/00_naive", p, w);
+    } else if (strcmp(variant, "09_fa3_backward/00_naive") == 0 || strcmp(variant, "12_score_backward/00_naive") == 0) {
+        n = workspace_pieces("05_fa2_backward/00_naive", p, w);
+        if (p->score)
+            w[n++] = (Piece){"f'(S)", scores * 4, 0};
     } else if (strncmp(variant, "09_fa3_backward/", 16) == 0) {
         n = workspace_pieces("05_fa2_backward/atomic", p, w);
         int is_ordered = strcmp(variant, "09_fa3_backward/ordered") == 0;

@@ -44,21 +44,21 @@ static Example make_example(const Problem *p, const int *lengths, double mean_of
         e.lse[i] = (float)forward.lse[i];
     free_samples(&forward);
     e.exact = gradients_compute(p, lengths, &e.inputs, e.o, e.lse, queries + keys);
-    for (int i = 0; i < GRADIENT_COUNT; i++)
+    for (int i = 0; i < GRADIENT_SINKS; i++)
         e.got[i] = host_alloc(gradient_elements(p, (Gradient)i), sizeof(float));
     return e;
 }
 
 /* Everything as a perfect stage would leave it. */
 static void reset(Example *e) {
-    for (int which = 0; which < GRADIENT_COUNT; which++)
+    for (int which = 0; which < GRADIENT_SINKS; which++)
         for (size_t i = 0; i < gradient_elements(&e->p, (Gradient)which); i++)
             e->got[which][i] = (float)e->exact.of[which].values[i];
 }
 
 static void free_example(Example *e) {
     free(e->inputs.q), free(e->inputs.k), free(e->inputs.v), free(e->inputs.d_o), free(e->o), free(e->lse);
-    for (int i = 0; i < GRADIENT_COUNT; i++)
+    for (int i = 0; i < GRADIENT_SINKS; i++)
         free(e->got[i]);
     free_gradients(&e->exact);
 }
@@ -136,7 +136,7 @@ static void check_steps(int exponent, int is_p_small, int is_ds_small) {
                                sqrt(2 * (of_dp * of_dp + few * few * of_ds * of_ds) + 4 * (of_dp * of_dp + of_ds * of_ds)),
                            0, is_p_small * 0.5 * 0x1p-24 * sqrt(2)};
     int wrong = 0;
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
+    for (int which = 0; which < GRADIENT_SINKS; which++) {
         double noise = sqrt(g.of[which].noise[0]);
         wrong += !(fabs(noise - want[which]) <= 0.1 * want[which]);
         wrong += !(g.of[which].floor >= noise + 0x1p-24);
@@ -152,7 +152,7 @@ static void check_steps(int exponent, int is_p_small, int is_ds_small) {
 /* A bound of its own for each gradient, so that one taken for another shows. */
 static Gradients with_bounds(const Problem *p, double relative, double condition, double floor) {
     Gradients g = {.p = p};
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
+    for (int which = 0; which < GRADIENT_SINKS; which++) {
         g.of[which].relative = relative * (which + 1), g.of[which].condition = condition * (which + 1);
         g.of[which].floor = floor * (which + 1);
     }
@@ -162,7 +162,7 @@ static Gradients with_bounds(const Problem *p, double relative, double condition
 /* And two samples, which have bounds of their own; which rows they are matters to no bound. */
 static Gradients with_samples(const Example *e, double relative, double condition, double floor) {
     Gradients g = with_bounds(&e->p, relative, condition, floor);
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
+    for (int which = 0; which < GRADIENT_SINKS; which++) {
         g.of[which].count = 2, g.of[which].values = e->exact.of[which].values;
         g.of[which].squares = e->exact.of[which].squares, g.of[which].noise = e->exact.of[which].noise;
     }
@@ -194,7 +194,7 @@ static void test_compare(Example *e) {
     const int d = p->head_dim;
     const Gradients g = with_bounds(p, 1e-3, 2, 0.02), narrow = with_samples(e, 0.01, 3, 9),
                     wide = with_samples(e, 0.6, 1, 0), unknown = with_samples(e, (double)NAN, 1, 0);
-    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
+    for (Gradient which = 0; which < GRADIENT_SINKS; which++) {
         const char *name = gradient_name(which);
         const size_t count = gradient_elements(p, which);
         ok(!strcmp(name, names[which]) && count == (size_t)p->batch * heads_of(p, which) * rows_of(p, which) * d, "%s",
@@ -291,7 +291,7 @@ static void test_samples(Problem p, const int *lengths, size_t queries, size_t k
     const int d = p.head_dim;
     Gradients g = gradients_compute(&e.p, lengths, &e.inputs, e.o, e.lse, MAX_SAMPLES);
     int wrong = g.of[GRADIENT_Q].count != queries || g.of[GRADIENT_K].count != keys || g.of[GRADIENT_V].count != keys;
-    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
+    for (Gradient which = 0; which < GRADIENT_SINKS; which++) {
         const GradientSamples *s = &g.of[which];
         Problem rows = which == GRADIENT_Q ? p : keys_as_queries(&p);
         double condition = 1, roots[200];
@@ -360,7 +360,7 @@ static void test_compare_samples(void) {
     const int d = p.head_dim;
     Gradients *g = &e.exact;
     reset(&e);
-    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
+    for (Gradient which = 0; which < GRADIENT_SINKS; which++) {
         const char *name = gradient_name(which);
         GradientSamples *s = &g->of[which];
         const size_t count = gradient_elements(&p, which);

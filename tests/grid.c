@@ -98,6 +98,28 @@ static const Blocks *pick_blocks(const Problem *p, uint64_t number) {
     return stage.read_mask("blocks", text, p);
 }
 
+/* A score mod: none; each one alone, or with a sink; soft cap and window; all of them. The windows reach over no tile, one, and some; the
+ * caps are so low that most scores are near them, and so high that none is. */
+static const ScoreMod *pick_score(const Problem *p, uint64_t number) {
+    enum { KIND = 70, LEFT, RIGHT, CAP };
+    static const int sides[] = {0, 1, 7, 31, 64, 130, 300, 1000};
+    static const char *const caps[] = {"0.5", "2", "30", "50.25"};
+    const unsigned kind = pick(number, KIND, 12);
+    char text[80] = "";
+    if (kind == 0)
+        return NULL;
+    if (kind == 1 || kind == 2 || kind == 3 || kind >= 9)
+        snprintf(text, sizeof text, "+softcap:%s", caps[pick(number, CAP, 4)]);
+    if (kind == 4 || kind == 5 || kind >= 10)
+        strcat(text, "+alibi");
+    if (kind == 6 || kind == 7 || kind == 1 || kind == 2 || kind == 11)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "+window:%d,%d", sides[pick(number, LEFT, 8)],
+                 sides[pick(number, RIGHT, 8)]);
+    if (kind == 8 || kind == 2 || kind == 5 || kind == 7 || kind == 11)
+        strcat(text, "+sink");
+    return stage.read_score("score", text + 1, p);
+}
+
 /* Whether one of the settings is a number, so that pairs of lengths should meet several of them. */
 static int has_numbers(void) {
     int has = 0;
@@ -131,6 +153,8 @@ static Case case_of(Problem p, uint64_t number, int with_lengths) {
     pick_settings(&c.p, number);
     if (stage.read_mask)
         c.p.blocks = pick_blocks(&c.p, number);
+    if (stage.read_score)
+        c.p.score = pick_score(&c.p, number);
     if (c.inputs == PEAKED)
         c.p.scale *= grid_kind.peak;
     if (!with_lengths)
@@ -360,7 +384,7 @@ static void run_edges(Point *point, Tally *sum) {
     finish(point, sum, "far scores and scales");
 }
 
-/* Block masks over several blocks each way, aligned and not: the pairs above are mostly smaller than two blocks. */
+/* Block masks and windows over several blocks each way, aligned and not: the pairs above are mostly smaller than two blocks. */
 static void run_masks(Point *point, Tally *sum) {
     static const int shapes[][2] = {{300, 500}, {500, 300}, {257, 640}, {384, 384}};
     for (uint64_t i = 0; i < 64; i++) {
@@ -370,7 +394,7 @@ static void run_masks(Point *point, Tally *sum) {
         if ((i + i / 8) % grid.every == 0)
             add_case(point, case_of(p, (uint64_t)3e6 + i, i / 8 % 2));
     }
-    finish(point, sum, "block masks");
+    finish(point, sum, stage.read_mask ? "block masks" : "windows");
 }
 
 /* One variant, and what it is measured by, on one case. */
@@ -439,6 +463,8 @@ static void test_bits(const Variant *v) {
     Case c = {.p = p, .seed = 7};
     if (stage.read_mask)
         c.p.blocks = stage.read_mask("blocks", "window:200", &p);
+    if (stage.read_score)
+        c.p.score = stage.read_score("score", "softcap:2+window:200,0+sink", &p);
     prepare_cases(0, 1, &c);
     open_case(&c);
     void *first[MAX_OUTPUTS] = {0};
@@ -479,7 +505,7 @@ static void run_grid(void) {
     int go_on = run_pairs(&point, sum);
     if (go_on && stage.kind != BACKWARD)
         run_edges(&point, sum);
-    if (go_on && stage.read_mask)
+    if (go_on && (stage.read_mask || stage.read_score))
         run_masks(&point, sum);
     if (go_on && !grid.quick) {
         run_wide(&point, sum);

@@ -39,7 +39,7 @@ static void solve(Case *c) {
     for (size_t i = 0; i < row_count(p); i++)
         c->lse[i] = (float)exact.lse[i];
     Gradients gradients = gradients_compute(&fp32, c->key_lengths, &in, o, c->lse, queries + keys);
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
+    for (int which = 0; which < gradient_count(p); which++) {
         c->want[which] = gradients.of[which].values;
         gradients.of[which].values = NULL;
     }
@@ -47,23 +47,36 @@ static void solve(Case *c) {
     c->size[GRADIENT_Q] = p->scale * p->head_dim * exp2(c->v_shift - c->qk_shift);
     c->size[GRADIENT_K] = p->scale * p->head_dim * exp2(c->v_shift + c->qk_shift);
     c->size[GRADIENT_V] = p->scale * p->head_dim;
+    /* a row's delta is a sum of D products of random signs, and a head's is one of its rows */
+    c->size[GRADIENT_SINKS] = sqrt((double)p->head_dim * p->batch * p->seqlen_q) * exp2(c->v_shift);
     free(in.q), free(in.k), free(in.v), free(in.d_o), free(o), free_samples(&exact), free_gradients(&gradients);
 }
 
 static size_t gradient_elements(const Problem *p, Gradient which) {
-    return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
+    return which == GRADIENT_Q ? query_elements(p) : which == GRADIENT_SINKS ? (size_t)p->heads : key_elements(p);
 }
 
 static int outputs(const Case *c, Buffer *o) {
-    for (int which = 0; which < GRADIENT_COUNT; which++)
-        o[which] =
-            (Buffer){.purpose = gradient_name(which), .bytes = gradient_elements(&c->p, which) * dtype_bytes(c->p.dtype)};
-    return GRADIENT_COUNT;
+    for (int which = 0; which < gradient_count(&c->p); which++) {
+        size_t element = which == GRADIENT_SINKS ? sizeof(float) : dtype_bytes(c->p.dtype);
+        o[which] = (Buffer){.purpose = gradient_name(which), .bytes = gradient_elements(&c->p, which) * element};
+    }
+    return gradient_count(&c->p);
 }
 
 /* Whether the mask leaves this row of dQ, or this key, nothing at all. */
 static int is_cut_off(const Case *c, Gradient which, int batch, int row) {
-    int length = key_length(&c->p, c->key_lengths, batch);
+    int length = key_length(&c->p, c->key_lengths, batch), is_query = which == GRADIENT_Q;
+    if (which == GRADIENT_SINKS)
+        return 0;
+    if (c->p.score)
+        for (int other = 0; other < (is_query ? length : c->p.seqlen_q); other++) {
+            int query = is_query ? row : other, key = is_query ? other : row;
+            if (oracle_sees(&c->p, c->key_lengths, batch, query, key) && oracle_keeps(&c->p, c->key_lengths, batch, query, key))
+                return 0;
+        }
+    if (c->p.score)
+        return 1;
     return which == GRADIENT_Q ? visible_keys(&c->p, length, row) == 0
                                : row >= visible_keys(&c->p, length, c->p.seqlen_q - 1);
 }
@@ -71,16 +84,18 @@ static int is_cut_off(const Case *c, Gradient which, int batch, int row) {
 /* The allowance is one number, except that cut-off rows are exactly 0. */
 static Comparison compare(const Case *c, Gradient which, double allowed) {
     const Problem *p = &c->p;
-    int rows = which == GRADIENT_Q ? p->seqlen_q : p->seqlen_k, heads = which == GRADIENT_Q ? p->heads : p->kv_heads;
+    int is_query = which == GRADIENT_Q || which == GRADIENT_SINKS, is_sink = which == GRADIENT_SINKS;
+    int rows = is_sink ? 1 : is_query ? p->seqlen_q : p->seqlen_k, heads = is_query ? p->heads : p->kv_heads;
+    int columns = is_sink ? 1 : p->head_dim;
     Comparison result = comparison_start(gradient_name(which));
-    for (size_t first = 0; first < gradient_elements(p, which); first += p->head_dim) {
+    for (size_t first = 0; first < gradient_elements(p, which); first += columns) {
         double got[MAX_HEAD_DIM];
-        size_t row = first / p->head_dim;
+        size_t row = first / columns;
         int batch = (int)(row / rows / heads);
-        for (int d = 0; d < p->head_dim; d++)
-            got[d] = dtype_to_double(p->dtype, c->got[which], first + d);
+        for (int d = 0; d < columns; d++)
+            got[d] = dtype_to_double(is_sink ? DTYPE_FP32 : p->dtype, c->got[which], first + d);
         compare_row(&result, (RowIndex){batch, (int)(row / rows % heads), (int)(row % rows)}, got, c->want[which] + first,
-                    p->head_dim, is_cut_off(c, which, batch, (int)(row % rows)) ? 0 : allowed);
+                    columns, is_cut_off(c, which, batch, (int)(row % rows)) ? 0 : allowed);
     }
     return result;
 }
@@ -89,7 +104,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
     const Problem *p = &c->p;
     (void)workspace;
     int good = 1;
-    for (int which = 0; which < GRADIENT_COUNT; which++) {
+    for (int which = 0; which < gradient_count(p); which++) {
         double u = dtype_epsilon(p->dtype), largest = 0, floor = 0x1p-20 * 25 * c->size[which] + dtype_step(p->dtype);
         for (size_t i = 0; i < gradient_elements(p, which); i++)
             largest = fmax(largest, fabs(c->want[which][i]));

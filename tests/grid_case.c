@@ -82,18 +82,19 @@ static int is_block_kept(const Case *c, int batch, int begin, int end) {
     return 0;
 }
 
-/* K or V with NaN wherever no key exists, and in key blocks that no query keeps. */
+/* K or V with NaN wherever no key exists, and in key blocks that no query keeps, by a block mask or a window. */
 static void *upload_keys(const Case *c, const void *host, const char *purpose) {
     const Problem *p = &c->p;
     size_t bytes = key_elements(p) * dtype_bytes(p->dtype), head = bytes / p->batch / p->kv_heads, row = head / p->seqlen_k;
-    if (!c->key_lengths && !p->blocks)
+    const int has_mask = p->blocks || p->score;
+    if (!c->key_lengths && !has_mask)
         return upload(host, bytes, purpose);
     char *copy = host_alloc(bytes, 1);
     memcpy(copy, host, bytes);
     for (int i = 0; i < p->batch * p->kv_heads; i++) {
         size_t exist = key_length(p, c->key_lengths, i / p->kv_heads) * row;
         memset(copy + i * head + exist, 0xff, head - exist);
-        for (int key = 0, end; p->blocks && key < p->seqlen_k; key = end) {
+        for (int key = 0, end; has_mask && key < p->seqlen_k; key = end) {
             end = key + MASK_BLOCK < p->seqlen_k ? key + MASK_BLOCK : p->seqlen_k;
             if (!is_block_kept(c, i / p->kv_heads, key, end))
                 memset(copy + i * head + key * row, 0xff, (end - key) * row);
@@ -122,13 +123,21 @@ void open_case(Case *c) {
         if (mask->kept)
             mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
     }
+    if (p->score) {
+        Score *score = &c->t.score;
+        *score = p->score->score;
+        if (score->sinks)
+            score->sinks = upload(score->sinks, p->heads * sizeof(float), "sinks");
+        if (score->sinks && stage.kind == BACKWARD)
+            c->t.d_sinks = allocate(p->heads * sizeof(float), "dsinks");
+    }
     if (stage.kind == BACKWARD) {
         c->t.d_o = upload(c->host.d_o, query_bytes, "dO");
         c->t.dq = allocate(query_bytes, "dQ");
         c->t.dk = allocate(key_elements(p) * dtype_bytes(p->dtype), "dK");
         c->t.dv = allocate(key_elements(p) * dtype_bytes(p->dtype), "dV");
     }
-    void *pointers[] = {c->t.o, c->t.lse, c->t.dq, c->t.dk, c->t.dv};
+    void *pointers[] = {c->t.o, c->t.lse, c->t.dq, c->t.dk, c->t.dv, c->t.d_sinks};
     int count = grid_kind.outputs(c, c->outputs);
     for (int i = 0; i < count; i++) {
         c->outputs[i].pointer = pointers[i + (stage.kind == BACKWARD ? 2 : 0)];
@@ -139,11 +148,12 @@ void open_case(Case *c) {
 void close_case(Case *c) {
     const Tensors *t = &c->t;
     const void *device[] = {t->q,   t->k,  t->v,  t->o,  t->lse,            t->key_lengths,
-                            t->d_o, t->dq, t->dk, t->dv, t->mask.documents, t->mask.kept};
+                            t->d_o, t->dq, t->dk, t->dv, t->mask.documents, t->mask.kept,
+                            t->score.sinks, t->d_sinks};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         device_free((void *)device[i]);
     void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths,
-                    (void *)c->p.blocks};
+                    (void *)c->p.blocks, (void *)c->p.score};
     for (size_t i = 0; i < sizeof host / sizeof *host; i++)
         free(host[i]);
     for (int i = 0; i < MAX_OUTPUTS; i++)
@@ -175,6 +185,8 @@ static void about(const Case *c, const Variant *variant) {
         const char *choice = s->choices;
         if (s->max == TEXT && p->blocks)
             used += snprintf(settings + used, sizeof settings - used, " --%s %s", s->name, p->blocks->text);
+        if (s->max == TEXT && p->score)
+            used += snprintf(settings + used, sizeof settings - used, " --%s %s", s->name, p->score->text);
         for (int skip = s->max ? 0 : p->settings[i]; choice && skip > 0; skip--)
             choice = strchr(choice, '|') + 1;
         if (p->settings[i] == 0)

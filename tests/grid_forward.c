@@ -17,7 +17,7 @@ static void solve(Case *c) {
     const Problem *p = &c->p;
     Samples exact = samples_compute(p, c->key_lengths, &c->host, row_count(p));
     c->want[0] = exact.o, c->want[1] = exact.lse;
-    c->size[0] = exact.score_size;
+    c->size[0] = exact.score_size, c->size[1] = exact.underflow;
 }
 
 static int outputs(const Case *c, Buffer *o) {
@@ -28,7 +28,7 @@ static int outputs(const Case *c, Buffer *o) {
 
 /* The calls of check.h: O and LSE. */
 static void compare(const Case *c, Comparison *comparisons) {
-    const Samples exact = {&c->p, row_count(&c->p), c->want[0], c->want[1], c->size[0]};
+    const Samples exact = {&c->p, row_count(&c->p), c->want[0], c->want[1], c->size[0], c->size[1]};
     comparisons[0] = compare_output(&exact, c->got[0], NULL, NULL);
     comparisons[1] = compare_lse(&exact, c->got[1], NULL);
 }

@@ -17,18 +17,26 @@
 typedef struct {
     const char *name;
     int batch, heads, kv_heads, seqlen_q, seqlen_k, head_dim, causal, lengths;
+    const char *score; /* a score mod's text, and what it says; NULL: none */
+    double cap;
+    int alibi, left, right, sink; /* without a window: left, right 99 */
 } Case;
 
 static const Case cases[] = {
-    {"one query, one key", 1, 1, 1, 1, 1, 2, 0, 0},
-    {"full, 4 x 6", 2, 2, 2, 4, 6, 3, 0, 0},
-    {"causal, 5 x 5", 1, 2, 2, 5, 5, 4, 1, 0},
-    {"causal, more keys than queries", 1, 1, 1, 3, 7, 4, 1, 0},
-    {"causal, more queries than keys: rows without a key", 1, 2, 1, 7, 3, 4, 1, 0},
-    {"four heads share one", 1, 4, 1, 3, 5, 2, 0, 0},
-    {"two pairs of heads, causal", 2, 4, 2, 4, 4, 3, 1, 0},
-    {"key lengths 0, 1 and odd", 3, 2, 1, 4, 6, 3, 0, 1},
-    {"key lengths and causal", 3, 2, 2, 4, 6, 3, 1, 1},
+    {"one query, one key", 1, 1, 1, 1, 1, 2, 0, 0, NULL, 0, 0, 0, 0, 0},
+    {"full, 4 x 6", 2, 2, 2, 4, 6, 3, 0, 0, NULL, 0, 0, 0, 0, 0},
+    {"causal, 5 x 5", 1, 2, 2, 5, 5, 4, 1, 0, NULL, 0, 0, 0, 0, 0},
+    {"causal, more keys than queries", 1, 1, 1, 3, 7, 4, 1, 0, NULL, 0, 0, 0, 0, 0},
+    {"causal, more queries than keys: rows without a key", 1, 2, 1, 7, 3, 4, 1, 0, NULL, 0, 0, 0, 0, 0},
+    {"four heads share one", 1, 4, 1, 3, 5, 2, 0, 0, NULL, 0, 0, 0, 0, 0},
+    {"two pairs of heads, causal", 2, 4, 2, 4, 4, 3, 1, 0, NULL, 0, 0, 0, 0, 0},
+    {"key lengths 0, 1 and odd", 3, 2, 1, 4, 6, 3, 0, 1, NULL, 0, 0, 0, 0, 0},
+    {"key lengths and causal", 3, 2, 2, 4, 6, 3, 1, 1, NULL, 0, 0, 0, 0, 0},
+    {"soft cap", 2, 2, 1, 3, 5, 3, 0, 0, "softcap:0.75", 0.75, 0, 99, 99, 0},
+    {"ALiBi, a number of heads that is no power of two", 1, 6, 2, 4, 5, 2, 0, 0, "alibi", 0, 1, 99, 99, 0},
+    {"a window, and rows that see nothing", 1, 2, 2, 7, 4, 3, 0, 0, "window:1,1", 0, 0, 1, 1, 0},
+    {"sinks", 2, 3, 1, 4, 4, 3, 1, 0, "sink", 0, 0, 99, 99, 1},
+    {"all of them, causal, key lengths 0, 1 and odd", 3, 2, 1, 4, 6, 3, 1, 1, "sink+softcap:2+window:2,0+alibi", 2, 1, 2, 0, 1},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 static const int some_lengths[] = {0, 1, 5};
@@ -37,7 +45,9 @@ static const int some_lengths[] = {0, 1, 5};
 typedef struct {
     Problem p;
     const int *lengths;
-    float *q, *k, *v, *d_o;
+    float *q, *k, *v, *d_o, *sinks;
+    const Case *of;
+    ScoreMod *mod;
 } Example;
 
 static float *normal(size_t count, uint32_t stream) {
@@ -59,16 +69,35 @@ static Example example(const Case *c) {
                  .lengths = c->lengths ? some_lengths : NULL};
     size_t queries = query_elements(&e.p), keys = key_elements(&e.p);
     e.q = normal(queries, 0), e.k = normal(keys, 1), e.v = normal(keys, 2), e.d_o = normal(queries, 3);
+    e.of = c;
+    if (!c->score)
+        return e;
+    e.sinks = normal(e.p.heads, 4);
+    e.p.score = e.mod = host_alloc(1, sizeof *e.mod);
+    *e.mod = (ScoreMod){c->score, {.sinks = c->sink ? e.sinks : NULL}};
     return e;
 }
 
-static void example_free(Example *e) { free(e->q), free(e->k), free(e->v), free(e->d_o); }
+static void example_free(Example *e) { free(e->q), free(e->k), free(e->v), free(e->d_o), free(e->sinks), free(e->mod); }
 
 static Samples forward(const Example *e) {
     return samples_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, NULL}, row_count(&e->p) + 1);
 }
 
 /* ---- forward ---- */
+
+/* What a score mod makes of a score: the distance counts from the query's own key; slopes of 6 heads as ALiBi's authors' code prints
+ * them for it, others by their formula. */
+static double changed(const Example *e, double score, int head, int distance) {
+    static const double six[] = {1. / 4, 1. / 16, 1. / 64, 1. / 256, 1. / 2, 1. / 8};
+    const Case *c = e->of;
+    if (!c->score)
+        return score;
+    double slope = c->heads == 6 ? six[head] : pow(pow(2, -8. / c->heads), head + 1);
+    if (c->cap > 0)
+        score = c->cap * (1 - 2 / (exp(2 * score / c->cap) + 1));
+    return c->alibi ? score - slope * abs(distance) : score;
+}
 
 /* The definition once more, but written differently: every index in the open, the mask decided key by key with a test of
  * its own, no maximum subtracted, O's sum taken before the division. True if O and LSE agree to 1e-12. */
@@ -80,7 +109,7 @@ static int agrees_with_definition(const Example *e, const Samples *s) {
             for (int i = 0; i < Sq; i++) {
                 int shared = h * p->kv_heads / p->heads, length = e->lengths ? e->lengths[b] : Sk;
                 const float *q = e->q + ((b * p->heads + h) * Sq + i) * D;
-                double l = 0, o[8] = {0};
+                double l = e->of->sink ? exp(e->sinks[h]) : 0, o[8] = {0};
                 for (int j = 0; j < Sk; j++) {
                     const float *k = e->k + ((b * p->kv_heads + shared) * Sk + j) * D;
                     const float *v = e->v + ((b * p->kv_heads + shared) * Sk + j) * D;
@@ -88,9 +117,13 @@ static int agrees_with_definition(const Example *e, const Samples *s) {
                      * keys that belong to those. */
                     if (j >= length || (p->causal && (length - 1 - j) < (Sq - 1 - i)))
                         continue;
+                    int ahead = (Sq - 1 - i) - (length - 1 - j); /* keys from the query's own to this one */
+                    if (e->of->score && (ahead > e->of->right || -ahead > e->of->left))
+                        continue;
                     double score = 0;
                     for (int d = D - 1; d >= 0; d--)
                         score += q[d] * (double)p->scale * k[d];
+                    score = changed(e, score, h, ahead);
                     l += exp(score);
                     for (int d = 0; d < D; d++)
                         o[d] += exp(score) * v[d];
@@ -131,7 +164,7 @@ static void test_known(void) {
     float k[] = {1, 2, -3, 4, 5, 6}, v[] = {1, 10, 2, 20, 6, 60};
     for (int i = 0; i < 4; i++) {
         float q[] = {known[i].q[0], known[i].q[1]};
-        Example e = {{1, 1, 1, 1, known[i].keys, 2, DTYPE_FP32, 0, known[i].scale, {0}, NULL}, NULL, q, k, v, NULL};
+        Example e = {.p = {1, 1, 1, 1, known[i].keys, 2, DTYPE_FP32, 0, known[i].scale, {0}, NULL, NULL}, .q = q, .k = k, .v = v};
         Samples s = forward(&e);
         ok(fabs(s.o[0] - known[i].o[0]) <= known[i].tolerance && fabs(s.o[1] - known[i].o[1]) <= known[i].tolerance &&
                fabs(s.lse[0] - known[i].lse) <= known[i].tolerance,
@@ -190,11 +223,12 @@ static void test_backward(void) {
     for (int i = 0; i < CASES; i++) {
         Example e = example(&cases[i]);
         Gradients g = backward(&e);
-        float *inputs[] = {e.q, e.k, e.v};
-        for (int which = 0; which < GRADIENT_COUNT; which++) {
-            size_t count = which == GRADIENT_Q ? query_elements(&e.p) : key_elements(&e.p);
+        float *inputs[] = {e.q, e.k, e.v, e.sinks};
+        for (int which = 0; which < gradient_count(&e.p); which++) {
+            int is_sink = which == GRADIENT_SINKS;
+            size_t count = is_sink ? (size_t)e.p.heads : which == GRADIENT_Q ? query_elements(&e.p) : key_elements(&e.p);
             double *values = g.of[which].values, error = gradient_error(&e, inputs[which], values, count);
-            ok(g.of[which].count == count / e.p.head_dim && error < 1e-6, "%s equals finite differences to %.1e: %s",
+            ok(g.of[which].count == count / (is_sink ? 1 : e.p.head_dim) && error < 1e-6, "%s equals finite differences to %.1e: %s",
                gradient_name((Gradient)which), error, cases[i].name);
             if (i > 1)
                 continue;
@@ -235,7 +269,7 @@ static void test_rows(void) {
 }
 
 static void test_samples(void) {
-    static const Case larger = {"", 3, 4, 2, 50, 7, 16, 1, 1};
+    static const Case larger = {"", 3, 4, 2, 50, 7, 16, 1, 1, NULL, 0, 0, 0, 0, 0};
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) {
         Example e = example(&larger);
         Problem *p = &e.p;
@@ -257,15 +291,15 @@ static void test_samples(void) {
 
 static void test_score_size(void) {
     static const float q[] = {3, 4, 0, 1, 0, 0}, k[] = {0, 0, 0, 1, 2, 2}; /* |q| at most 5, |k| at most 3 */
-    const Problem p = {1, 2, 1, 1, 2, 3, DTYPE_FP32, 0, 0.5f, {0}, NULL};
+    const Problem p = {1, 2, 1, 1, 2, 3, DTYPE_FP32, 0, 0.5f, {0}, NULL, NULL};
     ok(score_size(&p, q, k) == 7.5, "the scores' size is scale |q| |k|");
 }
 
 static void test_errors(void) {
     double o[8] = {1, 2, 3, 4, 5, 6, 7, 8}, lse[4] = {0};
     float got[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    const Problem p = {1, 1, 1, 4, 1, 2, DTYPE_FP32, 0, 1, {0}, NULL};
-    const Samples s = {&p, 4, o, lse, 1};
+    const Problem p = {1, 1, 1, 4, 1, 2, DTYPE_FP32, 0, 1, {0}, NULL, NULL};
+    const Samples s = {&p, 4, o, lse, 1, 0};
     got[7] += 0.5f;
     SampleErrors errors = samples_errors(&s, got);
     ok(errors.worst == 0.5 && fabs(errors.rms - sqrt(0.25 / 8)) < 1e-15, "one error: worst, root mean square");

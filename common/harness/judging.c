@@ -82,8 +82,8 @@ static void judge_gradients(Row *row) {
         run->gradients = gradients_compute(run->p, run->options->key_lengths, &run->inputs, run->outputs[0].host,
                                            run->outputs[1].host, gradient_samples(run->p));
     row->against_oracle = !row->outputs[0].reference;
-    row->comparison_count = GRADIENT_COUNT;
-    for (int i = 0; i < GRADIENT_COUNT; i++)
+    row->comparison_count = row->output_count;
+    for (int i = 0; i < row->output_count; i++)
         row->comparisons[i] =
             compare_gradient(&run->gradients, (Gradient)i, row->outputs[i].host, row->outputs[i].reference);
     find_cause(row);

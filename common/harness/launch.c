@@ -10,7 +10,7 @@ Row *new_row(Run *run, const Variant *variant, Role role) {
     *row = (Row){.run = run, .variant = variant, .role = role, .tensors = run->tensors};
     row->passes = is_backward ? BACKWARD_PASS : FORWARD_PASS;
     row->outputs = run->outputs + (is_backward ? FORWARD_OUTPUTS : 0);
-    row->output_count = is_backward ? GRADIENT_COUNT : FORWARD_OUTPUTS;
+    row->output_count = is_backward ? run->output_count - FORWARD_OUTPUTS : FORWARD_OUTPUTS;
     row->tensor_bytes = run->input_bytes;
     for (const Tensor *output = run->outputs; output < row->outputs + row->output_count; output++)
         row->tensor_bytes += output->bytes; /* a backward pass needs O and LSE, too */

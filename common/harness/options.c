@@ -89,6 +89,15 @@ static void set_seed(Options *o, const Option *option, const char *text) {
         cannot_run("--%s %s: choose a whole number from 0 to 2^64 - 1", option->is.name, text);
 }
 
+/* A setting of the stage that is a text. */
+static void add_text(Options *o, const Option *option, const char *text) {
+    char **joined = (char **)((char *)o + option->field), *before = *joined;
+    size_t length = (before ? strlen(before) : 0) + strlen(text) + 2;
+    *joined = host_alloc(length, 1);
+    snprintf(*joined, length, "%s%s%s", before ? before : "", before ? "+" : "", text);
+    free(before);
+}
+
 static void set_text(Options *o, const Option *option, const char *text) {
     *(const char **)((char *)o + option->field) = text;
 }
@@ -203,7 +212,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
         "TFLOP/s are 10^12 multiplications and additions per second, 4 D for each pair of a query and a key that the mask "
         "leaves; where causal alone cuts a square, Sq = Sk without --lengths%s, half of all pairs. GB/s are 10^9 bytes per "
         "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
-        stage->read_mask ? " or --blocks" : "");
+        stage->read_mask ? " or --blocks" : stage->read_score ? " or a window" : "");
     if (stage->kind == BACKWARD) {
         print_hanging(
             0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, "
@@ -238,7 +247,7 @@ static Option find_option(const Stage *stage, const char *word) {
             size_t axis = offsetof(Problem, settings) / sizeof(int) + i;
             Option own = {stage->settings[i], "N", set_list, offsetof(Options, axes) + axis * sizeof(List)};
             if (own.is.max == TEXT)
-                return (Option){own.is, "SPEC", set_text, offsetof(Options, texts) + i * sizeof(char *)};
+                return (Option){own.is, "SPEC", add_text, offsetof(Options, texts) + i * sizeof(char *)};
             if (!own.is.choices && !own.is.max)
                 own.value = NULL, own.is.max = 1; /* a flag */
             return own;
@@ -298,10 +307,17 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
 
 /* ---- what the options say together ---- */
 
+static void read_setting(const Stage *stage, const char *option, const char *text, Problem *p) {
+    if (stage->read_score)
+        p->score = stage->read_score(option, text, p);
+    else
+        p->blocks = stage->read_mask(option, text, p);
+}
+
 void options_select(Options *o, int index, int is_cpu) {
     Problem *p = &o->problem, other = o->load ? o->loaded : default_shape(o->stage, is_cpu);
     o->selected = index;
-    free((void *)p->blocks);
+    free((void *)p->blocks), free((void *)p->score);
     *p = (Problem){.scale = o->scale};
     for (int i = AXES; i-- > 0;)
         if (o->axes[i].count) {
@@ -336,7 +352,7 @@ void options_select(Options *o, int index, int is_cpu) {
     for (int i = 0; o->stage->settings[i].name; i++) {
         const char *text = o->texts[i] ? o->texts[i] : o->stage->default_mask;
         if (o->stage->settings[i].max == TEXT && text)
-            p->blocks = o->stage->read_mask(o->stage->settings[i].name, text, p);
+            read_setting(o->stage, o->stage->settings[i].name, text, p);
     }
 
     if (!o->lengths.count)
@@ -358,5 +374,7 @@ void options_free(Options *o) {
         free(o->axes[i].values);
     free(o->lengths.values);
     free(o->key_lengths);
-    free((void *)o->problem.blocks);
+    for (int i = 0; i < MAX_SETTINGS; i++)
+        free(o->texts[i]);
+    free((void *)o->problem.blocks), free((void *)o->problem.score);
 }

@@ -24,7 +24,7 @@ _Static_assert(offsetof(Problem, settings) == 9 * sizeof(int) && sizeof(Dtype) =
 typedef struct {
     const Stage *stage;
     List axes[AXES];
-    const char *texts[MAX_SETTINGS]; /* of the stage's settings that are texts; NULL: not given */
+    char *texts[MAX_SETTINGS]; /* of the stage's settings that are texts; NULL: not given */
     List lengths;        /* of --lengths: one for all batch entries, or one for each */
     float scale;         /* 0: 1/sqrt(head dim) */
     int problem_count;   /* combinations of what the axes hold */

@@ -54,7 +54,7 @@ const char *passes_name(Passes passes) {
 /* ---- FLOPs and bytes ---- */
 
 double counted_flops(const Problem *p, const int *key_lengths, Passes passes) {
-    int is_half = p->causal && p->seqlen_q == p->seqlen_k && !key_lengths && !p->blocks;
+    int is_half = p->causal && p->seqlen_q == p->seqlen_k && !key_lengths && !p->blocks && !has_window(p);
     double pairs = is_half ? (double)row_count(p) * p->seqlen_k / 2 : visible_pairs(p, key_lengths);
     double forward = 4.0 * pairs * p->head_dim;
     return (passes & FORWARD_PASS ? forward : 0) + (passes & BACKWARD_PASS ? 2.5 * forward : 0);
@@ -124,7 +124,7 @@ const char *setting_text(const Run *run, int number) {
     const Setting *setting = &run->stage->settings[number];
     const int value = run->p->settings[number];
     if (setting->max == TEXT)
-        return run->p->blocks ? run->p->blocks->text : "all";
+        return run->p->score ? run->p->score->text : run->p->blocks ? run->p->blocks->text : run->stage->read_score ? "none" : "all";
     if (setting->max && value > 0) {
         snprintf(text, sizeof text, "%d", value);
         return text;

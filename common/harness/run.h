@@ -9,7 +9,7 @@
 typedef struct Run Run;
 
 /* A tensor that variants read or write. */
-typedef enum { LIKE_Q, LIKE_K, LIKE_LSE } TensorShape;
+typedef enum { LIKE_Q, LIKE_K, LIKE_LSE, LIKE_SINKS } TensorShape;
 typedef struct {
     const char *name, *file; /* "dQ"; the file of --save or --load */
     TensorShape shape;
@@ -57,7 +57,7 @@ typedef struct {
     double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
     double gpu_bytes;                  /* what its kernels ask of device memory, by the stage's formula; NAN: unknown */
     size_t tensor_bytes, workspace_bytes;
-    Comparison comparisons[5]; /* of O, LSE; of dQ, dK, dV; of O, LSE and the prepared Q, K, V */
+    Comparison comparisons[5]; /* of O, LSE; of dQ, dK, dV, dsinks; of O, LSE and the prepared Q, K, V */
     int comparison_count;      /* 0: not validated */
     int against_oracle;        /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
     SampleErrors errors;       /* of O in sampled rows, against fp64 of the inputs as they were given; if validated */

@@ -28,15 +28,22 @@ static const Tensor INPUTS[INPUT_COUNT] = {{"Q", "q.npy", LIKE_Q, TENSOR(q)},
                                             {"LSE", "lse.npy", LIKE_LSE, TENSOR(lse)},
                                             {"dQ", "dq.npy", LIKE_Q, TENSOR(dq)},
                                             {"dK", "dk.npy", LIKE_K, TENSOR(dk)},
-                                            {"dV", "dv.npy", LIKE_K, TENSOR(dv)}};
+                                            {"dV", "dv.npy", LIKE_K, TENSOR(dv)},
+                                            {"dsinks", "dsinks.npy", LIKE_SINKS, TENSOR(d_sinks)}};
 
 static int input_count(const Stage *stage) { return stage->kind == BACKWARD ? INPUT_COUNT : D_O; }
 
 static size_t elements_of(const Problem *p, const Tensor *t) {
-    return t->shape == LIKE_Q ? query_elements(p) : t->shape == LIKE_K ? key_elements(p) : row_count(p);
+    switch (t->shape) {
+    case LIKE_Q: return query_elements(p);
+    case LIKE_K: return key_elements(p);
+    case LIKE_LSE: return row_count(p);
+    default: return (size_t)p->heads;
+    }
 }
+static int is_fp32(const Tensor *t) { return t->shape == LIKE_LSE || t->shape == LIKE_SINKS; }
 static size_t bytes_of(const Problem *p, const Tensor *t) {
-    return elements_of(p, t) * (t->shape == LIKE_LSE ? sizeof(float) : dtype_bytes(p->dtype));
+    return elements_of(p, t) * (is_fp32(t) ? sizeof(float) : dtype_bytes(p->dtype));
 }
 
 void *random_input(const Problem *p, int number, uint64_t seed, int outliers) {
@@ -132,13 +139,15 @@ void save_tensors(const char *option, const char *folder, const Problem *p, cons
     NpyFile files[MAX_OUTPUTS];
     for (int i = 0; i < count; i++) {
         const Tensor *t = &tensors[i];
-        int is_k = t->shape == LIKE_K, is_lse = t->shape == LIKE_LSE;
+        int is_k = t->shape == LIKE_K;
         files[i] = (NpyFile){t->file,
-                             is_lse ? DTYPE_FP32 : p->dtype,
-                             is_lse ? 3 : 4,
+                             is_fp32(t) ? DTYPE_FP32 : p->dtype,
+                             t->shape == LIKE_SINKS ? 1 : t->shape == LIKE_LSE ? 3 : 4,
                              {(size_t)p->batch, (size_t)(is_k ? p->kv_heads : p->heads),
                               (size_t)(is_k ? p->seqlen_k : p->seqlen_q), (size_t)p->head_dim},
                              t->host};
+        if (t->shape == LIKE_SINKS)
+            files[i].shape[0] = (size_t)p->heads;
     }
     npy_write(option, folder, files, count);
 }
@@ -171,15 +180,18 @@ static void check_scores(const Problem *p, const HostTensors *in) {
 void load_inputs(Run *run) {
     const Problem *p = run->p;
     const Options *o = run->options;
-    Tensor inputs[INPUT_COUNT] = {0};
+    Tensor inputs[INPUT_COUNT + 1] = {0};
     int count = input_count(run->stage);
     for (int i = 0; i < count; i++) {
         inputs[i] = INPUTS[i];
         inputs[i].host = o->load ? load_input(o, &inputs[i]) : random_input(p, i, o->seed, o->outliers);
     }
     run->inputs = (HostTensors){inputs[Q].host, inputs[K].host, inputs[V].host, inputs[D_O].host};
+    int saved = count, has_sinks = p->score && p->score->score.sinks;
+    if (has_sinks) /* --load does not read them, because they depend on no option */
+        inputs[saved++] = (Tensor){"sinks", "sinks.npy", LIKE_SINKS, 0, 0, (void *)p->score->score.sinks, NULL};
     if (o->save_inputs)
-        save_tensors("save-inputs", o->save_inputs, p, inputs, count);
+        save_tensors("save-inputs", o->save_inputs, p, inputs, saved);
     if (count > D_O)
         check_scores(p, &run->inputs);
 
@@ -195,8 +207,13 @@ void load_inputs(Run *run) {
         if (mask->kept) /* a table that keeps every block is none */
             mask->kept = memchr(mask->kept, 0, mask_blocks(p)) ? upload(mask->kept, mask_blocks(p), "block mask") : NULL;
     }
+    if (p->score) {
+        Score *score = &run->tensors.score;
+        *score = p->score->score;
+        score->sinks = has_sinks ? upload(score->sinks, (size_t)p->heads * sizeof(float), "sinks") : NULL;
+    }
     run->input_bytes = device_allocated();
-    run->output_count = count > D_O ? MAX_OUTPUTS : FORWARD_OUTPUTS;
+    run->output_count = FORWARD_OUTPUTS + (count > D_O ? gradient_count(p) : 0);
     for (int i = 0; i < run->output_count; i++) {
         run->outputs[i] = OUTPUTS[i];
         run->outputs[i].bytes = bytes_of(p, &OUTPUTS[i]);
@@ -205,7 +222,8 @@ void load_inputs(Run *run) {
 
 void free_run(Run *run) {
     const Tensors *t = &run->tensors;
-    const void *on_device[] = {t->q, t->k, t->v, t->d_o, t->key_lengths, t->mask.documents, t->mask.kept};
+    const void *on_device[] = {t->q, t->k, t->v, t->d_o, t->key_lengths, t->mask.documents, t->mask.kept,
+                               t->score.sinks};
     for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
         device_free((void *)on_device[i]);
     free(run->inputs.q), free(run->inputs.k), free(run->inputs.v), free(run->inputs.d_o);

@@ -194,7 +194,8 @@ static void compare_output_row(const void *context, size_t i, Comparison *part) 
         read_row(p, x->want, row, want);
     else
         memcpy(want, x->exact->o + i * p->head_dim, p->head_dim * sizeof *want);
-    compare_row(part, row_index(p, row), got, want, p->head_dim, output_allowance(p, want, lse_of(x, i), x->exact->score_size));
+    compare_row(part, row_index(p, row), got, want, p->head_dim,
+                output_allowance(p, want, lse_of(x, i), x->exact->score_size) + x->exact->underflow);
 }
 
 static void compare_lse_row(const void *context, size_t i, Comparison *part) {

@@ -7,6 +7,9 @@
  * S is bilinear in Q and K, and O is linear in P and V, which gives the rest:
  *     dq_i = scale sum_j dS_ij k_j      dk_j = scale sum_i dS_ij q_i      dv_j = sum_i P_ij dO_i
  * the last two summed over all query heads that share the key head.
+ *
+ * Where S' = f(S) takes the place of S in the softmax, that is dS'_ij, and dS_ij = f'(S_ij) dS'_ij. A head's sink is a score of all its
+ * rows without a value, hence dP = 0:  dsink = sum_i P_i,sink (0 - delta_i), over the rows of the head in all batch entries.
  */
 #include "gradient.h"
 
@@ -16,10 +19,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *gradient_name(Gradient which) { return (const char *[]){"dQ", "dK", "dV"}[which]; }
+const char *gradient_name(Gradient which) { return (const char *[]){"dQ", "dK", "dV", "dsinks"}[which]; }
 
 /* A problem whose queries are the rows of this gradient. */
-static Problem rows_of(const Problem *p, Gradient which) { return which == GRADIENT_Q ? *p : keys_as_queries(p); }
+static Problem rows_of(const Problem *p, Gradient which) {
+    Problem rows = which == GRADIENT_K || which == GRADIENT_V ? keys_as_queries(p) : *p;
+    if (which == GRADIENT_SINKS)
+        rows.batch = rows.seqlen_q = rows.head_dim = 1, rows.dtype = DTYPE_FP32;
+    return rows;
+}
+
+/* The smallest step of its format. */
+static double step_of(const Problem *p, Gradient which) { return dtype_step(which == GRADIENT_SINKS ? DTYPE_FP32 : p->dtype); }
 
 /* ---- what may differ ---- */
 
@@ -74,7 +85,9 @@ static double probability_step(Dtype dtype) { return fmax(dtype_step(dtype), 0x1
  * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
  *             leave 2^-20 sqrt(D) max|dO| max|V|, which then meets K or Q. Most rows have many keys, and much less of that: a
  *             sampled row takes its own, from its P, and the sums as large as they are. If that is more, as it can be where many P
- *             are below the smallest normal number, the largest of the samples holds for all rows. */
+ *             are below the smallest normal number, the largest of the samples holds for all rows.
+ *
+ * Nothing of a sink's gradient is rounded to the dtype, so that of all this the sums in fp32 remain, and the errors of delta. */
 void gradient_bounds(const Problem *p, const HostTensors *inputs, const float *lse, GradientSamples of[GRADIENT_COUNT]) {
     const int d = p->head_dim;
     const size_t queries = query_elements(p), keys = key_elements(p), rows = (size_t)p->seqlen_q * (p->heads / p->kv_heads);
@@ -87,17 +100,18 @@ void gradient_bounds(const Problem *p, const HostTensors *inputs, const float *l
         score = worse(lse[row] == -INFINITY ? 0 : least_score(lse[row], p->seqlen_k), score);
     scores += d * score * score;
 
-    /* of dQ, dK, dV: the terms of the sum; the other operand, its largest element and the length of its columns; the step of
-     * the factor, and its error */
-    const double terms[] = {p->seqlen_k, rows, rows}, steps[] = {ds_step, ds_step, p_step}, errors[] = {ds, ds, 0};
-    const double operand[] = {p->scale * max_k, p->scale * max_q, max_d_o};
+    /* of dQ, dK, dV, dsinks: the terms of the sum; the other operand, its largest element and the length of its columns; the step
+     * of the factor, and its error */
+    const double head_rows = (double)p->batch * p->seqlen_q, terms[] = {p->seqlen_k, rows, rows, head_rows};
+    const double steps[] = {ds_step, ds_step, p_step, 0}, errors[] = {ds, ds, 0, sqrt(head_rows) * ds};
+    const double operand[] = {p->scale * max_k, p->scale * max_q, max_d_o, 1};
     const double length[] = {p->scale * largest_column(p->dtype, inputs->k, keys, p->seqlen_k, d),
                              p->scale * largest_column(p->dtype, inputs->q, queries, rows, d),
-                             largest_column(p->dtype, inputs->d_o, queries, rows, d)};
+                             largest_column(p->dtype, inputs->d_o, queries, rows, d), 0};
     for (int i = 0; i < GRADIENT_COUNT; i++) {
-        of[i].relative = 6 * dtype_epsilon(p->dtype) + 0x1p-21 + sum_error(terms[i] + scores);
+        of[i].relative = (i == GRADIENT_SINKS ? 0 : 6 * dtype_epsilon(p->dtype)) + 0x1p-21 + sum_error(terms[i] + scores);
         of[i].condition = 1;
-        of[i].floor = operand[i] * errors[i] + steps_of(terms[i]) * length[i] * steps[i] + step;
+        of[i].floor = operand[i] * errors[i] + steps_of(terms[i]) * length[i] * steps[i] + step_of(p, (Gradient)i);
     }
 }
 
@@ -113,9 +127,11 @@ typedef struct {
 
 /* What a query brings into each of its pairs with a key; and a key. */
 typedef struct {
+    RowIndex at;
     double q[MAX_HEAD_DIM], d_o[MAX_HEAD_DIM], lse, delta, square_d_o, square_o;
 } Query;
 typedef struct {
+    int at; /* its number in its head */
     double k[MAX_HEAD_DIM], v[MAX_HEAD_DIM], square_v;
 } Key;
 
@@ -126,6 +142,7 @@ static void read_query(const GradientWork *w, size_t row, Query *query) {
     read_row(p, w->inputs->q, row, query->q);
     read_row(p, w->inputs->d_o, row, query->d_o);
     read_row(p, w->o, row, o);
+    query->at = row_index(p, row);
     query->lse = w->lse[row];
     query->delta = dot(query->d_o, o, d);
     query->square_d_o = dot(query->d_o, query->d_o, d);
@@ -134,23 +151,26 @@ static void read_query(const GradientWork *w, size_t row, Query *query) {
 
 static void read_key(const GradientWork *w, size_t row, Key *key) {
     const Problem *p = w->exact->p;
+    key->at = (int)(row % (size_t)p->seqlen_k);
     read_row(p, w->inputs->k, row, key->k);
     read_row(p, w->inputs->v, row, key->v);
     key->square_v = dot(key->v, key->v, p->head_dim);
 }
 
-/* What query and key give each other: P_ij, dP_ij - delta_i and dS_ij, without the scale; and the error of dS_ij that dP_ij and
+/* What query and key give each other: P_ij, f'(S_ij) (dP_ij - delta_i) and dS_ij, without the scale; and the error of dS_ij that dP_ij and
  * delta_i bring. */
 typedef struct {
     double p, dp_delta, ds, ds_error;
 } Pair;
 
 static Pair pair_of(const GradientWork *w, const Query *i, const Key *j) {
-    const int d = w->exact->p->head_dim;
-    double p_ij = exp(w->exact->p->scale * dot(i->q, j->k, d) - i->lse), dp = dot(i->d_o, j->v, d);
+    const Problem *p = w->exact->p;
+    const int d = p->head_dim;
+    OracleScore score = oracle_score(p, w->key_lengths, i->at, j->at, p->scale * dot(i->q, j->k, d));
+    double p_ij = exp(score.value - i->lse), dp = dot(i->d_o, j->v, d), dp_delta = score.derivative * (dp - i->delta);
     double random_signs = i->square_d_o * (j->square_v + i->square_o);
-    return (Pair){p_ij, dp - i->delta, p_ij * (dp - i->delta),
-                  p_ij * sum_error(random_signs + d * (dp * dp + i->delta * i->delta))};
+    return (Pair){p_ij, dp_delta, p_ij * dp_delta,
+                  score.derivative * p_ij * sum_error(random_signs + d * (dp * dp + i->delta * i->delta))};
 }
 
 /* What a factor may be off by: dP's and delta's errors in dS, the step of P and the step of dS. */
@@ -210,6 +230,8 @@ static void visit_keys(const GradientWork *w, size_t row, PairVisitor *visit, vo
     Key key;
     read_query(w, row, &query);
     for (int j = 0; j < view.visible; j++) {
+        if (!oracle_keeps(p, w->key_lengths, query.at.batch, query.at.row, j))
+            continue;
         read_key(w, view.first_key + j, &key);
         visit(w, &query, &key, context);
     }
@@ -224,7 +246,7 @@ static void visit_queries(const GradientWork *w, size_t row, PairVisitor *visit,
     read_key(w, row, &key);
     for (int head = at.head * group; head < (at.head + 1) * group; head++)
         for (int i = 0; i < p->seqlen_q; i++)
-            if (oracle_sees(p, w->key_lengths, at.batch, i, at.row)) {
+            if (oracle_sees(p, w->key_lengths, at.batch, i, at.row) && oracle_keeps(p, w->key_lengths, at.batch, i, at.row)) {
                 read_query(w, flat_row(p, (RowIndex){at.batch, head, i}), &query);
                 visit(w, &query, &key, context);
             }
@@ -265,14 +287,31 @@ double largest_score_gradient(const Gradients *exact, const int *key_lengths, co
     return largest;
 }
 
+/* A head's sink, in all its rows. */
+static void sample_sink(const GradientWork *w, int head) {
+    const Problem *p = w->exact->p;
+    const GradientSamples *s = &w->exact->of[GRADIENT_SINKS];
+    Query query;
+    for (int row = 0; row < p->batch * p->seqlen_q; row++) {
+        read_query(w, flat_row(p, (RowIndex){row / p->seqlen_q, head, row % p->seqlen_q}), &query);
+        double p_sink = exp(oracle_sink(p, head) - query.lse), term = -p_sink * query.delta;
+        double error = p_sink * sum_error(query.square_d_o * query.square_o + p->head_dim * query.delta * query.delta);
+        s->values[head] += term;
+        s->squares[head] += term * term;
+        s->noise[head] += error * error;
+    }
+}
+
 static void compute_samples(size_t begin, size_t end, void *context) {
     const GradientWork *w = context;
-    size_t queries = w->exact->of[GRADIENT_Q].count;
+    size_t queries = w->exact->of[GRADIENT_Q].count, keys = w->exact->of[GRADIENT_K].count;
     for (size_t i = begin; i < end; i++)
         if (i < queries)
             sample_query(w, i);
-        else
+        else if (i < queries + keys)
             sample_key(w, i - queries);
+        else
+            sample_sink(w, (int)(i - queries - keys));
 }
 
 /* The root of the largest of a row of squares. Of its terms': about what the sum would be if nothing cancelled. */
@@ -295,26 +334,31 @@ static double median_of_terms(const GradientSamples *s, int columns) {
     return median;
 }
 
+static int columns_of(const Gradients *exact, const GradientSamples *s) {
+    return rows_of(exact->p, (Gradient)(s - exact->of)).head_dim;
+}
+
 Gradients gradients_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, const void *o,
                             const float *lse, size_t limit) {
     Gradients exact = {.p = p};
-    int d = p->head_dim;
     gradient_bounds(p, inputs, lse, exact.of);
-    for (Gradient which = 0; which < GRADIENT_COUNT; which++) {
-        Problem rows = rows_of(p, which);
+    for (int which = 0; which < gradient_count(p); which++) {
+        Problem rows = rows_of(p, (Gradient)which);
         GradientSamples *s = &exact.of[which];
-        s->count = row_count(&rows) < limit ? row_count(&rows) : limit;
+        size_t d = (size_t)rows.head_dim;
+        s->count = row_count(&rows) < limit || which == GRADIENT_SINKS ? row_count(&rows) : limit;
         s->values = host_alloc(3 * s->count * d, sizeof(double));
         s->squares = s->values + s->count * d;
         s->noise = s->squares + s->count * d;
     }
-    parallel_for(exact.of[GRADIENT_Q].count + exact.of[GRADIENT_K].count, compute_samples,
+    parallel_for(exact.of[GRADIENT_Q].count + exact.of[GRADIENT_K].count + exact.of[GRADIENT_SINKS].count, compute_samples,
                  &(GradientWork){&exact, key_lengths, inputs, o, lse});
 
-    for (GradientSamples *s = exact.of; s < exact.of + GRADIENT_COUNT; s++)
+    for (GradientSamples *s = exact.of; s < exact.of + gradient_count(p); s++)
         for (size_t i = 0; i < s->count; i++)
-            s->floor = worse(root_of(s->noise, i, d) + dtype_step(p->dtype), s->floor);
-    for (GradientSamples *s = exact.of; s < exact.of + GRADIENT_COUNT; s++) {
+            s->floor = worse(root_of(s->noise, i, columns_of(&exact, s)) + step_of(p, (Gradient)(s - exact.of)), s->floor);
+    for (GradientSamples *s = exact.of; s < exact.of + gradient_count(p); s++) {
+        const int d = columns_of(&exact, s);
         s->terms = median_of_terms(s, d);
         for (size_t i = 0; i < s->count; i++) {
             double largest = largest_of(s->values + i * d, d);

@@ -3,6 +3,7 @@
  * Dao et al. 2022, section 2.2, one row i:
  *     S_j = scale q_i . k_j,   m = max_j S_j,   l = sum_j e^(S_j - m),   P_j = e^(S_j - m) / l,   O_i = sum_j P_j v_j
  *     LSE_i = m + ln l, so that P_j = e^(S_j - LSE_i)
+ * With a score mod S_j is what f makes of it, and a head's sink is one more score in m and l.
  * Subtracting m changes nothing in P (it cancels in the quotient) and keeps every exponential at or below 1.
  */
 #include "oracle.h"
@@ -19,7 +20,42 @@ int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, in
     return key < length && (!p->causal || key - length <= row - p->seqlen_q); /* both counted from the end */
 }
 
+/* What follows the name in the text that --score was given: its values, or what is left of the text; NULL: it does not have the name. */
+static const char *values_of(const Problem *p, const char *name) {
+    const char *at = p->score ? strstr(p->score->text, name) : NULL;
+    return at ? at + strlen(name) : NULL;
+}
+
+/* Press et al. 2022: a geometric sequence of n slopes, which starts at 2^(-8/n) and has that as its ratio. If n is no power of two, that
+ * of the power of two below, and then every other slope of the power of two above, from the first on. */
+static double slope_of(int heads, int head) {
+    int below = heads;
+    while (below & (below - 1))
+        below &= below - 1;
+    return head < below ? pow(2, -8.0 / below * (head + 1)) : pow(2, -8.0 / (2 * below) * (1 + 2 * (head - below)));
+}
+
+OracleScore oracle_score(const Problem *p, const int *key_lengths, RowIndex at, int key, double s) {
+    OracleScore score = {s, 1};
+    int length = key_lengths ? key_lengths[at.batch] : p->seqlen_k, pos = length - (p->seqlen_q - at.row);
+    const char *cap = values_of(p, "softcap:");
+    if (cap) {
+        double C = strtof(cap, NULL);
+        score = (OracleScore){C * tanh(s / C), pow(cosh(s / C), -2)};
+    }
+    if (values_of(p, "alibi"))
+        score.value -= slope_of(p->heads, at.head) * abs(pos - key);
+    return score;
+}
+
+double oracle_sink(const Problem *p, int head) { return values_of(p, "sink") ? (double)p->score->score.sinks[head] : -INFINITY; }
+
 int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key) {
+    const char *window = values_of(p, "window:");
+    if (window) {
+        int length = key_lengths ? key_lengths[batch] : p->seqlen_k, ago = length - (p->seqlen_q - row) - key;
+        return ago >= 0 ? ago <= atoi(window) : -ago <= atoi(strchr(window, ',') + 1);
+    }
     if (!p->blocks)
         return 1;
     int length = key_lengths ? key_lengths[batch] : p->seqlen_k, pos = length - (p->seqlen_q - row);
@@ -63,14 +99,18 @@ static void compute_sample(const SampleWork *w, size_t sample) {
     size_t row = sampled_row(p, sample, w->samples->count);
     RowIndex at = row_index(p, row);
     OracleView view = oracle_view(p, w->key_lengths, at);
-    double *o = w->samples->o + sample * d, *s = host_alloc((size_t)view.visible, sizeof *s), m = -INFINITY, l = 0;
+    double *o = w->samples->o + sample * d, *s = host_alloc((size_t)view.visible, sizeof *s);
+    double sink = oracle_sink(p, at.head), m = sink;
     double q[MAX_HEAD_DIM], k[MAX_HEAD_DIM], v[MAX_HEAD_DIM];
     read_row(p, w->inputs->q, row, q);
     for (int j = 0; j < view.visible; j++) {
         read_row(p, w->inputs->k, view.first_key + j, k);
-        s[j] = oracle_keeps(p, w->key_lengths, at.batch, at.row, j) ? p->scale * dot(q, k, d) : -INFINITY;
+        s[j] = oracle_keeps(p, w->key_lengths, at.batch, at.row, j)
+                   ? oracle_score(p, w->key_lengths, at, j, p->scale * dot(q, k, d)).value
+                   : -INFINITY;
         m = fmax(m, s[j]);
     }
+    double l = sink == -INFINITY ? 0 : exp(sink - m);
     for (int j = 0; j < view.visible; j++)
         l += s[j] == -INFINITY ? 0 : exp(s[j] - m);
     for (int j = 0; j < view.visible; j++) {
@@ -115,12 +155,22 @@ double score_size(const Problem *p, const void *q, const void *k) {
     return p->scale * largest_length(p, q) * largest_length(&keys, k);
 }
 
+/* Without a sink a row's largest P is 1 / keys or more. With one that is far above the row's scores all P may be below 2^-126, where 2^x
+ * is 0 or has few digits left: O lacks up to 2^-126 sum_j |v_j|. */
+static double sink_underflow(const Problem *p, const void *v) {
+    double largest = 0;
+    for (size_t i = 0; i < key_elements(p); i++)
+        largest = worse(fabs(dtype_to_double(p->dtype, v, i)), largest);
+    return 0x1p-126 * p->seqlen_k * largest;
+}
+
 Samples samples_compute(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit) {
     Samples s = {.p = p, .count = row_count(p) < limit ? row_count(p) : limit};
     s.o = host_alloc(s.count * p->head_dim, sizeof *s.o);
     s.lse = host_alloc(s.count, sizeof *s.lse);
     parallel_for(s.count, compute_samples, &(SampleWork){&s, key_lengths, inputs});
     s.score_size = score_size(p, inputs->q, inputs->k);
+    s.underflow = values_of(p, "sink") ? sink_underflow(p, inputs->v) : 0;
     return s;
 }
 

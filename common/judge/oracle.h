@@ -9,12 +9,18 @@
 
 #include "../problem.h"
 
-/* Whether a query sees a key, both counted in their head, by causal mask and key lengths; whether a block mask keeps a key, by the
- * text that --blocks was given; and where a query finds its head's keys. Worked out here and not by problem.h and block_mask.h, on
+/* Whether a query sees a key, both counted in their head, by causal mask and key lengths; whether a block mask or a window keeps a key, by
+ * the text that --blocks or --score was given; and where a query finds its head's keys. Worked out here and not by problem.h, block_mask.h and score.h, on
  * purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would
  * notice. */
 int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key);
 int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key);
+/* S' = f(S) and f'(S) of a score by the text that --score was given, and the head's sink (-inf: none). */
+typedef struct {
+    double value, derivative;
+} OracleScore;
+OracleScore oracle_score(const Problem *p, const int *key_lengths, RowIndex at, int key, double s);
+double oracle_sink(const Problem *p, int head);
 typedef struct {
     size_t first_key; /* the head's first row of K and V */
     int visible;      /* keys from there on that the query sees */
@@ -28,6 +34,7 @@ typedef struct {
     size_t count;
     double *o, *lse; /* [count, head_dim], [count] */
     double score_size;
+    double underflow; /* what O may lack where a sink leaves P below the smallest normal float; without sinks 0 */
 } Samples;
 
 /* scale * max|q_i| * max|k_j|: the most a score of the problem can be, and the measure of its rounding error. */

@@ -124,9 +124,10 @@ static void print_roof(const TraceReport *r, const char *what, double bytes) {
 
 static void print_table(const TraceReport *r) {
     const Problem *p = r->p;
-    print_text("%s   batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s%s%s\n", r->variant, p->batch, p->heads,
+    print_text("%s   batch %d, heads %d/%d, seqlen %dx%d, head_dim %d, %s, %s%s%s%s%s\n", r->variant, p->batch, p->heads,
                p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, dtype_name(p->dtype), p->causal ? "causal" : "full",
-               p->blocks ? ", blocks " : "", p->blocks ? p->blocks->text : "");
+               p->blocks ? ", blocks " : "", p->blocks ? p->blocks->text : "",
+               p->score ? ", score " : "", p->score ? p->score->text : "");
     for (int i = 0; i < r->trace->kernel_count; i++) {
         const TraceKernel *k = &r->trace->kernels[i];
         const TraceRow *rows = r->trace->rows, *end = rows + r->trace->row_count;
