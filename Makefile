@@ -172,10 +172,10 @@ TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(S
 $(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -lm -o $@.$$$$ && $(READ_CODE) mv $@.$$$$ $@
 
-# What a page shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor --blocks,
-# which it does not know.
+# What a page shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor --blocks or
+# --score, which it does not know.
 before  = $(firstword $(subst /, ,$(call column,$1,2)))
-watched = $(if $(findstring --variant,$(TRACE_OPTIONS))$(findstring --blocks,$(TRACE_OPTIONS))$(filter $1,$(BACKWARD) $(DECODING)),,$(filter $(STAGES),$(call before,$1))) $1
+watched = $(if $(findstring --variant,$(TRACE_OPTIONS))$(findstring --blocks,$(TRACE_OPTIONS))$(findstring --score,$(TRACE_OPTIONS))$(filter $1,$(BACKWARD) $(DECODING)),,$(filter $(STAGES),$(call before,$1))) $1
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES) ## build every stage

@@ -19,7 +19,7 @@ my ($commit) = map { m{commit-(.*)} } glob "$build/commit-*"; # what has been bu
 @ENV{'DEVICE', 'COMMIT'} = ('cpu', $commit // 'unknown');
 delete @ENV{'MAKEFLAGS', 'MAKELEVEL'};
 
-my $page = read_text('notes/adding_a_stage.md') =~ s/11_warp_row/11_one_warp_each_row/gr =~ s/\bwarp_row/warp_each_row/gr;
+my $page = read_text('notes/adding_a_stage.md') =~ s/13_warp_row/13_one_warp_each_row/gr =~ s/\bwarp_row/warp_each_row/gr;
 my $tree = tempdir(CLEANUP => 1);
 my @builds = grep { -d } 'build/cpu', 'build/cpu-trace';
 system("cp -a Makefile README.md common tests notes @{[stages()]} '$tree' && mkdir '$tree/build' && cp -a @builds '$tree/build'") == 0

@@ -172,7 +172,24 @@ refused_by('10_block_sparse', '--blocks: its value is missing', '--blocks');
 refused('--blocks: no such option', '--blocks', 'window:1');
 like(run('10_block_sparse', '--seqlen', 8, '--seqlen-k', 9000, '--iters', 1, '--blocks', 'documents:' . join '+', (1) x 9000)->{out},
     qr/^variant .*\n00_naive .*^10_block_sparse\/skipping .*^PASS  /ms, 'however long, the table is there');
-# and its file
+# the text of a score mod
+for ((map { [$_, 'choose softcap:C\|alibi\|window:LEFT,RIGHT\|sink, each once$'] } 'cap', 'softcap', 'alibi2', 'alibi:2', 'sink:1', 'alibi+', '+alibi', 'alibi+alibi',
+        'softcap:30+softcap:30', 'window:1,2,3', 'window:1,2 sink', 'softcap:30x', 'softcap:30,'),
+    (map { ["softcap:$_", 'choose a number from 0.125 to 1000 for C$'] } '', '0', '-1', 'x', 'nan', 'inf', '1e9', '0x9', '0.1'),
+    (map { ["window:$_", 'choose a whole number from 0 to 536870912 for LEFT$'] } '', '-1', '+1', 'x', '536870913', '99999999999999999999'),
+    (map { ["window:4,$_", 'choose a whole number from 0 to 536870912 for RIGHT$'] } '', '-1', 'x'),
+    (map { ["window:$_", 'choose two numbers for window:LEFT,RIGHT$'] } '4', '4:5', '1.5,2')) {
+    my ($text, $says) = @$_;
+    refused_by($_, $says, '--seqlen', 8, '--score', $text) for '11_score_mod', '12_score_backward';
+}
+refused_by('11_score_mod', 'alibi\+alibi: choose .*, each once', '--score', 'alibi', '--score=alibi');
+refused_by('11_score_mod', '--score: its value is missing', '--score');
+refused_by('11_score_mod', '--variant fused cannot run here: takes alibi with neither softcap nor window',
+    '--variant', 'fused', '--seqlen', 8, '--score', $_) for 'alibi+softcap:30', 'window:4,0+alibi';
+refused_by('11_score_mod', '--variant fused cannot run here: takes --scale from 2\^-100 on with alibi', '--variant', 'fused', '--score', 'alibi', '--scale', '1e-31');
+refused('--score: no such option', '--score', 'alibi');
+refused_by('10_block_sparse', 'window:4\+window:5: choose a whole number from 1 to', '--blocks', 'window:4', '--blocks', 'window:5');
+# the file of a block mask
 sub write_table {
     my ($type, $shape, $bytes) = @_;
     open my $file, '>', "$folder/table.npy" or die "$folder: $!";
@@ -213,6 +230,7 @@ my %tells = (
     '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass comes first\. .*'],
     '06_fp8' => ["this stage's own", '--format N .*: e4m3\|e5m2', '--scaling N .*: tensor\|block', '--hadamard  .*'],
     '10_block_sparse' => ["this stage's own", '--blocks SPEC +all, window:W, sink:S:W, documents:.*; else', 'window:256'],
+    '11_score_mod' => ["this stage's own", '--score SPEC +softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none'],
     '07_flash_decoding' => ['Without options: batch 1, heads 32/8, seqlen 1x65536, head dim 128', 'Without options, on the CPU device: batch 1, heads 8/2, seqlen 1x2048, head dim 64',
                             '--splits N .*', 'auto or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3'],
 );

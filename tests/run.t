@@ -66,6 +66,8 @@ like(run('10_block_sparse', @small, '--blocks', $_)->{out}, qr/\nPASS/, "--block
 my %masks = ('' => 'window:256', '--blocks all' => 'all', '--blocks window:7' => 'window:7');
 like(run('10_block_sparse', @small, split ' ')->{out}, qr/, blocks $masks{$_}\n/, "10_block_sparse $_: the mask is $masks{$_}") for sort keys %masks;
 
+like(run('11_score_mod', @small, map { ('--score', $_) } split ' ')->{out}, qr/\nPASS/, "--score $_") for 'softcap:30 window:9,0', 'alibi sink', 'window:0,0';
+
 # ---- a bound as wide as the result
 $run = run('01_tiled', @small, '--scale', 1e5);
 is($run->{code}, 2, 'scores so large that rounding alone may change the result: exit code 2');

@@ -389,7 +389,10 @@ static void test_overflow(void) {
     char options[300], *row;
     options_of(&c, options, sizeof options);
     run_program(&stage, options);
-    int wrong = run.code != 1 || largest_ds(&c) < 65520;
+    int rounds = 0; /* whether any variant does */
+    for (const Variant *v = stage.variants; v->name; v++)
+        rounds |= strcmp(v->name, "fma") != 0;
+    int wrong = run.code != rounds || largest_ds(&c) < 65520;
     for (const char *at = run.out; (at = strstr(at, "\"direction\": \"backward\"")); at++) {
         char variant[64], ok_field[8], note[500];
         for (row = (char *)at; row > run.out && row[-1] != '\n';)

@@ -29,6 +29,7 @@ my %options = (
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen-k 512', '--heads 8 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2'],
     '08_fa3' => ['--heads 1 --seqlen 256'],
     '09_fa3_backward' => ['--heads 2 --kv-heads 1 --seqlen 128 --seqlen-k 200'],
+    '11_score_mod' => ['--heads 2 --kv-heads 1 --seqlen 200 --score softcap:3'],
     '10_block_sparse' => ['--heads 2 --kv-heads 1 --seqlen 300 --batch 2 --lengths 300,200 --blocks window:100'],
 );
 

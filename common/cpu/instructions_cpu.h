@@ -223,4 +223,11 @@ inline float exp2_approx(float x) {
     return y < 0x1p-126f ? 0.0f : y;
 }
 
+/* ---- rcp.approx.ftz, tanh.approx: the CPU rounds correctly ---- */
+inline float reciprocal_approx(float x) {
+    float y = 1 / x;
+    return fabsf(y) < 0x1p-126f ? 0.0f : y;
+}
+inline float tanh_approx(float x) { return tanhf(x); }
+
 #endif

@@ -295,6 +295,18 @@ __device__ inline float exp2_approx(float x) {
     return y;
 }
 
+/* ---- two more of that unit: rcp.approx, relative error below 2^-22, 1/inf = 0; and tanh.approx, from sm_75 on, 2^-10.9 ---- */
+__device__ inline float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ inline float tanh_approx(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 #endif
 
 /* The mma of elements of type T: k = 16 of 16 bits, or 32 of 8. */

@@ -5,6 +5,8 @@
 #
 # A picture a function, of the same name. Lanes, registers and chunks are computed with the formulas of common/gpu/instructions.cuh and
 # tile.cuh, the worked example's numbers are those of notes/worked_example.md.
+import math
+import random
 import sys
 
 from drawing import ALARM, FAINT, INK, PANEL, WARPS, arrow, cell, heading, plt, save, sheet, write
@@ -460,6 +462,38 @@ def block_masks():
     write(20, 258, "rows: query blocks; columns: key blocks; below each mask the lists of its last query block", 7.5, "left")
 
 
+# ---- 11 ----
+
+def score_mods():
+    """P of 16 queries and 16 keys, causal: of scores as they are, and with each f. The darker, the more of its row."""
+    n, unit = 16, 8.5
+    dots = random.Random(5)
+    scores = [[dots.gauss(0, 2.5) for _ in range(n)] for _ in range(n)]
+    kinds = (("none", lambda s, i, j: s), ("softcap:2", lambda s, i, j: 2 * math.tanh(s / 2)),
+             ("alibi, slope 1/2", lambda s, i, j: s - abs(i - j) / 2), ("window:4,0", lambda s, i, j: s if i - j <= 4 else -math.inf),
+             ("sink = 3", lambda s, i, j: s))
+    for number, (name, f) in enumerate(kinds):
+        left, top, sink = 20 + 165 * number, 30, 3 if name.startswith("sink") else -math.inf
+        heading(left, 14, name)
+        for i in range(n):
+            weights = [math.exp(f(scores[i][j], i, j)) for j in range(i + 1)]
+            total = sum(weights) + math.exp(sink)
+            for j in range(n):
+                is_dropped = j > i or (name.startswith("window") and i - j > 4)
+                share = 0 if is_dropped else weights[j] / total
+                cell(left + j * unit, top + i * unit, unit, unit, PANEL if is_dropped else shade(share), edge=FAINT)
+            if sink > 0:
+                cell(left + n * unit + 5, top + i * unit, unit, unit, shade(math.exp(sink) / total, "#b85a91"), edge=FAINT)
+    write(20, 184, "rows: queries; columns: keys; blue: P, from 0 to 1. White keys have no weight. The column on the far right is the "
+          "sink's share, which no value gets", 7.5, "left")
+
+
+def shade(share, colour="#00669c"):
+    """From nearly white to the colour."""
+    parts = [int(colour[at:at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(244 + (part - 244) * share ** 0.6):02x}" for part in parts)
+
+
 # ---- what cuts across ----
 
 def memory_hierarchy():
@@ -617,7 +651,7 @@ for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 3
                             (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
                             (backward_ownership, 810, 385), (phases, 800, 365), (descriptor, 840, 335),
                             (key_order, 780, 270), (shares, 800, 395),
-                            (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505), (block_masks, 830, 275),
+                            (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505), (block_masks, 830, 275), (score_mods, 850, 195),
                             (memory_hierarchy, 790, 400), (fragments, 700, 370), (swizzle, 770, 385),
                             (formats, 800, 245), (timing, 790, 235), (sectors, 800, 265), (fibers, 780, 230),
                             (rooms, 790, 175)):
