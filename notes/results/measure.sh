@@ -4,7 +4,7 @@
 #     make results PARTS="ladder decode"           some
 #
 # PARTS      which of these. What needs PyTorch or JAX is left out without them, and says so
-#   ladder     the stages but 10 on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like behind them
+#   ladder     the stages but 10 to 12 on one problem, full and causal; backward, fp8 and decode their own; cuDNN and the like behind them
 #   forward    08_fa3 beside PyTorch's FlashAttention-2, cuDNN and FlashAttention-3, shape by shape; so
 #   backward   09_fa3_backward,
 #   decode     07_flash_decoding,
@@ -18,6 +18,7 @@
 #   ceilings   what the chip can do
 #   splits     07_flash_decoding/split_k over the number of pieces
 #   uneven     07_flash_decoding where pieces of equal number are a bad cut: 17 texts; one long text among 16
+#   score      (if named) 11_score_mod beside FlexAttention, one f after the other
 #   tuned_without, fa3_rungs   (if named) 04_fa2/tuned and 08_fa3/overlapped with one thing left out at a time: without.pl
 # FA3, TWO   files: FlashAttention-3, another peer in 16 bits, and 08_fa3 with two consumers, for sparse; see peers.py
 # ROUNDS     how often each stage is run for the ladder, one after the other; 3
@@ -79,7 +80,7 @@ stage() { # name option...: its rows
     done
 }
 problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
-a_round() { # of what is in notes/ladder.tsv, but 10. A stage that cannot run here leaves a row that says why, or none
+a_round() { # of what is in notes/ladder.tsv, but 10 to 12. A stage that cannot run here leaves a row that says why, or none
     for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 05_fa2_backward 09_fa3_backward 06_fp8; do
         stage $each $problem --mask full,causal --no-validate
     done
@@ -91,7 +92,8 @@ a_round() { # of what is in notes/ladder.tsv, but 10. A stage that cannot run he
     true
 }
 right() { # no figure is of a kernel that is wrong; 1 is the exit code that says so
-    for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 05_fa2_backward 06_fp8 07_flash_decoding 08_fa3 09_fa3_backward 10_block_sparse; do
+    for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 05_fa2_backward 06_fp8 07_flash_decoding 08_fa3 09_fa3_backward 10_block_sparse \
+        11_score_mod 12_score_backward; do
         progress "ladder: is $each right? ..."
         "$programs/$each/$each" --seqlen-k 1000 --head-dim 64,128 --iters 1 $([ $each = 07_flash_decoding ] || echo --batch 1 --heads 2 --seqlen 1000) >/dev/null
         [ $? != 1 ] || { echo "$each is wrong" >&2; return 1; }
@@ -133,6 +135,7 @@ measure() { # part
     lengths) into forward_lengths_fp16.txt peers forward --lengths 512,1024,2048,4096,8192,16384,32768 $fa3 ;;
     sparse)
         into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
+    score) into score_fp16.txt peers score ;;
     ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
     tuned_without | fa3_rungs) perl notes/results/without.pl build && into $1.tsv perl notes/results/without.pl $1 ;;
     splits) into splits.tsv sh notes/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
@@ -168,11 +171,11 @@ missing=
 for part in $PARTS; do
     case $part in
     forward | backward | forward_bf16 | backward_bf16 | sparse) needs='Hopper torch' ;;
-    decode | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
+    decode | score | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
     fa3_rungs) needs=Hopper ;;
     ladder | ceilings | splits | uneven | tuned_without) needs= ;;
-    *) stop "PARTS=$part: choose from $parts tuned_without fa3_rungs" ;;
+    *) stop "PARTS=$part: choose from $parts score tuned_without fa3_rungs" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done

@@ -5,6 +5,7 @@
     python3 notes/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
     python3 notes/results/peers.py backward | decode | fp8
     python3 notes/results/peers.py sparse                        10_block_sparse's kernels
+    python3 notes/results/peers.py score                         11_score_mod/fused
     python3 notes/results/peers.py ladder | ladder8              the peers alone, on the ladder's problems, as rows of JSON
 
 Needs a GPU, the stage built for it (make all), and PyTorch; fp8 needs JAX instead. Nothing else in the project needs either.
@@ -26,16 +27,22 @@ forward and backward time rows with as many K/V heads as query heads, and rows i
 models: 64/8 means 64 query heads and 8 K/V heads. --heads 64/8,8/1 times those alone, --heads equal the others. The rows
 `low` have scores near -20: constants are added to Q and to K, so that kernels whose work depends on the scores show it.
 
+For `score` FlexAttention is given the same change to a score as a score_mod, and the causal mask and the window as a block mask; its
+tanh is PyTorch's. `base` is 04_fa2/tuned, causal, and the lines with # say what each f costs beside `fused` without one, and which
+instructions FlexAttention's kernels have for products and for the special function unit, if cuobjdump is there.
+
 Each peer is timed before and after the program and the two are averaged, so that a clock that falls with the board's power falls
 for both. All other inputs are N(0,1). Each figure is a median of runs that each start with a cold L2 cache.
 """
 import argparse
+import collections
 import ctypes
 import glob
 import itertools
 import json
 import math
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -45,12 +52,14 @@ import time
 
 TOKENS, HIDDEN = 16384, 2048  # of all batch entries; of all heads
 PROGRAMS = {"forward": "04_fa2/04_fa2", "backward": "05_fa2_backward/05_fa2_backward", "decode": "07_flash_decoding/07_flash_decoding",
-            "fp8": "06_fp8/06_fp8", "sparse": "10_block_sparse/10_block_sparse", "ladder": "04_fa2/04_fa2", "ladder8": "06_fp8/06_fp8"}
+            "fp8": "06_fp8/06_fp8", "sparse": "10_block_sparse/10_block_sparse",
+            "score": "11_score_mod/11_score_mod", "ladder": "04_fa2/04_fa2", "ladder8": "06_fp8/06_fp8"}
 LENGTHS = {"equal": {64: [512, 2048, 4096, 16384], 128: [512, 2048, 4096, 16384]}, "64/8": {64: [4096, 16384], 128: [4096, 16384]},
            "32/8": {128: [8192]}, "8/1": {128: [20480]}, "low": {64: [4096], 128: [4096]}}  # heads: head dim: lengths
 DECODING = [(1, 16, 16, 8192, 64), (1, 16, 16, 65536, 64), (1, 32, 8, 8192, 128), (1, 32, 8, 65536, 128), (8, 32, 8, 8192, 128),
             (32, 32, 8, 8192, 128)]  # batch, query heads, K/V heads, keys, head dim
 BLOCK, SHARES = 128, [1, 1 / 2, 1 / 8, 1 / 32]  # of a mask of blocks: the queries and keys of each, and how many are kept
+CAP, WINDOW = 30, 1024  # of a soft cap; keys before the query's own
 PAUSE = 0.3  # seconds before a peer is timed: the program rests as long, while its process starts
 TILINGS = [{}, {"USE_TMA": True}]  # FlexAttention's kernel_options: what it chooses by itself, and loads by TMA
 
@@ -66,10 +75,11 @@ def arguments():
     parser.add_argument("--heads", metavar="H,H,...", type=heads_list, default=list(LENGTHS),
                         help="forward, backward: " + ",".join(LENGTHS) + " if not given; or others, such as 16/4")
     parser.add_argument("--lengths", metavar="N,N,...", type=lambda text: [int(n) for n in text.split(",")],
-                        help="sparse: 4096,16384,65536 if not given; forward, backward: the lengths of equal, and of heads not in the list above")
+                        help="sparse: 4096,16384,65536 if not given; score: 4096,16384; forward, backward: the lengths of equal, and of "
+                             "heads not in the list above")
     given = parser.parse_args()
-    if given.what == "sparse":
-        given.lengths = given.lengths or [4096, 16384, 65536]
+    if given.what in ("sparse", "score"):
+        given.lengths = given.lengths or ([4096, 16384, 65536] if given.what == "sparse" else [4096, 16384])
     given.program = os.path.join(".", given.program or PROGRAMS[given.what])
     if not os.path.exists(given.program):
         parser.error(f"{given.program} is not there: make all DEVICE=cuda")
@@ -340,6 +350,18 @@ def block_lists(kept):
     return BlockMask.from_kv_blocks(torch.zeros_like(counts), numbers, counts, numbers, BLOCK_SIZE=BLOCK, seq_lengths=(n, n))
 
 
+def flex_timer(compiled, cold, q, k, v, options, **change):
+    """A function that times FlexAttention as a CUDA graph, as the program times itself: Python takes longer than short kernels."""
+    def attention():
+        return compiled(q, k, v, kernel_options=options, **change)
+    attention()  # compiles
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        attention()
+    return lambda: gpu_ms(graph.replay, cold)
+
+
 def sparse(given):
     """All variants at once. At 65536 a run takes seconds, so density 1 is left out there."""
     cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
@@ -358,15 +380,7 @@ def sparse(given):
             q, k, v = (normal(given, 1, heads, n, d) for _ in range(3))
 
             def flex(options):
-                """A function that times it as a CUDA graph, as the program times itself: Python takes longer than short kernels."""
-                def attention():
-                    return compiled(q, k, v, block_mask=lists, kernel_options=options)
-                attention()  # compiles
-                graph = torch.cuda.CUDAGraph()
-                torch.cuda.synchronize()
-                with torch.cuda.graph(graph):
-                    attention()
-                return lambda: gpu_ms(graph.replay, cold)
+                return flex_timer(compiled, cold, q, k, v, options, block_mask=lists)
 
             if tiling is None:
                 times = [flex(options)()[0] for options in TILINGS]
@@ -386,6 +400,67 @@ def sparse(given):
                             f"{variant}{'-all' if share == 1 else ''}/")
             print(f"# {name} lists: {mine['lists'][0]:.4f} ms | flex {gpu_ms(lambda: block_lists(kept), cold)[0]:.4f}", flush=True)
     shutil.rmtree(os.path.dirname(table))
+
+
+def score_mods(heads):
+    """--score -> FlexAttention's score_mod, and whether there is a window. All are causal."""
+    slopes = torch.exp2(-8 / heads * torch.arange(1, heads + 1, device="cuda"))
+
+    def softcap(score, batch, head, query, key):
+        return CAP * torch.tanh(score / CAP)
+
+    def alibi(score, batch, head, query, key):
+        return score - slopes[head] * (query - key)
+    return {"none": (None, False), f"softcap:{CAP}": (softcap, False), "alibi": (alibi, False), f"window:{WINDOW},0": (None, True),
+            f"softcap:{CAP}+window:{WINDOW},0": (softcap, True)}
+
+
+def sees(batch, head, query, key):
+    return query >= key
+
+
+def sees_near(batch, head, query, key):
+    return (query >= key) & (query - key <= WINDOW)
+
+
+def score(given):
+    """Each f at each length. A row of the kernel without an f comes first, and the others' costs are measured by it."""
+    cold = torch.empty(2**28, device="cuda", dtype=torch.uint8)
+    compiled = torch.compile(flex_attention, dynamic=False)
+    tuned = argparse.Namespace(what="score", program="./04_fa2/04_fa2", variant="tuned")
+    for d, n in itertools.product((64, 128), given.lengths):
+        batch, heads, none = max(1, TOKENS // n), HIDDEN // d, None
+        shape = dict(batch=batch, heads=heads, seqlen=n, head_dim=d, dtype=given.dtype, causal=True)
+        q, k, v = (normal(given, batch, heads, n, d) for _ in range(3))
+        for name, (mod, has_window) in score_mods(heads).items():
+            change = dict(score_mod=mod, block_mask=create_block_mask(sees_near if has_window else sees, None, None, n, n))
+            timers = [flex_timer(compiled, cold, q, k, v, options, **change) for options in TILINGS]
+            before = [timer() for timer in timers]
+            best = min(range(len(timers)), key=lambda i: before[i][0])
+            mine = program_ms(given, **shape, **({} if name == "none" else {"score": name}))
+            taken = {"flex": (before[best], timers[best]())} | ({"base": [program_ms(tuned, **shape)]} if name == "none" else {})
+            reach = min(n, WINDOW + 1) if has_window else n  # keys that a query sees at most
+            pairs = reach * (reach + 1) / 2 + (n - reach) * reach
+            print_times(given.variant, f"D{d} {name} S{n} B{batch} {given.dtype}", 4 * batch * heads * d * pairs, "TF", mine, taken, f"{name}/")
+            ratios.setdefault("flex", []).append(statistics.mean(ms for ms, _ in taken["flex"]) / mine[0])
+            none = none or mine[0]
+            print(f"# D{d} {name} S{n}: {mine[0] / none:.3f} times as long as without | flex: "
+                  + ", ".join(f"{options or 'by itself'} {ms:.4f} ms" for options, (ms, _) in zip(TILINGS, before)), flush=True)
+    print_instructions()
+
+
+def print_instructions():
+    """What the kernels that Triton compiled for FlexAttention have of the tensor cores' and the special function unit's instructions."""
+    for path in sorted(glob.glob(os.path.join(os.environ["TRITON_CACHE_DIR"], "**", "*.cubin"), recursive=True)):
+        if "flex" not in os.path.basename(path) and "tem" not in os.path.basename(path):
+            continue
+        try:
+            code = subprocess.run(["cuobjdump", "-sass", path], capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"# no instructions: {error}")
+            return
+        found = collections.Counter(re.findall(r"\b(HGMMA|HMMA|MUFU\.\w+)", code))
+        print(f"# {os.path.basename(path)}:", ", ".join(f"{count} {name}" for name, count in sorted(found.items())))
 
 
 def fp8(given):
@@ -454,6 +529,8 @@ given = arguments()
 if given.what in ("fp8", "ladder8"):
     fp8(given)
 else:
+    if given.what == "score":  # where the kernels are found that Triton compiles
+        os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
@@ -473,6 +550,9 @@ else:
     if given.what == "sparse":
         from torch.nn.attention.flex_attention import BlockMask, flex_attention
         torch._dynamo.config.recompile_limit = 64  # one program a length, head dim and tiling
-    {"decode": decode, "sparse": sparse, "ladder": ladder}.get(given.what, training)(given)
+    if given.what == "score":
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        torch._dynamo.config.recompile_limit = 64
+    {"decode": decode, "score": score, "sparse": sparse, "ladder": ladder}.get(given.what, training)(given)
 for peer, all_rows in ratios.items():
     print(f"geometric mean against {peer:<10} x{statistics.geometric_mean(all_rows):.3f}   worst x{min(all_rows):.3f}")
