@@ -230,6 +230,33 @@ static void test_exp2() {
     ok(worst < 0x1p-22, "exp2_approx: relative error 2^%.1f", log2(worst));
 }
 
+__global__ void run_reciprocal_and_tanh(const float *x, int count, float *y, float *z) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        y[i] = reciprocal_approx(x[i]), z[i] = tanh_approx(x[i]);
+}
+
+static void test_reciprocal_and_tanh() {
+    std::vector<float> x = {1, -2, 0x1p126f, INFINITY, 0, 0x1p127f};
+    const size_t special = x.size();
+    for (int i = 0; i < 100000; i++)
+        x.push_back(random_float(i % 2 ? 1e-3f : -20, i % 2 ? 1 : 20));
+    DeviceArray<float> device_x(x), device_y(x.size()), device_z(x.size());
+    LAUNCH(run_reciprocal_and_tanh, ceil_div((int)x.size(), 128), 128, 0, device_x.pointer, (int)x.size(), device_y.pointer,
+           device_z.pointer);
+    auto y = device_y.read(), z = device_z.read();
+    ok(y[0] == 1 && y[1] == -0.5f && y[2] == 0x1p-126f && y[3] == 0 && y[4] == INFINITY && y[5] == 0,
+       "reciprocal_approx: powers of two; 0 wherever the result is below 2^-126");
+    ok(z[3] == 1 && z[4] == 0 && z[5] == 1, "tanh_approx: 0, a large number, infinity");
+    double worst = 0, worst_tanh = 0;
+    for (size_t i = special; i < x.size(); i++) {
+        worst = fmax(worst, fabs((double)y[i] * x[i] - 1));
+        worst_tanh = fmax(worst_tanh, fabs(z[i] / tanh((double)x[i]) - 1));
+    }
+    ok(worst < 0x1p-22, "reciprocal_approx: relative error 2^%.1f", log2(worst));
+    ok(worst_tanh < 0x1p-10, "tanh_approx: relative error 2^%.1f", log2(worst_tanh));
+}
+
 /* ---- atomic_add_4 ---- */
 
 __global__ void run_atomic_add(float *sums) {
@@ -478,6 +505,7 @@ int main() {
     test_conversions<__half>();
     test_conversions<__nv_bfloat16>();
     test_exp2();
+    test_reciprocal_and_tanh();
     test_atomic_add();
     test_in_turn();
     test_numbers();

@@ -27,30 +27,41 @@ def ok(good, name):
     print(("ok" if good else "not ok"), count, "-", name)
 
 
-def attention(q, k, v, causal, lengths, d_o=None):
-    """O, LSE and, with a dO, dQ, dK and dV in fp64, from the definition. q: [batch, heads, Sq, D]; k, v: [batch, kv_heads, Sk, D]."""
+def attention(q, k, v, causal, lengths, d_o=None, change=None, sinks=None):
+    """O, LSE and, with a dO, dQ, dK and dV in fp64, from the definition. q: [batch, heads, Sq, D]; k, v: [batch, kv_heads, Sk, D].
+    change: a function of the scores, and of the distances from a query's own key, that returns new ones and the derivative; sinks: one
+    for each head, whose gradient then comes last."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
     s = q @ k.swapaxes(2, 3) / np.sqrt(q.shape[3])
     row, column = np.arange(s.shape[2])[:, None], np.arange(s.shape[3])[None, :]
+    derivative = 1
+    if change:
+        s, derivative = change(s, np.stack([column - row - length + s.shape[2] for length in lengths])[:, None])
     for b, length in enumerate(lengths):
         hidden = column >= length
         if causal:
             hidden = hidden | (column > row + length - s.shape[2])
         s[b][:, np.broadcast_to(hidden, s.shape[2:])] = -np.inf
-    m = np.maximum(s.max(axis=3, keepdims=True), -1e300)
+    sink = np.full(s.shape[1], -np.inf) if sinks is None else sinks.astype(np.float64)
+    sink = sink[None, :, None, None]
+    m = np.maximum(np.maximum(s.max(axis=3, keepdims=True), sink), -1e300)
     p = np.exp(s - m)
-    l = p.sum(axis=3, keepdims=True)
+    l = p.sum(axis=3, keepdims=True) + np.exp(sink - m)
     with np.errstate(divide="ignore"):
         lse = np.where(l > 0, m + np.log(l), -np.inf)[..., 0]
     p = p / np.where(l > 0, l, 1)
     if d_o is None:
         return p @ v, lse
     dp = d_o.astype(np.float64) @ v.swapaxes(2, 3)
-    ds = p * (dp - (p * dp).sum(axis=3, keepdims=True)) / np.sqrt(q.shape[3])
+    delta = (p * dp).sum(axis=3, keepdims=True)
+    ds = p * (dp - delta) * derivative / np.sqrt(q.shape[3])
     summed = lambda x: x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2)  # over the heads of a group
-    return p @ v, lse, ds @ k, summed(ds.swapaxes(2, 3) @ q), summed(p.swapaxes(2, 3) @ d_o)
+    gradients = ds @ k, summed(ds.swapaxes(2, 3) @ q), summed(p.swapaxes(2, 3) @ d_o)
+    if sinks is not None:
+        gradients += (-(np.exp(sink - m) / l * delta).sum(axis=(0, 2, 3)),)
+    return p @ v, lse, *gradients
 
 
 def run(stage, variant, shape_q, shape_k, file_type, dtype, causal, lengths):
@@ -88,6 +99,60 @@ for variant in ("fma", "mma"):
     run("01_tiled", variant, (2, 4, 77, 128), (2, 2, 131, 128), np.float16, "fp16", True, [131, 50])
     run("01_tiled", variant, (1, 3, 65, 64), (1, 1, 33, 64), np.float64, "fp16", True, None)
     run("01_tiled", variant, (1, 2, 19, 64), (1, 2, 90, 64), np.float32, "bf16", False, [0])
+
+# ---- score mods, forward and backward, of tensors that NumPy has drawn
+def changed_by(text, heads):
+    """What --score TEXT says, as a function for attention()."""
+    says = dict((part + ":").split(":")[:2] for part in text.split("+"))
+    below = 2 ** int(np.log2(heads))
+    slopes = [2 ** (-8 * i / below) for i in range(1, below + 1)] + [2 ** (-4 * i / below) for i in range(1, 2 * below, 2)]
+
+    def change(s, ahead):
+        derivative = np.ones_like(s)
+        if "softcap" in says:
+            cap = float(says["softcap"])
+            s, derivative = cap * np.tanh(s / cap), 1 - np.tanh(s / cap) ** 2
+        if "alibi" in says:
+            s = s - np.array(slopes[:heads])[None, :, None, None] * abs(ahead)
+        if "window" in says:
+            left, right = map(int, says["window"].split(","))
+            s = np.where((ahead < -left) | (ahead > right), -np.inf, s)
+        return s, derivative
+    return change
+
+
+def run_score(stage, variant, dtype, text, heads, causal, lengths):
+    rng = np.random.default_rng(11)
+    shapes = [(2, heads, 70, 64), (2, heads // 3, 90, 64), (2, heads // 3, 90, 64), (2, heads, 70, 64)]
+    tensors = [(rng.standard_normal(shape) * (3 if i == 0 else 1)).astype(np.float16) for i, shape in enumerate(shapes)]
+    with tempfile.TemporaryDirectory() as given, tempfile.TemporaryDirectory() as folder:
+        for name, tensor in zip(("q", "k", "v", "do"), tensors):
+            np.save(os.path.join(given, name + ".npy"), tensor)
+        command = [f"{stage}/{stage}", "--variant", variant, "--load", given, "--save", folder, "--save-inputs", folder, "--dtype", dtype, "--iters", "1"]
+        command += [word for part in text.split("+") for word in ("--score", part)] + (["--causal"] if causal else [])
+        command += ["--lengths", ",".join(map(str, lengths))]
+        result = subprocess.run(command, capture_output=True, text=True)
+        name = f"{stage}/{variant} {dtype} --score {text}, {heads} heads{', causal' if causal else ''}, lengths {lengths}"
+        if result.returncode:
+            print("# " + (result.stdout + result.stderr).replace("\n", "\n# "))
+            return ok(False, name)
+        read = lambda file: np.load(os.path.join(folder, file + ".npy"))
+        sinks, is_backward = read("sinks") if "sink" in text else None, stage.startswith("12")
+        want = attention(*tensors[:3], causal, lengths, tensors[3] if is_backward else None, changed_by(text, heads), sinks)
+        names = ["o", "lse"] + (["dq", "dk", "dv"] + ["dsinks"] * ("sink" in text) if is_backward else [])
+        right, epsilon = len(want) == len(names), 2**-11 if dtype == "fp16" else 2**-18
+        for file, y in zip(names, want):
+            size = 1 + abs(y) if file in ("o", "lse") else 1 + abs(y).max()
+            with np.errstate(invalid="ignore"):
+                right = right and bool(np.all(np.where(read(file) == y, 0, abs(read(file) - y)) <= 4 * epsilon * size))
+        ok(right, name)
+
+
+for text, heads in ("softcap:2", 3), ("alibi", 6), ("window:20,5", 3), ("sink", 3), ("softcap:2+window:30,0", 3), ("sink+window:9,0+softcap:4", 3):
+    run_score("11_score_mod", "fma", "fp32", text, heads, "0" in text, [90, 50])
+    run_score("11_score_mod", "fused", "fp16", text, heads, "5" in text, [90, 50])
+    run_score("12_score_backward", "fma", "fp32", text, heads, "0" in text, [90, 0])
+run_score("12_score_backward", "fma", "fp16", "alibi+sink+softcap:3", 6, True, [31, 90])
 
 # ---- attention(q, k, v) of notes/setup.md: NumPy, PyTorch (or what the function knows of it), and bf16 in both
 with open("notes/setup.md", encoding="utf-8") as note:
