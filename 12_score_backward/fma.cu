@@ -23,7 +23,7 @@
  */
 #include "../common/gpu/score.cuh"
 #include "../common/gpu/softmax.cuh"
-#include "../common/traffic.h"
+#include "tiles.h"
 
 constexpr int Br = 16, Bc = 32;                               /* a tile of S: rows are queries, columns are keys */
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
@@ -158,37 +158,4 @@ LAUNCHER(score_backward) {
     }
 }
 
-/* Q and dO are read for each tile of keys by the query tiles that see any of it. */
-PREDICTOR(score_backward_traffic) {
-    const Score none = {}, *score = p->score ? &p->score->score : &none;
-    double D = p->head_dim, e = dtype_bytes(p->dtype), accumulator = 4.0 * query_elements(p), rows = 0; /* of all query tiles */
-    for (int b = 0; b < p->batch; b++)
-        for (int keys = key_length(p, key_lengths, b), key = 0; key < keys; key += Bc) {
-            Range seeing = seeing_queries(score, p, keys, key, smaller_of(key + Bc, keys));
-            if (seeing.begin < seeing.end)
-                rows += p->heads * (fmin(round_up(seeing.end, Br), p->seqlen_q) - seeing.begin / Br * Br);
-        }
-    double key_bytes = all_keys(p, key_lengths) / p->heads * p->kv_heads * D * e, sink_rows = row_bytes(p);
-    const Traffic all[] = {
-        {"prepare_rows", "O", query_bytes(p), 0},
-        {"prepare_rows", "dO", query_bytes(p), 0},
-        {"prepare_rows", "delta", 0, row_bytes(p)},
-        {"prepare_rows", "dQ accumulator", 0, accumulator}, /* zeros */
-        {"score_backward", "Q", rows * D * e, 0},
-        {"score_backward", "dO", rows * D * e, 0},
-        {"score_backward", "K", key_bytes, 0},
-        {"score_backward", "V", key_bytes, 0},
-        {"score_backward", "dK", 0, (double)key_elements(p) * e},
-        {"score_backward", "dV", 0, (double)key_elements(p) * e},
-        {"score_backward", "LSE", rows * 4 * ACROSS, 0}, /* by the 16 threads of a row */
-        {"score_backward", "delta", rows * 4 * ACROSS, 0},
-        {"score_backward", "dQ accumulator", rows * D * 4, rows * D * 4},
-        {"convert_dq", "dQ accumulator", accumulator, 0},
-        {"convert_dq", "dQ", 0, query_bytes(p)},
-        {"sink_gradient", "LSE", sink_rows, 0},
-        {"sink_gradient", "delta", sink_rows, 0},
-        {"sink_gradient", "sinks", sink_rows, 0},
-        {"sink_gradient", "dsinks", 0, 4.0 * p->heads},
-    };
-    return list_traffic(traffic, all, sizeof all / sizeof *all - (score->sinks ? 0 : 4));
-}
+extern "C" TileShape score_backward_tile(const Problem *) { return {Br, Bc}; }
