@@ -61,7 +61,9 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
 
     /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
     float shift = m == -INFINITY ? 0 : m;
-    double l = expf(sink - shift); /* 0. In a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % off */
+    double l = 0; /* in a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % too small */
+    if (t.score.sinks) /* in 11_score_mod alone */
+        l = expf(sink - shift);
     for (int column = 0; column < p.seqlen_k; column++)
         l += expf(scores[column] - shift);
     t.lse[flat_row] = shift + logf(l); /* ln 0 = -inf: the LSE of a row without keys */
