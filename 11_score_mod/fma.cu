@@ -33,14 +33,14 @@ constexpr int Br = 32, Bc = 32;                               /* a tile of S: ro
 constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement of the threads */
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S that a thread owns */
 
-template <int D> struct Shared {
+template <int D> struct ScoreShared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
 /* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so
  * there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) score_fma(Problem p, Tensors t) {
-    SHARED_MEMORY(shared, Shared<D>);
+    SHARED_MEMORY(shared, ScoreShared<D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     int first_row = blockIdx.x * Br;
@@ -110,7 +110,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) score
 
 LAUNCHER(score_fma_forward) {
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, LAUNCH(
-        (score_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(Shared<D>), *p, *t)));
+        (score_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(ScoreShared<D>), *p, *t)));
 }
 
 extern "C" TileShape score_fma_tile(const Problem *) { return {Br, Bc}; }

@@ -30,7 +30,7 @@ constexpr int DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS; /* the arrangement
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;        /* of a tile of S that a thread owns */
 constexpr int KEYS = Bc / DOWN;                               /* of a tile of dK and dV */
 
-template <int D> struct Shared {
+template <int D> struct ScoreBackwardShared {
     float q[Br][D + 1], d_o[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS], ds[Br][Bc + ACROSS];
 };
 
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, fl
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4)
     score_backward(Problem p, Tensors t, const float *delta, float *dq_accumulator) {
-    SHARED_MEMORY(shared, Shared<D>);
+    SHARED_MEMORY(shared, ScoreBackwardShared<D>);
     int batch = blockIdx.y / p.kv_heads, kv_head = blockIdx.y % p.kv_heads, group = p.heads / p.kv_heads;
     int keys = key_length(&p, t.key_lengths, batch), first_column = blockIdx.x * Bc;
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
@@ -150,7 +150,7 @@ LAUNCHER(score_backward) {
     dim3 blocks(ceil_div(p->seqlen_k, Bc), p->batch * p->kv_heads);
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         LAUNCH((prepare_rows<T, D>), blocks_for(row_count(p) * ACROSS, THREADS), THREADS, 0, *p, *t, delta, dq_accumulator);
-        LAUNCH((score_backward<T, D>), blocks, THREADS, sizeof(Shared<D>), *p, *t, delta, dq_accumulator);
+        LAUNCH((score_backward<T, D>), blocks, THREADS, sizeof(ScoreBackwardShared<D>), *p, *t, delta, dq_accumulator);
         LAUNCH(convert_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dq_accumulator);
     }));
     if (t->d_sinks) {

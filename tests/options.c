@@ -216,7 +216,7 @@ static void test_several(void) {
                     for (int pieces = 0; pieces < 3; pieces++)
                         for (int kind = 2; kind >= 0; kind -= 2) {
                             Problem want = {batch, 2,     2,      seqlen, seqlen,
-                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}, NULL};
+                                            64,    dtype, causal, 0.125f, {(int[]){4, 0, 7}[pieces], 0, kind}, NULL, NULL};
                             options_select(&o, index, 1);
                             wrong += !same_problem(&o.problem, &want) || o.selected != index++;
                             wrong += o.key_lengths[0] != 3 || o.key_lengths[batch - 1] != 3;
