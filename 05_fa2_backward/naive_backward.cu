@@ -13,7 +13,7 @@
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
-#include "../common/block_mask.h" /* in_mask, and f: S' = S and all is in the mask, but in 12_score_backward */
+#include "../common/block_mask.h" /* in_mask, and f: S' = S and all is in the mask, but in 11_score_mod_backward */
 #include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 

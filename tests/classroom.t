@@ -212,11 +212,17 @@ for (['second', 'second: choose a stage, like 04, or two kernels'], ['00', '00 b
     $run = script('diff', $_->[0]);
     like("$run->{code} $run->{out}$run->{err}", qr/^2 diff: \Q$_->[1]\E.*\n\z/, "diff '$_->[0]'");
 }
+write_text("$scratch/diff/common/ladder.txt", read_text("$scratch/diff/common/ladder.txt") . "01_one_more 00_zero -\n");
+mkdir "$scratch/diff/01_one_more";
+write_text("$scratch/diff/01_one_more/main.c", '.variants = {{.name = "third"}}');
+write_text("$scratch/diff/01_one_more/third.cu", "int a;\n");
+like(script('diff', '01')->{out}, qr/zero.cu to 01_one\/first.cu: .*zero.cu to 01_one_more\/third.cu: /s, 'diff 01: both stages of the number');
+like(script('diff', '01-02')->{out}, qr/01_one\/second.cu to 02_two\/first.cu: /, 'diff 01-02: the first of them');
 like(script('diff', '02')->{out}, qr/\A.*01_one\/first.cu to .*zero.cu to /s, 'diff 02: with both kernels that it builds on');
 chdir $root;
 for my $stage (grep { !/^00/ } @stages) {
-    my ($number) = $stage =~ /^(\d\d)/;
-    like(script('diff', $number)->{out}, qr/\.cu to \Q$stage\E\/\w+\.cu: \d+ lines of code go, [1-9]\d* come\n\z/, "diff $number");
+    my ($number) = $stage =~ /^(\d\d)/; # two stages may share one
+    like(script('diff', $_)->{out}, qr/\.cu to \Q$stage\E\/\w+\.cu: \d+ lines of code go, [1-9]\d* come$/m, "diff $_: $stage") for $number, $stage;
 }
 
 # ---- exercises, in a folder of their own: what a student has in exercises/ is not ours to touch

@@ -113,7 +113,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         w[n++] = (Piece){"P", scores * element, 0};
         w[n++] = (Piece){"dP and dS", scores * 4, 0};
         w[n++] = (Piece){"delta", rows * 4, 0};
-    } else if (strcmp(variant, "05_fa2_backward/fma") == 0 || strcmp(variant, "12_score_backward/fma") == 0) {
+    } else if (strcmp(variant, "05_fa2_backward/fma") == 0 || strcmp(variant, "11_score_mod_backward/fma") == 0) {
         w[n++] = (Piece){"delta", rows * 4, 0};
         w[n++] = (Piece){"dQ accumulator", rows * D * 4, 0};
     } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers a query; dQ in fp32 */
@@ -128,7 +128,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
                 w[n++] = (Piece){"dV accumulator", padded_keys * D * 4, 1};
             }
         }
-    } else if (strcmp(variant, "09_fa3_backward/00_naive") == 0 || strcmp(variant, "12_score_backward/00_naive") == 0) {
+    } else if (strcmp(variant, "09_fa3_backward/00_naive") == 0 || strcmp(variant, "11_score_mod_backward/00_naive") == 0) {
         n = workspace_pieces("05_fa2_backward/00_naive", p, w);
         if (p->score)
             w[n++] = (Piece){"f'(S)", scores * 4, 0};

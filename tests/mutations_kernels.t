@@ -12,11 +12,13 @@ use lib $FindBin::Bin;
 use List::Util qw(any);
 use Scratch;
 
-my (%mutations, @numbers, %count);
+my (%mutations, @numbers, %count, %stages);
 for (split /\n\n+/, read_file('tests/mutations_kernels.txt') =~ s/^#.*\n//mgr) {
     my ($stage, $variant, $file, $mistake, $change) = /^\n*(\S+) (\S+) (\S+): (.*)\n((?:[-+].*\n?)+)$/ or die "not a mutation: $_\n";
     my ($from, $to) = map { my $sign = $_; join "\n", $change =~ /^\Q$sign\E ?(.*)/mg } '-', '+';
-    my $number = ($stage =~ m{^tests/(.*)} ? $1 : $stage =~ s/_.*//r) . '.' . ++$count{$stage};
+    my $of = $stage =~ m{^tests/(.*)} ? $1 : $stage =~ s/_.*//r; # two stages of one number are counted together, as bug.sh does
+    my $number = "$of." . ++$count{$of};
+    $stages{$stage} = 1;
     push @numbers, $number;
     $mutations{$number} = [$stage, $variant eq '-' ? '' : $variant, $file, $from, $to, $mistake];
 }
@@ -24,7 +26,7 @@ for (split /\n\n+/, read_file('tests/mutations_kernels.txt') =~ s/^#.*\n//mgr) {
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 my $only = $ENV{MUTATION};
 die "MUTATION=$only: choose from @numbers\n" if defined $only && !$mutations{$only};
-in_copies($build, \&try, (defined $only ? $only : (sort(keys %count), @numbers)));
+in_copies($build, \&try, (defined $only ? $only : (sort(keys %stages), @numbers)));
 
 # Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
 sub try_unchanged {

@@ -151,8 +151,8 @@ def run_score(stage, variant, dtype, text, heads, causal, lengths):
 for text, heads in ("softcap:2", 3), ("alibi", 6), ("window:20,5", 3), ("sink", 3), ("softcap:2+window:30,0", 3), ("sink+window:9,0+softcap:4", 3):
     run_score("11_score_mod", "fma", "fp32", text, heads, "0" in text, [90, 50])
     run_score("11_score_mod", "fused", "fp16", text, heads, "5" in text, [90, 50])
-    run_score("12_score_backward", "fma", "fp32", text, heads, "0" in text, [90, 0])
-run_score("12_score_backward", "fma", "fp16", "alibi+sink+softcap:3", 6, True, [31, 90])
+    run_score("11_score_mod_backward", "fma", "fp32", text, heads, "0" in text, [90, 0])
+run_score("11_score_mod_backward", "fma", "fp16", "alibi+sink+softcap:3", 6, True, [31, 90])
 
 # ---- attention(q, k, v) of notes/setup.md: NumPy, PyTorch (or what the function knows of it), and bf16 in both
 with open("notes/setup.md", encoding="utf-8") as note:

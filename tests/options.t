@@ -180,7 +180,7 @@ for ((map { [$_, 'choose softcap:C\|alibi\|window:LEFT,RIGHT\|sink, each once$']
     (map { ["window:4,$_", 'choose a whole number from 0 to 536870912 for RIGHT$'] } '', '-1', 'x'),
     (map { ["window:$_", 'choose two numbers for window:LEFT,RIGHT$'] } '4', '4:5', '1.5,2')) {
     my ($text, $says) = @$_;
-    refused_by($_, $says, '--seqlen', 8, '--score', $text) for '11_score_mod', '12_score_backward';
+    refused_by($_, $says, '--seqlen', 8, '--score', $text) for '11_score_mod', '11_score_mod_backward';
 }
 refused_by('11_score_mod', 'alibi\+alibi: choose .*, each once', '--score', 'alibi', '--score=alibi');
 refused_by('11_score_mod', '--score: its value is missing', '--score');

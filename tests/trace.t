@@ -51,7 +51,7 @@ my %more_shapes = (
         '--heads 6 --kv-heads 3 --seqlen 300 --seqlen-k 280 --head-dim 128 --batch 2 --lengths 280,100', '--heads 4 --kv-heads 1 --seqlen 200 --seqlen-k 300 --causal'],
     '11_score_mod' => [map { "--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 300 --batch 2 --lengths 300,150 --score $_" } 'window:40,0', 'sink --head-dim 128',
         'softcap:3+window:100,30+sink --causal', 'alibi'],
-    '12_score_backward' => ['--heads 2 --seqlen 200 --seqlen-k 300 --score window:40,10', '--heads 2 --kv-heads 1 --seqlen 70 --batch 2 --causal --score sink+softcap:3 --dtype fp32',
+    '11_score_mod_backward' => ['--heads 2 --seqlen 200 --seqlen-k 300 --score window:40,10', '--heads 2 --kv-heads 1 --seqlen 70 --batch 2 --causal --score sink+softcap:3 --dtype fp32',
         "$shapes[2] --variant 00_naive --score sink+window:10,3"],
     '08_fa3' => ['--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
 );

@@ -8,7 +8,7 @@
 name=bug asked=$1 list=tests/mutations_kernels.txt
 . common/classroom/trial.sh
 
-bugs() { awk '/^[0-9]/ {print substr($1, 1, 2) "." ++count[$1], $0}' $list; } # 04.12 04_fa2 tuned 04_fa2/tuned.cu: the mistake
+bugs() { awk '/^[0-9]/ {number = substr($1, 1, 2); print number "." ++count[number], $0}' $list; } # 04.12 04_fa2 tuned 04_fa2/tuned.cu: the mistake
 bug=$(bugs | awk -v asked="$asked" '$1 "" == asked || $1 == "0" asked')
 if [ ! "$bug" ]; then
     case $asked in '' | [0-9][0-9]) list=$(bugs | grep "^$asked") ;; *) list= ;; esac
@@ -27,7 +27,7 @@ claim_copy
 rm -rf "$copy"
 file=$copy.planted
 awk -v number="$number" '
-    FNR == NR && /^[0-9]/ {here = substr($1, 1, 2) "." ++count[$1] == number}
+    FNR == NR && /^[0-9]/ {here = substr($1, 1, 2) "." ++count[substr($1, 1, 2)] == number}
     FNR == NR && here && /^-/ {from = from (from == "" ? "" : "\n") substr($0, 3)}
     FNR == NR && here && /^\+/ {to = to (lines++ ? "\n" : "") substr($0, 3)}
     FNR != NR {text = text $0 "\n"}

@@ -20,8 +20,9 @@ kernels() { # all, as 04_fa2.split_q
     done
 }
 kernel() { # the file of the kernel with this name, or of a stage the first or the last (1p, $p)
-    asked=$1
-    found=$(kernels | grep -E "^$asked(_[^.]*)?\\." | sed -n "$2")
+    asked=$1 found=
+    stage=$(ladder | awk -v name="$asked" '$1 == name || substr($1, 1, 2) == name {print $1; exit}') # of a number the first
+    [ ! "$stage" ] || found=$(kernels | grep "^$stage\\." | sed -n "$2")
     [ "$found" ] || found=$(kernels | grep -E "(^|\\.)$asked\$")
     set -- $found
     case $# in

@@ -93,7 +93,7 @@ a_round() { # of what is in notes/ladder.tsv, but 10 to 12. A stage that cannot 
 }
 right() { # no figure is of a kernel that is wrong; 1 is the exit code that says so
     for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 05_fa2_backward 06_fp8 07_flash_decoding 08_fa3 09_fa3_backward 10_block_sparse \
-        11_score_mod 12_score_backward; do
+        11_score_mod 11_score_mod_backward; do
         progress "ladder: is $each right? ..."
         "$programs/$each/$each" --seqlen-k 1000 --head-dim 64,128 --iters 1 $([ $each = 07_flash_decoding ] || echo --batch 1 --heads 2 --seqlen 1000) >/dev/null
         [ $? != 1 ] || { echo "$each is wrong" >&2; return 1; }

@@ -1,4 +1,4 @@
-/* 12_score_backward - the gradients of 11_score_mod: the chain rule through the score, and the gradient of the sinks. */
+/* 11_score_mod_backward - the gradients of 11_score_mod: the chain rule through the score, and the gradient of the sinks. */
 #include "../common/stage.h"
 
 extern ScoreReader score_read;
@@ -29,7 +29,7 @@ static const Variant plain_forward = {
 };
 
 const Stage stage = {
-    .name = "12_score_backward",
+    .name = "11_score_mod_backward",
     .idea = "the gradients of 11_score_mod: the chain rule through the score",
     .kind = BACKWARD,
     .forward = &forward,

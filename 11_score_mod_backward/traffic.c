@@ -1,4 +1,4 @@
-/* traffic.c - the bytes that 12_score_backward moves: as 05_fa2_backward/fma, but Q and dO, which are read for each tile of keys, only by
+/* traffic.c - the bytes that 11_score_mod_backward moves: as 05_fa2_backward/fma, but Q and dO, which are read for each tile of keys, only by
  * the query tiles that see any of it. */
 #include "../common/traffic.h"
 #include "tiles.h"

@@ -1,4 +1,4 @@
-/* 12_score_backward/fma - 05_fa2_backward/fma with a function between the products: the gradients of 11_score_mod.
+/* 11_score_mod_backward/fma - 05_fa2_backward/fma with a function between the products: the gradients of 11_score_mod.
  *
  * The idea. The softmax now sees S' = f(S), so that P = e^(S' - LSE), and what the backward pass has called dS is dS'. The chain rule
  * leads from there to S, and on to Q and K as before:
@@ -19,7 +19,7 @@
  * What it costs. As 05_fa2_backward/fma, but for a softcap a tanh and an exponential more for each score; Q and dO only as far as a window
  * reaches. sink_gradient reads LSE, delta and the sink once for each row.
  *
- *     make 12_score_backward && ./12_score_backward/12_score_backward --score softcap:30 --score sink
+ *     make 11_score_mod_backward && ./11_score_mod_backward/11_score_mod_backward --score softcap:30 --score sink
  */
 #include "../common/gpu/score.cuh"
 #include "../common/gpu/softmax.cuh"
