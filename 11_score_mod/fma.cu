@@ -78,7 +78,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) score
             float alpha = expf(row_m[i] - shift_of(m_new));
 
             for (int n = 0; n < COLUMNS; n++) {
-                l_tile += s[i][n] = expf(s[i][n] - shift_of(m_new)); /* P~ */
+                s[i][n] = expf(s[i][n] - shift_of(m_new)), l_tile += s[i][n]; /* P~ */
                 shared.p[r + DOWN * i][c + ACROSS * n] = s[i][n];
             }
             for (int offset = ACROSS / 2; offset > 0; offset /= 2)
@@ -89,10 +89,14 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) score
         }
         __syncthreads(); /* P~ is there */
 
-        for (int key = 0; key < Bc; key++) /* line 10 */
+        float pv[ROWS][D / ACROSS] = {}; /* line 10: P~ V of the tile by itself, so that O is rounded once a tile */
+        for (int key = 0; key < Bc; key++)
             for (int i = 0; i < ROWS; i++)
                 for (int d = 0; d < D / ACROSS; d++)
-                    o[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
+                    pv[i][d] += shared.p[r + DOWN * i][key] * shared.v[key][c + ACROSS * d];
+        for (int i = 0; i < ROWS; i++)
+            for (int d = 0; d < D / ACROSS; d++)
+                o[i][d] += pv[i][d];
         __syncthreads(); /* P~, K and V are done with, before the next overwrite them */
     }
 

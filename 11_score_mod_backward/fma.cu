@@ -50,6 +50,21 @@ __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, fl
         delta[row] = sum;
 }
 
+/* c += a^T b: the elements of dV, or of dK, that this thread owns. The product of the two tiles is summed by itself first, so
+ * that c, which may be a sum over a million queries, is rounded once a tile. */
+template <int N>
+__device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc + ACROSS], const float (&b)[Br][N * ACROSS + 1],
+                                   int r, int column) {
+    float part[KEYS][N] = {};
+    for (int row = 0; row < Br; row++)
+        for (int i = 0; i < KEYS; i++)
+            for (int n = 0; n < N; n++)
+                part[i][n] += a[row][r + DOWN * i] * b[row][column + ACROSS * n];
+    for (int i = 0; i < KEYS; i++)
+        for (int n = 0; n < N; n++)
+            c[i][n] += part[i][n];
+}
+
 /* Block: (tile of keys, batch x K/V head). Shared memory has room for 4 blocks on a multiprocessor, as in 04_fa2/fma. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4)
@@ -95,12 +110,8 @@ __global__ void __launch_bounds__(THREADS, 4)
             }
             __syncthreads(); /* P and dS are there */
 
-            for (int row = 0; row < Br; row++) /* lines 12 and 16 */
-                for (int i = 0; i < KEYS; i++)
-                    for (int d = 0; d < D / ACROSS; d++) {
-                        dv[i][d] += shared.p[row][r + DOWN * i] * shared.d_o[row][c + ACROSS * d];
-                        dk[i][d] += shared.ds[row][r + DOWN * i] * shared.q[row][c + ACROSS * d];
-                    }
+            add_product(dv, shared.p, shared.d_o, r, c); /* line 12 */
+            add_product(dk, shared.ds, shared.q, r, c);  /* line 16 */
             for (int key = 0; key < Bc; key++) /* line 15 */
                 for (int i = 0; i < ROWS; i++)
                     for (int d = 0; d < D / ACROSS; d++)
