@@ -194,6 +194,18 @@ static void test_lse(void) {
     ok(logsumexp().ok == 1, "LSE: inside the allowance");
     got_lse[33] = (float)(w + 1.02 * lse_allowance(w, exact.score_size));
     ok(logsumexp().ok == 0, "LSE: outside of it");
+
+    const Dtype dtype = problem.dtype;
+    const ScoreMod mod = {"softcap:1000", {.softcap = 1000}};
+    problem.score = &mod;
+    for (int is_16_bits = 0; is_16_bits < 2; is_16_bits++) { /* with a soft cap of 1000: 2^-21 of that on top, in 16 bits alone */
+        problem.dtype = is_16_bits ? DTYPE_FP16 : DTYPE_FP32;
+        got_lse[33] = (float)(w + lse_allowance(w, exact.score_size) + 0.98 * 1000 * 0x1p-21);
+        int inside = logsumexp().ok;
+        got_lse[33] = (float)(w + lse_allowance(w, exact.score_size) + 1.02 * 1000 * 0x1p-21);
+        ok(inside == is_16_bits && logsumexp().ok == 0, "LSE under a soft cap: what is allowed in %s", dtype_name(problem.dtype));
+    }
+    problem.dtype = dtype, problem.score = NULL;
 }
 
 static void test_allowance(void) {

@@ -103,13 +103,13 @@ static const Blocks *pick_blocks(const Problem *p, uint64_t number) {
 static const ScoreMod *pick_score(const Problem *p, uint64_t number) {
     enum { KIND = 70, LEFT, RIGHT, CAP };
     static const int sides[] = {0, 1, 7, 31, 64, 130, 300, 1000};
-    static const char *const caps[] = {"0.5", "2", "30", "50.25"};
+    static const char *const caps[] = {"0.5", "2", "30", "50.25", "1000"};
     const unsigned kind = pick(number, KIND, 12);
     char text[80] = "";
     if (kind == 0)
         return NULL;
     if (kind == 1 || kind == 2 || kind == 3 || kind >= 9)
-        snprintf(text, sizeof text, "+softcap:%s", caps[pick(number, CAP, 4)]);
+        snprintf(text, sizeof text, "+softcap:%s", caps[pick(number, CAP, 5)]);
     if (kind == 4 || kind == 5 || kind >= 10)
         strcat(text, "+alibi");
     if (kind == 6 || kind == 7 || kind == 1 || kind == 2 || kind == 11)

@@ -295,6 +295,20 @@ static void test_score_size(void) {
     ok(score_size(&p, q, k) == 7.5, "the scores' size is scale |q| |k|");
 }
 
+/* Sinks of 100 above scores of 0: every P is e^-100, which the chip's 2^x may take for 0. Then O is 0 instead of 4 e^-100 (1 - 3), and off
+ * by less than `underflow`; without sinks that is 0. */
+static void test_underflow(void) {
+    float sinks[] = {100}, q[] = {0}, k[8] = {0}, v[] = {1, 1, 1, 1, -3, -3, -3, -3};
+    const ScoreMod mod = {"sink", {.sinks = sinks}};
+    Example e = {.p = {1, 1, 1, 1, 8, 1, DTYPE_FP32, 0, 1, {0}, NULL, &mod}, .q = q, .k = k, .v = v};
+    Samples with = forward(&e);
+    e.p.score = NULL;
+    Samples without = forward(&e);
+    ok(with.underflow == 0x1p-126 * 8 * 3 && without.underflow == 0, "what may be lost beside a sink: the keys times the largest V");
+    ok(fabs(with.o[0] + 8 * exp(-100)) < 1e-56 && fabs(with.o[0]) < with.underflow && with.lse[0] == 100, "all of O, if the sink is far above");
+    free_samples(&with), free_samples(&without);
+}
+
 static void test_errors(void) {
     double o[8] = {1, 2, 3, 4, 5, 6, 7, 8}, lse[4] = {0};
     float got[8] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -318,6 +332,7 @@ int main(void) {
     test_rows();
     test_samples();
     test_score_size();
+    test_underflow();
     test_errors();
     return tap_done();
 }

@@ -155,8 +155,8 @@ double score_size(const Problem *p, const void *q, const void *k) {
     return p->scale * largest_length(p, q) * largest_length(&keys, k);
 }
 
-/* Without a sink a row's largest P is 1 / keys or more. With one that is far above the row's scores all P may be below 2^-126, where 2^x
- * is 0 or has few digits left: O lacks up to 2^-126 sum_j |v_j|. */
+/* Without a sink a row's largest P is 1 / keys or more. With one that is far above the row's scores all P may be below 2^-126, where the
+ * chip's 2^x is 0. Each P_j is then too small by less than 2^-126, because l is at least the 1 of the sink, and O by 2^-126 sum_j |v_j|. */
 static double sink_underflow(const Problem *p, const void *v) {
     double largest = 0;
     for (size_t i = 0; i < key_elements(p); i++)

@@ -34,7 +34,7 @@ typedef struct {
     size_t count;
     double *o, *lse; /* [count, head_dim], [count] */
     double score_size;
-    double underflow; /* what O may lack where a sink leaves P below the smallest normal float; without sinks 0 */
+    double underflow; /* what O may lack where a sink leaves P below the smallest normal float: notes/floating_point.md; 0 without sinks */
 } Samples;
 
 /* scale * max|q_i| * max|k_j|: the most a score of the problem can be, and the measure of its rounding error. */
