@@ -131,20 +131,12 @@ DRY_RUN = env -u MAKEFLAGS -u MAKELEVEL $(MAKE) -n$(filter-out -%,$(firstword $(
 COMMIT    ?= $(or $(shell git --git-dir=.git describe --always --dirty 2>/dev/null),unknown)
 IS_COMMIT := $(OUT)/commit-$(COMMIT)
 IS_FLAGS  := $(OUT)/flags-$(firstword $(shell echo '$(HOST_CC) $(CFLAGS) $(KERNEL_CC) $(LINK)' | cksum))
-$(IS_COMMIT) $(OUT)/recorded.h: | $(IS_FLAGS)# one after the other: what cannot be written is said once
+$(IS_COMMIT): | $(IS_FLAGS)# one after the other: what cannot be written is said once
 $(IS_COMMIT) $(IS_FLAGS):
 	@$(folder)
 	@rm -f $(OUT)/$(firstword $(subst -, ,$(@F)))-* && touch $@
 $(OUT)/common/harness/records.c.o: HOST_CC += -DFA_COMMIT='"$(COMMIT)"'
 $(OUT)/common/harness/records.c.o: $(IS_COMMIT)
-
-# What an H200 took, for the table on the CPU device. Without these files there is nothing to tell.
-RECORDS := $(wildcard $(addprefix notes/results/nvidia-h200/,machine.tsv $(addsuffix .jsonl,ladder backward fp8 decode)))
-$(OUT)/recorded.h: common/classroom/rows.awk common/harness/recorded.awk $(RECORDS)
-	@$(folder)
-	@awk $(patsubst %,-f %,$(filter %.awk,$^)) $(RECORDS) /dev/null >$@.$$$$ && mv $@.$$$$ $@
-$(OUT)/common/harness/frame.c.o: HOST_CC += -I$(OUT)
-$(OUT)/common/harness/frame.c.o: $(OUT)/recorded.h
 
 $(OUT)/%.c.o: %.c $(IS_FLAGS)
 	$(call compile,$(HOST_CC) $(CFLAGS))
@@ -169,7 +161,7 @@ PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 rows      = sh common/classroom/rows.sh $(OUT)/$1/$1# as JSON, and how the program ended
 PRIMER   := $(patsubst %.cu,$(OUT)/%,$(wildcard notes/hopper/*.cu))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%) $(BACKWARD:%=tests/short_%))
-$(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/notes/ceilings $(OUT)/notes/exercises/transpose:
+$(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/common/results/ceilings $(OUT)/notes/exercises/transpose:
 	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -lm -o $@.$$$$ && $(READ_CODE) mv $@.$$$$ $@
 
 # What a page shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor --blocks or
@@ -312,8 +304,8 @@ compare: $(PROGRAMS) ## all stages side by side, a table per problem (COMPARE_OP
 sweep: $(PROGRAMS) ## lengths, head dims, masks: notes/results/<device>/sweep.csv; resumes (common/classroom/sweep.sh)
 	@sh common/classroom/sweep.sh $(PROGRAMS)
 
-$(OUT)/notes/ceilings: $(call objects,notes/ceilings.cu) $(LIBRARIES)
-ceilings: $(if $(on_gpu),$(OUT)/notes/ceilings) ## how fast this GPU's parts are, each alone, as notes/results/<device>/ceilings.tsv has it
+$(OUT)/common/results/ceilings: $(call objects,common/results/ceilings.cu) $(LIBRARIES)
+ceilings: $(if $(on_gpu),$(OUT)/common/results/ceilings) ## how fast this GPU's parts are, each alone, as notes/results/<device>/ceilings.tsv has it
 	@$(or $<,echo "make ceilings needs a GPU: DEVICE=cuda" >&2; exit 2)
 
 $(PRIMER): %: %.cu.o $(LIBRARIES)
@@ -325,8 +317,8 @@ hopper: # no such GPU
 	@$(MAKE) DEVICE=cpu $@
 endif
 
-results: $(if $(on_gpu),$(STAGES) $(OUT)/notes/ceilings) ## measure this GPU in ten minutes: notes/results/<device>/; resumes (PARTS; notes/results/measure.sh)
-	@$(if $(on_gpu),sh notes/results/measure.sh $(OUT),echo "make results needs a GPU: DEVICE=cuda" >&2; exit 2)
+results: $(if $(on_gpu),$(STAGES) $(OUT)/common/results/ceilings) ## measure this GPU in ten minutes: notes/results/<device>/; resumes (PARTS)
+	@$(if $(on_gpu),sh common/results/measure.sh $(OUT),echo "make results needs a GPU: DEVICE=cuda" >&2; exit 2)
 
 plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
 	@python3 -B common/plots/plots.py $(PLOT_OPTIONS)

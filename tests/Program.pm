@@ -4,7 +4,7 @@
 #     of_the_host();                                  skips a script whose every question the host alone answers
 #     stages(), kind_of('05_fa2_backward')            the stages in the order of common/ladder.txt; BACKWARD
 #     in_read_only($folder, 'make x')                 what a line of shell says where nothing can be written, and its exit code
-#     new_stages()                                    those not in notes/ladder.tsv yet: they may still be without a picture, say
+#     new_stages()                                    those not in common/results/ladder.tsv yet: they may still be without a picture, say
 package Program;
 use strict;
 use warnings;
@@ -59,7 +59,7 @@ open my $ladder, '<', 'common/ladder.txt' or die "common/ladder.txt: $!";
 my @ladder = map { [split] } grep { /^\w/ } <$ladder>; # [name, builds on, links]
 sub stages { return map { $_->[0] } @ladder }
 sub new_stages {
-    open my $course, '<', 'notes/ladder.tsv' or die "notes/ladder.tsv: $!";
+    open my $course, '<', 'common/results/ladder.tsv' or die "common/results/ladder.tsv: $!";
     my $known = join '', <$course>;
     return grep { $known !~ /\t$_[\t\/]/ } stages();
 }

@@ -18,7 +18,7 @@ my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
 delete @ENV{qw(LC_ALL LANGUAGE), grep { /^LC_/ } keys %ENV};
 
 # ---- every script, the ones to come too; `tools.sh` chooses the locale for those that read it
-for my $script (glob('common/*/*.sh notes/*.sh notes/results/*.sh tests/*.sh')) {
+for my $script (glob('common/*/*.sh tests/*.sh')) {
     open my $in, '<', $script or die "$script: $!";
     like(join('', <$in>), qr/^(export LC_ALL=C|\. common\/classroom\/(tools|trial)\.sh)\b/m, "$script chooses the C locale");
 }
@@ -46,7 +46,7 @@ for my $locale ('de_DE.UTF-8', 'tr_TR.UTF-8') {
         is(`$alone 02.1 5.2427,5.9933 2>&1`, "right\n", "$locale: a right answer to an exercise is right");
         like(`$alone 02.1 5.25,5.9933 2>&1`, qr/^not yet: number 1, 5\.25, is too high\./, '... and a wrong one is too high');
         is(measured_in($locale), $folder, "$locale: a sweep writes the same rows into the same folder");
-        like(`sh notes/splits.sh $build/07_flash_decoding/07_flash_decoding --batch 1 --heads 1 --seqlen 1 --seqlen-k 2048 --head-dim 64 --iters 1 2>&1`,
+        like(`sh common/results/splits.sh $build/07_flash_decoding/07_flash_decoding --batch 1 --heads 1 --seqlen 1 --seqlen-k 2048 --head-dim 64 --iters 1 2>&1`,
             qr/^8\t\d+\.\d\t\d+\.\d+\t\t$/m,
             "$locale: splits.sh");
         like(`$build/01_tiled/01_tiled $tiny --scale 0.5 2>&1`, qr/, scale 0\.5\n.*\d\.\de-0\d.*\nPASS/s, "$locale: a program reads and writes a point");

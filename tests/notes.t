@@ -21,19 +21,19 @@ my @pages = ('README.md', sort glob('notes/*.md notes/results/*/README.md'));
 my %text = map { $_ => read_text($_) } @pages;
 
 # ---- figures ----
-gives(0, 'perl notes/tables.pl --check', 'figures are those of the result files (without --check it rewrites them)');
+gives(0, 'perl common/results/tables.pl --check', 'figures are those of the result files (without --check it rewrites them)');
 # Markdown would take the rest of such a line for HTML.
 ok($text{$_} !~ /^\s*<!-- value/m, "$_: no line begins with a figure's comment") for @pages;
 
 # The check itself, in a copy: it sees a figure that has changed, and what it asks for is then what is there.
 my $copy = tempdir(CLEANUP => 1);
-system("cp -RL README.md notes '$copy'") == 0 or BAIL_OUT("cannot copy the notes to $copy");
+system("cp -RL README.md notes common '$copy'") == 0 or BAIL_OUT("cannot copy the notes to $copy");
 my $ladder = "$copy/notes/results/nvidia-h200/ladder.jsonl";
 my $changed = read_text($ladder) =~ s/("variant": "03_fa1\/fa1".*?"latency_ms": )/${1}1/r;
 write_text($ladder, $changed);
-gives(1, "cd '$copy' && perl notes/tables.pl --check", 'a figure that has changed is noticed');
-gives(0, "cd '$copy' && perl notes/tables.pl", 'and rewritten');
-gives(0, "cd '$copy' && perl notes/tables.pl --check", 'after which all is well');
+gives(1, "cd '$copy' && perl common/results/tables.pl --check", 'a figure that has changed is noticed');
+gives(0, "cd '$copy' && perl common/results/tables.pl", 'and rewritten');
+gives(0, "cd '$copy' && perl common/results/tables.pl --check", 'after which all is well');
 
 # A figure that a result file has must come from there: typed beside it, it would stay when the file changes.
 my %measured;
@@ -48,7 +48,7 @@ for my $page (@pages) {
 }
 
 # A variant with a pre-pass stands in the ladder with it, and the ladder says so.
-my @with = grep { /^\S+\t06_fp8\// } split /\n/, read_text('notes/ladder.tsv');
+my @with = grep { /^\S+\t06_fp8\// } split /\n/, read_text('common/results/ladder.tsv');
 is(scalar(grep { /\t06_fp8\/quantise\+\w+\t/ } @with), 3, 'the ladder has 06 with its pre-pass');
 like($with[0], qr/with its pre-pass/, 'and says so');
 
@@ -77,7 +77,7 @@ for my $note (grep { !$is_new{$_} } map { s/^notes\///r } grep { /^notes\/[^\/]+
 my @first = qw(00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 05_fa2_backward 06_fp8 06_fp8_hopper 07_flash_decoding 08_fa3);
 my %most = ('README.md' => 900, (map { ("notes/$_.md" => 1400) } @first), 'notes/05_fa2_backward.md' => 1700);
 for my $page (sort keys %most) {
-    cmp_ok(`perl notes/words.pl $page` =~ /(\d+)/ ? $1 : 1e9, '<=', $most{$page}, "$page: words");
+    cmp_ok(`perl common/results/words.pl $page` =~ /(\d+)/ ? $1 : 1e9, '<=', $most{$page}, "$page: words");
     unlike($text{$page}, qr/<details>/, "$page: nothing is folded");
 }
 

@@ -11,7 +11,7 @@ use Program qw(stages);
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 like(`make --no-print-directory results DEVICE=cpu 2>&1`, qr/\Amake results needs a GPU: DEVICE=cuda\nmake: .*\n\z/, 'on the CPU device: one line');
 
-is(scalar(`perl notes/results/without.pl check 2>&1`), '', 'what without.pl leaves out is in the source');
+is(scalar(`perl common/results/without.pl check 2>&1`), '', 'what without.pl leaves out is in the source');
 
 # Each has one variant, writes its name into a file, and takes a millisecond more than the one before it.
 my $scratch = tempdir(CLEANUP => 1);
@@ -42,7 +42,7 @@ END
 sub results {
     my (@variables) = @_;
     unlink "$scratch/calls";
-    my $said = `env PATH='$scratch/bin:$ENV{PATH}' RESULTS='$scratch/card' @variables sh notes/results/measure.sh '$scratch/programs' 2>&1`;
+    my $said = `env PATH='$scratch/bin:$ENV{PATH}' RESULTS='$scratch/card' @variables sh common/results/measure.sh '$scratch/programs' 2>&1`;
     return {said => $said, code => $? >> 8, calls => -e "$scratch/calls" ? scalar(() = read_text("$scratch/calls") =~ /\n/g) : 0};
 }
 make_path("$scratch/bin");

@@ -19,6 +19,7 @@ my %arrows = (
     gpu       => [qw(headers device cpu)],
     device    => [qw(cpu host)],
     cpu       => [qw(headers host)],
+    results   => [qw(headers gpu device host)],
     host      => [qw(headers)],
     headers   => [],
     errors    => [],

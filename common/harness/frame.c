@@ -2,9 +2,9 @@
  * verdict. See row.h. */
 #include "../host/errors.h"
 #include "../host/text.h"
+#include "recorded.h"
 #include "row.h"
 
-#include <recorded.h> /* made by make */
 #include <stdio.h>
 #include <string.h>
 
@@ -42,16 +42,21 @@ void print_head(const Run *run) {
  * 2.8". Under another mask nothing is printed: which variant is faster may depend on it. */
 static void print_recorded(const Run *run) {
     int printed = 0;
-    for (int k = 0; RECORDED[k].variant; k++)
-        for (int i = 0; i < run->row_count; i++)
-            if (strcmp(RECORDED[k].stage, run->stage->name) == 0 && strcmp(RECORDED[k].variant, run->rows[i].name) == 0 &&
-                RECORDED[k].causal == run->p->causal && !run->p->blocks && !run->options->key_lengths) {
-                if (!printed)
-                    print_text("recorded on an " RECORDED_ON ", %s:", RECORDED[k].problem);
-                print_text("%s %s %.3g%s", printed ? "," : "", RECORDED[k].name, RECORDED[k].ms, printed ? "" : " ms");
-                printed = 1;
-                break;
-            }
+    if (run->p->causal || run->p->blocks || run->options->key_lengths)
+        return;
+    for (int k = 0; k < RECORDED_COUNT; k++) {
+        const Recorded *r = &RECORDED[k];
+        int i = 0;
+        while (i < run->row_count && strcmp(r->variant, run->rows[i].name) != 0)
+            i++;
+        if (i == run->row_count || strncmp(r->variant, run->stage->name, strlen(run->stage->name)) != 0)
+            continue; /* it did not run, or is 00_naive beside another stage's variants */
+        if (!printed)
+            print_text("recorded on an %s, %s:", RECORDED_ON, r->problem);
+        const char *slash = strrchr(r->variant, '/');
+        print_text("%s %s %.3g%s", printed ? "," : "", slash ? slash + 1 : r->variant, r->ms, printed ? "" : " ms");
+        printed = 1;
+    }
     if (printed)
         print_text("\n");
 }

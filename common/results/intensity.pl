@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # intensity.pl - FLOPs a byte of the variants of 00 to 09 but 07, counted by the trace: notes/results/intensity.tsv, for the roofline.
 #
-#     make trace && perl notes/intensity.pl build/cpu-trace/0[!7]_*/0*
+#     make trace && perl common/results/intensity.pl build/cpu-trace/0[!7]_*/0*
 #
 # PROGRAMs are trace builds. The figures are of one head of the ladder's problem, N = 4096, D = 128, which would take the
 # trace too long. Bytes are a N² + b N, so what is counted at N = 512 and 1024 gives a and b.

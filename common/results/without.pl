@@ -1,10 +1,10 @@
 #!/usr/bin/env perl
 # without.pl - kernels with one thing left out at a time, side by side: what each trick is worth.
 #
-#     perl notes/results/without.pl check                    that every change still finds its place
-#     perl notes/results/without.pl build                    builds them for the GPU, as many at once as there are cores
-#     perl notes/results/without.pl tuned_without > notes/results/nvidia-h200/tuned_without.tsv
-#     perl notes/results/without.pl fa3_rungs     > notes/results/nvidia-h200/fa3_rungs.tsv
+#     perl common/results/without.pl check                    that every change still finds its place
+#     perl common/results/without.pl build                    builds them for the GPU, as many at once as there are cores
+#     perl common/results/without.pl tuned_without > notes/results/nvidia-h200/tuned_without.tsv
+#     perl common/results/without.pl fa3_rungs     > notes/results/nvidia-h200/fa3_rungs.tsv
 #
 # A change is a file, an exact piece of it, which must be there once, and what takes its place; more pieces, and more files, may follow. Nothing validates the results: a kernel
 # that leaves out a guard may be wrong. Figures are medians of ROUNDS=5 rounds of all kernels: batch 4, 16 heads, 4096, fp16.

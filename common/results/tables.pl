@@ -1,17 +1,18 @@
 #!/usr/bin/env perl
-# tables.pl - keeps the figures in README.md and notes/*.md equal to the result files they come from.
+# tables.pl - keeps the figures in README.md, in notes/*.md and in common/harness/recorded.h equal to the result files they come from.
 #
-#     perl notes/tables.pl            rewrites what has changed
-#     perl notes/tables.pl --check    rewrites nothing, names what it would rewrite; exit code 1 if there is something
+#     perl common/results/tables.pl             rewrites what has changed
+#     perl common/results/tables.pl --check     rewrites nothing, names what it would rewrite; exit code 1 if there is something
 #
-# A figure stands between two comments that a reader of the page does not see. Files are those of notes/results/nvidia-h200.
+# A figure stands between two comments that a reader of the page does not see. Files are those of notes/results/nvidia-h200;
+# ladder.tsv lies beside this file.
 #
 #     <!-- table: ladder.jsonl -->             a stage's --json rows, a line a variant
 #     <!-- table: ladder.jsonl to 03_fa1 -->   the same, up to this stage
 #     <!-- table: backward.jsonl -->           the same; of the backward: 05_fa2_backward/atomic/backward, 05_fa2_backward/atomic/both
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
-#     <!-- table: ../../ladder.tsv -->         the whole course: its lines say in which file a variant's row is, and what its idea is
+#     <!-- table: ladder.tsv -->               the whole course: its lines say in which file a variant's row is, and what its idea is
 #     <!-- table: sweep.csv causal 04_fa2/tuned 128 -->   a variant's latency, full and causal, fp16, at this head dim
 #     <!-- table: sweep.csv against 03_fa1/fa1 01_tiled/mma -->  variants' latencies, full attention, fp16, the last over the first;
 #                                                                a number before them is the head dim, else all are shown
@@ -25,6 +26,9 @@
 #     <!-- value: diff fa1-epilogue -->29 lines of code go, 30 come<!-- end -->     of make diff-fa1-epilogue
 #     <!-- value: fa3_forward_fp16.txt cudnn mean -->1.00<!-- end -->      of a comparison: the mean, or the worst, of the ratios
 #     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
+#
+#     /* table: recorded */                    in C: what the variants took, for the line `recorded` on the CPU device
+#     /* end */
 #
 # A file or a row that is not there yet gives "not measured yet"; of a row it says so each time.
 use strict;
@@ -41,9 +45,9 @@ if (@ARGV && !$check) {
 
 my $stale = 0;
 our $page; # the one at work
-for $page ('README.md', sort(glob 'notes/*.md'), "$results/README.md") {
+for $page ('README.md', sort(glob 'notes/*.md'), "$results/README.md", 'common/harness/recorded.h') {
     my $old = read_text($page);
-    my $new = $old =~ s{(<!-- (table|value|text): (.*?) -->)(.*?)(<!-- end -->)}{$1 . figure($2, $3, $4) . $5}gser;
+    my $new = $old =~ s{((?:<!--|/\*) (table|value|text): (.*?) (?:-->|\*/))(.*?)((?:<!--|/\*) end )}{$1 . figure($2, $3, $4) . $5}gser;
     write_text($page, $new) if $new ne $old && !$check;
 }
 exit($check && $stale ? 1 : 0);
@@ -53,8 +57,8 @@ sub figure {
     my ($kind, $wish, $old) = @_;
     my ($file, @words) = split ' ', $wish;
     my $new = eval {
-        $file eq 'diff' ? changed_lines(@words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
-            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /ladder\.tsv$/ ? course($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
+        $file eq 'diff' ? changed_lines(@words) : $file eq 'recorded' ? recorded() : $file eq 'ladder.tsv' ? course($file, @words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
+            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file, @words);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind ne 'value';
@@ -70,7 +74,7 @@ sub figure {
 # A result file as rows (hashes by column, in the file's order) and the name of the column that names a row.
 sub rows {
     my ($file) = @_;
-    my @lines = split /\n/, read_text("$results/$file");
+    my @lines = split /\n/, read_text($file eq 'ladder.tsv' ? "common/results/$file" : "$results/$file");
     if ($file =~ /\.jsonl$/) {
         my @rows = map { JSON::PP->new->decode($_) } @lines;
         die "$_->{variant} is wrong\n" for grep { defined $_->{ok} && !$_->{ok} } @rows;
@@ -92,6 +96,19 @@ sub row {
 }
 
 # ---- figures ----
+
+# The C of common/harness/recorded.h: the ladder's rows in full attention, without the peers' and those of preparations.
+sub recorded {
+    my @lines = sprintf 'static const char RECORDED_ON[] = "%s, %s";', map { row('machine.tsv', $_)->{is} } 'GPU', 'date';
+    push @lines, 'static const Recorded RECORDED[] = {';
+    for my $row (map { @{(rows("$_.jsonl"))[0]} } grep { -e "$results/$_.jsonl" } qw(ladder backward fp8 decode)) {
+        my ($heads, $keys) = map { $_->[0] eq $_->[1] ? $_->[0] : join $_->[2], @$_[0, 1] } [@$row{qw(heads kv_heads)}, '/'], [@$row{qw(seqlen_q seqlen_k)}, 'x'];
+        next if $row->{variant} !~ m{^\Q$row->{stage}\E(?:/|$)} || $row->{direction} !~ /^(?:for|back)ward$/ || $row->{causal};
+        push @lines, sprintf '    {"%s", "%s, batch %s, %s heads, %s, head dim %s, %s, full", %.3g},', $row->{variant} =~ s{/backward$}{}r, $row->{direction},
+            $row->{batch}, $heads, $keys, @$row{qw(head_dim dtype latency_ms)};
+    }
+    return join "\n", @lines, '};';
+}
 
 # "67 lines of code go, 79 come": what make diff says.
 sub changed_lines { return (`sh common/classroom/diff.sh $_[0]` =~ /: (\d+ lines of code go, \d+ come)$/)[0] // 'not comparable' }

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # fp8_errors.pl - how far 06_fp8 is from exact attention of its inputs: formats, scales, rotation, smoothing, on three kinds of inputs.
 #
-#     make 06_fp8 && perl notes/fp8_errors.pl 06_fp8/06_fp8 [OPTION VALUE]... > fp8_errors.tsv
+#     make 06_fp8 && perl common/results/fp8_errors.pl 06_fp8/06_fp8 [OPTION VALUE]... > fp8_errors.tsv
 #
 # A line a combination, between tabs: RMSE and worst error of O against fp64, as the program's --json rows have them, beside
 # what 00_naive makes of the same inputs in fp16. The inputs:

@@ -1,8 +1,8 @@
 #!/usr/bin/env perl
 # trace_vs_ncu.pl - what the trace counts beside what NVIDIA's profiler counts on the chip.
 #
-#     perl notes/results/trace_vs_ncu.pl ncu build/ncu                    on a GPU, after make all: a file a variant
-#     perl notes/results/trace_vs_ncu.pl table build/ncu > notes/results/nvidia-h200/trace_vs_ncu.tsv     after make trace
+#     perl common/results/trace_vs_ncu.pl ncu build/ncu                    on a GPU, after make all: a file a variant
+#     perl common/results/trace_vs_ncu.pl table build/ncu > notes/results/nvidia-h200/trace_vs_ncu.tsv     after make trace
 #
 # Each kernel once, on a small problem. ncu does not count what cp.async, TMA and wgmma do to shared memory, and the trace does; so
 # the table has no wavefronts of kernels with wgmma, and none stored of those with cp.async. Of reductions both count what is

@@ -1,6 +1,6 @@
 # splits.sh - decoding: latency over the number of pieces that the keys are cut into, for notes/results/<device>/splits.tsv.
 #
-#     sh notes/splits.sh build/cuda-90a/07_flash_decoding/07_flash_decoding [OPTION...] > splits.tsv
+#     sh common/results/splits.sh build/cuda-90a/07_flash_decoding/07_flash_decoding [OPTION...] > splits.tsv
 #
 # The options say the problem, and SPLITS, with spaces between, which numbers; else those of the notes.
 export LC_ALL=C # with a decimal point whatever the user's language

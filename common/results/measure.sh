@@ -70,7 +70,7 @@ into() { # file command...: the file appears when it is whole
     shift
     "$@" >"$file.part" && [ -s "$file.part" ] && mv "$file.part" "$file" && files="$files ${file##*/}"
 }
-peers() { python3 -B notes/results/peers.py "$@"; }
+peers() { python3 -B common/results/peers.py "$@"; }
 stage() { # name option...: its rows
     program=$programs/$1/$1
     shift
@@ -80,7 +80,7 @@ stage() { # name option...: its rows
     done
 }
 problem='--batch 4 --heads 16 --seqlen 4096 --head-dim 128'
-a_round() { # of what is in notes/ladder.tsv, but 10 to 12. A stage that cannot run here leaves a row that says why, or none
+a_round() { # of what is in common/results/ladder.tsv, but 10 to 12. A stage that cannot run here leaves a row that says why, or none
     for each in 00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 08_fa3 05_fa2_backward 09_fa3_backward 06_fp8; do
         stage $each $problem --mask full,causal --no-validate
     done
@@ -108,7 +108,7 @@ ladder() { # rounds that were done before, too; then a file for each problem
         a_round >"$file.part" && mv "$file.part" "$file"
     done
     all=$RESULTS/rounds.part
-    cat "$RESULTS"/round-[0-9]*.jsonl | grep '^{' | perl notes/rounds.pl >"$all" || return
+    cat "$RESULTS"/round-[0-9]*.jsonl | grep '^{' | perl common/results/rounds.pl >"$all" || return
     if grep '"ok": false' "$all" >&2; then return 1; fi
     full() { grep -v '"causal": true' "$all" | grep -E "\"stage\": \"($1)" | grep -E "${2:-.}"; }
     into ladder.jsonl full '0[0-4]|08' && into backward.jsonl full '05|09' && into fp8.jsonl full 06 || return
@@ -136,9 +136,9 @@ measure() { # part
     sparse)
         into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
     score) into score_fp16.txt peers score ;;
-    ceilings) into ceilings.tsv sh -c "'$programs/notes/ceilings' | grep -v '^  '" ;;
-    tuned_without | fa3_rungs) perl notes/results/without.pl build && into $1.tsv perl notes/results/without.pl $1 ;;
-    splits) into splits.tsv sh notes/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
+    ceilings) into ceilings.tsv sh -c "'$programs/common/results/ceilings' | grep -v '^  '" ;;
+    tuned_without | fa3_rungs) perl common/results/without.pl build && into $1.tsv perl common/results/without.pl $1 ;;
+    splits) into splits.tsv sh common/results/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
     uneven)
         into decode_17.jsonl decode_rounds --batch 17 --seqlen-k 8192 &&
             into decode_long.jsonl decode_rounds --batch 16 --seqlen-k 65536 --lengths 65536$(printf ',4096%.0s' $(seq 15)) ;;
@@ -147,11 +147,11 @@ measure() { # part
 sparse_rounds() {
     for round in $(seq "$ROUNDS"); do
         stage 10_block_sparse --batch 1 --heads 16 --seqlen 16384 --head-dim 128 --blocks random:12.5:1 --no-validate
-    done | perl notes/rounds.pl
+    done | perl common/results/rounds.pl
 }
 
 decode_rounds() { # option...
-    for round in $(seq "$ROUNDS"); do stage 07_flash_decoding "$@" --no-validate; done | perl notes/rounds.pl
+    for round in $(seq "$ROUNDS"); do stage 07_flash_decoding "$@" --no-validate; done | perl common/results/rounds.pl
 }
 
 machine() { # what it is; lines that somebody wrote below stay
@@ -204,5 +204,5 @@ for part in $PARTS; do
         rm -f "$RESULTS"/*.part
     fi
 done
-[ ! -f "$RESULTS/ladder.jsonl" ] || perl notes/results/beside.pl "$RESULTS"
+[ ! -f "$RESULTS/ladder.jsonl" ] || perl common/results/beside.pl "$RESULTS"
 [ -z "$missing" ] || stop "not measured:$missing; the same command again goes on"

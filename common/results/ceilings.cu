@@ -7,9 +7,9 @@
  * is a property of the chip, and work a second, which also depends on the clock that the board's power allowed meanwhile.
  * Operands are random, as power depends on how many bits change.
  */
-#include "../common/gpu/hopper.cuh"
-#include "../common/gpu/instructions.cuh"
-#include "../common/host/errors.h"
+#include "../gpu/hopper.cuh"
+#include "../gpu/instructions.cuh"
+#include "../host/errors.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # rounds.pl - of several rounds' --json rows, one row a variant: the round with the median latency.
 #
-#     for round in 1 2 3; do ./04_fa2/04_fa2 --json; done | perl notes/rounds.pl
+#     for round in 1 2 3; do ./04_fa2/04_fa2 --json; done | perl common/results/rounds.pl
 #
 # A row says how far the median of one run is from another run's, which min_ms and iqr_ms of a single run cannot: added are
 # rounds, lowest_ms and highest_ms, over the rounds' latency_ms. Rows keep the order in which a variant first came.

@@ -1,8 +1,8 @@
 #!/usr/bin/env perl
 # words.pl - how many words of prose the README and the notes have. Tables, code, formulas, headings and comments are not counted.
 #
-#     perl notes/words.pl             every page, and the sum
-#     perl notes/words.pl PAGE..      these pages
+#     perl common/results/words.pl             every page, and the sum
+#     perl common/results/words.pl PAGE..      these pages
 use strict;
 use warnings;
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """A stage's program beside the vendor's kernels, shape by shape, on one GPU, in one run.
 
-    python3 notes/results/peers.py forward                       04_fa2/tuned, fp16
-    python3 notes/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
-    python3 notes/results/peers.py backward | decode | fp8
-    python3 notes/results/peers.py sparse                        10_block_sparse's kernels
-    python3 notes/results/peers.py score                         11_score_mod/fused
-    python3 notes/results/peers.py ladder | ladder8              the peers alone, on the ladder's problems, as rows of JSON
+    python3 common/results/peers.py forward                       04_fa2/tuned, fp16
+    python3 common/results/peers.py forward --dtype bf16 --program 08_fa3/08_fa3
+    python3 common/results/peers.py backward | decode | fp8
+    python3 common/results/peers.py sparse                        10_block_sparse's kernels
+    python3 common/results/peers.py score                         11_score_mod/fused
+    python3 common/results/peers.py ladder | ladder8              the peers alone, on the ladder's problems, as rows of JSON
 
 Needs a GPU, the stage built for it (make all), and PyTorch; fp8 needs JAX instead. Nothing else in the project needs either.
 What it prints is what notes/results/<device>/forward_fp16.txt and its like hold: latency and speed of the program, then speed of
@@ -314,7 +314,7 @@ def decode(given):
 
 
 def print_json(variant, shape, speed, measured):
-    """A row as the programs' --json has it, for notes/rounds.pl."""
+    """A row as the programs' --json has it, for common/results/rounds.pl."""
     ms, spread = measured
     row = {"stage": "peers", "variant": variant, "direction": "peer", **shape, "latency_ms": ms, "iqr_ms": spread * ms, **speed(ms)}
     print(json.dumps(row), flush=True)

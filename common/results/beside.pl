@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # beside.pl - the ladder that was measured beside the H200's.      (make results)
 #
-#     perl notes/results/beside.pl notes/results/my-gpu
+#     perl common/results/beside.pl notes/results/my-gpu
 #
 # Order: 1 for the fastest kernel of those that were timed on both.
 use strict;
