@@ -2,7 +2,7 @@
  * cause is in the test's hands.
  *
  * Linked once a stage, as the grid is; the program runs inside this process. The clock is the test's own: the linker puts
- * __wrap_device_time_ms in the place of device_time_ms (--wrap, see the Makefile), and each launcher of the stage takes a time
+ * __wrap_device_time_ms in the place of device_time_ms (--wrap, see common/build.mk), and each launcher of the stage takes a time
  * that is written down here. What the launchers leave in O, dQ, dK and dV is kept, and the errors are computed of that.
  */
 #define _POSIX_C_SOURCE 200809L /* fork */

@@ -130,7 +130,7 @@ for (['MAKE_VERSION=3.81', 'help', 'this is make 3.81, and GNU make 4.2 or later
      ["OUT='$scratch/a b'", '00_naive', "OUT=$scratch/a b: choose one folder, without spaces, quotes or colons in its name"],
      ['OUT=', '00_naive', 'OUT=: choose one folder, without spaces, quotes or colons in its name']) {
     my ($variables, $goal, $why) = @$_;
-    is(make($variables, $goal) =~ s/^Makefile:\d+: //r, "*** $why.  Stop.\n", "make $variables");
+    is(make($variables, $goal) =~ s{^common/build\.mk:\d+: }{}r, "*** $why.  Stop.\n", "make $variables");
 }
 mkdir "$scratch/few";
 for my $tool (qw(sh make sed awk grep head tr cut getconf cksum sort tail env)) {
@@ -138,7 +138,7 @@ for my $tool (qw(sh make sed awk grep head tr cut getconf cksum sort tail env)) 
     symlink $path, "$scratch/few/$tool";
 }
 sub with_few { my $words = join ' ', map { "'$_'" } @_; return scalar `PATH='$scratch/few' make --no-print-directory $words 2>&1 </dev/null` }
-like(with_few('test', 'DEVICE=cpu'), qr/\A(?:Makefile:\d+: )?\*\*\* make test needs prove, which comes with perl .*\n\z/, 'without prove nothing is built for the tests');
+like(with_few('test', 'DEVICE=cpu'), qr/\A(?:common\/build\.mk:\d+: )?\*\*\* make test needs prove, which comes with perl .*\n\z/, 'without prove nothing is built for the tests');
 script('nothing', '');
 symlink "$scratch/bin/nothing", "$scratch/few/$_" for 'clang', 'clang++';
 like(with_few('-n', 'V=1', @naive[0, 1]), qr/ && clang -std=c11 .* && clang\+\+ -x c\+\+ /s, 'clang without gcc is found');
@@ -151,7 +151,7 @@ sub write_to { my ($mode, $file, $text) = @_; open my $to, $mode, $file or die "
 sub told {
     my ($name, $line) = @_;
     my $said = make($new, @naive[1 .. 3]);
-    ok($? != 0 && $said =~ /\A(?:Makefile:\d+: \*\*\* )?\Q$line\E(?:  Stop\.)?\n(?:make: \*\*\* .*\n)?\z/, $name) or diag($said);
+    ok($? != 0 && $said =~ /\A(?:common\/build\.mk:\d+: \*\*\* )?\Q$line\E(?:  Stop\.)?\n(?:make: \*\*\* .*\n)?\z/, $name) or diag($said);
 }
 mkdir $new;
 told('no line in the ladder', "$new: common/ladder.txt has no line for it.");
@@ -232,7 +232,7 @@ for (['sm_86', 'sm_86'], ['8.6', 'sm_86'], ['86', 'sm_86'], ['8.0 sm_90a', 'sm_8
     my ($asked, $wanted) = @$_;
     my ($chips, $said) = for_gpu("ARCH='$asked'");
     is($chips, $wanted, "ARCH=$asked");
-    like($said, qr/\A(?:Makefile:\d+: )?\*\*\* ARCH=$asked: choose compute capabilities, like 86 or "80 90a", or native .*\n\z/, "ARCH=$asked: one line") if !$wanted;
+    like($said, qr/\A(?:common\/build\.mk:\d+: )?\*\*\* ARCH=$asked: choose compute capabilities, like 86 or "80 90a", or native .*\n\z/, "ARCH=$asked: one line") if !$wanted;
 }
 program('nvcc', "compute_75\ncompute_80\ncompute_90\ncompute_90a\ncompute_100", 0);
 for (['8.0', 'sm_80', ''], ['9.0', 'sm_90a', ''], ['10.0', 'sm_100', ''], ['10.3', 'compute_100', 'sm_103'], ['12.0', 'compute_100', 'sm_120'],

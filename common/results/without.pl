@@ -81,7 +81,7 @@ sub build {
                 my ($number, $change) = @$job;
                 my $sources = changed(@$change);
                 my $copy = "$folder/tree-$name-$number";
-                system("rm -rf $copy && mkdir -p $copy/$out && cp -a Makefile common tests [0-9]*_* $copy && cp -a $out/*-* $out/recorded.h $out/common $out/00_naive* $out/$stage $copy/$out") == 0
+                system("rm -rf $copy && mkdir -p $copy/$out && cp -a Makefile common tests [0-9]*_* $copy && cp -a $out/*-* $out/common $out/00_naive* $out/$stage $copy/$out") == 0
                     or exit 2;
                 write_text("$copy/$_", $sources->{$_}) for keys %$sources;
                 system("cd $copy && $make JOBS=1 $stage >/dev/null && cd - >/dev/null && cp $copy/$stage/$stage $folder/$name-$number && rm -rf $copy") == 0

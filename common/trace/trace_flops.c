@@ -2,7 +2,7 @@
  *
  * gcc's -fsanitize-coverage=trace-pc puts a call at the beginning of each *basic block*: instructions of which all are executed
  * or none. Which of them multiply, add, subtract or divide floats is read once, from what binutils' objdump made of this
- * program when it was linked (Makefile: READ_CODE). So FLOPs are counted as they are executed, each at its line. What the twins of CUDA's instructions compute is not the
+ * program when it was linked (build.mk: READ_CODE). So FLOPs are counted as they are executed, each at its line. What the twins of CUDA's instructions compute is not the
  * kernel's: their lines are left out.
  */
 #include "trace_internal.h"
