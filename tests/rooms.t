@@ -138,13 +138,10 @@ sub circles {
 sub calls_in {
     my ($objects) = @_;
     my (%defines, %takes, @calls);
-    for my $object (split /\n/, `find $objects/common $objects/[0-9]*_* -name '*.o'`) {
-        my ($file) = $object =~ m{^\Q$objects\E/(.*)\.o$};
+    for (`find $objects/common $objects/[0-9]*_* -name '*.o' | xargs nm -A`) {
+        my ($file, $kind, $symbol) = m{^\Q$objects\E/(.*)\.o:.* ([A-Za-z]) (\S+)$} or next;
         next if !-e $file; # another build's
-        for (split /\n/, `nm $object`) {
-            my ($kind, $symbol) = /([A-Za-z]) (\S+)$/ or next;
-            $kind eq 'U' ? push @{$takes{$symbol}}, $file : $kind =~ /[A-TV-Z]/ && push @{$defines{$symbol}}, $file;
-        }
+        $kind eq 'U' ? push @{$takes{$symbol}}, $file : $kind =~ /[A-TV-Z]/ && push @{$defines{$symbol}}, $file;
     }
     for my $symbol (sort keys %takes) {
         next if @{$defines{$symbol} // []} != 1; # the system's, or an inline function's
