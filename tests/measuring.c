@@ -57,6 +57,10 @@ static void test_median(void) {
         {0, 0, 100 + 100, 100, 1, 1, 0, "a GPU, 1 ms: 100 ms do not count; a hundred runs", {1}},
         {0, 0, 34 + 34, 34, 3, 3, 0, "a GPU, 3 ms: 34 runs are 100 ms", {3}},
         {0, 0, 2 + 5, 5, 70, 70, 0, "a GPU, 70 ms: five runs at least", {70}},
+        {0, 0, 1 + 8, 8, 100, 90, 1, "a GPU: of five runs of 100 ms the quartiles are 4% apart, of eight 1%",
+         {100, 90, 98, 100, 102, 110, 100, 100, 100}},
+        {0, 0, 1 + 10, 10, 104, 100, 4, "a GPU: quartiles 4% apart, for a second and no longer",
+         {100, 100, 104, 100, 104, 100, 104, 100, 104}},
         {0, 0, 1000 + 100, 100, 0, 0, 0, "a clock that stands still: no more than a thousand", {0}},
         {0, 1, 100, 100, 3, 3, 0, "the CPU device, 3 ms: a hundred runs", {3}},
         {0, 1, 17, 17, 30, 30, 0, "the CPU device, 30 ms: 17 runs are 500 ms", {30}},
@@ -84,7 +88,14 @@ static void test_median(void) {
                fabs(row.iqr_ms - (counts[i] - 1) / 2.0) < 1e-9,
            "median: of %d runs", counts[i]);
     }
-    Row row = {.runs = 4, .latency_ms = 200, .iqr_ms = 10};
+    double two[1200]; /* a GPU, in turns 0.5 and 0.625 ms */
+    int calls;
+    for (int k = 0; k < 1200; k++)
+        two[k] = k % 2 ? 0.625 : 0.5;
+    Row settled = sample_of(0, 0, two, 1200, &calls);
+    ok(calls == 178 + 1000 && settled.runs == 1000 && settled.iqr_ms == 0.125, "quartiles 22%% apart: a thousand runs, and no more");
+
+    Row row = {.runs = 4, .latency_ms = 200, .iqr_ms = 2};
     ok(row_noise(&row) == NOISY, "noise: the interquartile range over the median");
     row.runs = 3;
     ok(isnan(row_noise(&row)), "noise: unknown of three runs");

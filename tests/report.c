@@ -114,13 +114,13 @@ static void test_table(void) {
            "the table: digits, units, columns; the bad comparison rather than the first");
     job.end = 1;
     prints(job, "\nworkspace  00_naive: S 700 KiB, P 3.00 GiB\nworkspace  09_test/edges: m 1.00 KiB\n09_test/a", "workspace by purpose");
-    rows[1].runs = rows[3].runs = 23, rows[1].iqr_ms = 0.0501, rows[3].iqr_ms = 5;
+    rows[1].runs = rows[3].runs = 23, rows[1].iqr_ms = 0.0101, rows[3].iqr_ms = 1;
     prints(
         job,
         "\nworkspace  09_test/edges: m 1.00 KiB\n"
-        "noise      09_test/short: the middle half of 23 runs spans 5.01% of the median: measure again, on a quiet machine\n"
+        "noise      09_test/short: the middle half of 23 runs spans 1.01% of the median, more than 1%\n"
         "09_test/a_long_name: ",
-        "a remark on noise over 5%, and on no other");
+        "a remark on noise over 1%, and on no other");
 
     static int lengths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     Problem other = P;
@@ -362,7 +362,7 @@ static void test_machines(void) {
                .latency_ms = 0.5,
                .min_ms = INFINITY,
                .runs = 5,
-               .iqr_ms = 0.025, /* 5 % */
+               .iqr_ms = 0.005, /* 1 % */
                .peak_tflops = 2,
                .gpu_bytes = 512,
                .tensor_bytes = 3,
@@ -380,7 +380,7 @@ static void test_machines(void) {
         "\"heads\": 4, \"kv_heads\": 2, \"seqlen_q\": 500, \"seqlen_k\": 1000, \"head_dim\": 64, \"dtype\": \"fp16\", "
         "\"causal\": false, \"lengths\": null, \"scale\": 0.125, \"settings\": \"pieces=auto;round=off;kind=one\", "
         "\"inputs\": \"x/y\", \"seed\": null, \"l2\": \"cold\", \"iters\": null, \"runs\": 5, \"latency_ms\": 0.5, "
-        "\"min_ms\": null, \"iqr_ms\": 0.025, \"noisy\": false, \"tflops\": 1.024, \"dense_tflops\": null, \"percent_of_peak\": 51.2, "
+        "\"min_ms\": null, \"iqr_ms\": 0.005, \"noisy\": false, \"tflops\": 1.024, \"dense_tflops\": null, \"percent_of_peak\": 51.2, "
         "\"gbps\": 1.552, \"tensor_bytes\": 3, \"workspace_bytes\": 5, \"gpu_bytes\": 512, \"gpu_flops_per_byte\": 1000000, "
         "\"read_gbps\": null, \"copy_gbps\": null, "
         "\"rmse\": null, \"worst_fp64_error\": 0.25, \"worst_error\": 0.125, \"allowed_error\": 0.75, \"ok\": true, "
@@ -418,13 +418,13 @@ static void test_machines(void) {
     options.load = "a\nb";
     *row.note = 0;
     job.end = 1;
-    prints(job, ",\"a\nb\",,warm,7,5,0.5,0.25,0.025,false,", "CSV: a line break stands in quotes");
+    prints(job, ",\"a\nb\",,warm,7,5,0.5,0.25,0.005,false,", "CSV: a line break stands in quotes");
 
     /* another stage, without settings: the same names in the same order */
     job = (Job)REPORT(.stage = &plain);
     job.rows = &row, job.count = 1;
     options.load = NULL, options.key_lengths = NULL;
-    row.iqr_ms = 0.026;
+    row.iqr_ms = 0.006;
     prints(job,
            "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
            "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,dense_tflops,percent_of_peak,gbps,"
@@ -432,8 +432,8 @@ static void test_machines(void) {
            "allowed_error,ok,device,clock_mhz,cuda,"
            "commit,note\n"
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,,0.125,,outliers,"
-           "18446744073709551615,warm,7,5,0.5,0.25,0.026,true,1.024,,51.2,",
-           "CSV: the fields of a stage without options of its own; over 5% is noisy");
+           "18446744073709551615,warm,7,5,0.5,0.25,0.006,true,1.024,,51.2,",
+           "CSV: the fields of a stage without options of its own; over 1% is noisy");
     row.runs = 3;
     job.end = 1;
     prints(job, ",warm,7,3,0.5,0.25,,,1.024,", "CSV: three runs have no quartiles");

@@ -42,7 +42,7 @@ double row_gbps(const Row *row);      /* of what any kernel must move */
 double row_of_peak(const Row *row);   /* TFLOP/s as a percentage of the chip's peak */
 double row_intensity(const Row *row); /* FLOPs for each of the gpu_bytes */
 double row_noise(const Row *row); /* interquartile range over median; NAN: fewer than four runs, which have no quartiles */
-#define NOISY 0.05                /* more is worth a remark */
+#define NOISY 0.01                /* more: timing goes on for a while, and a remark says that it did not help */
 
 /* The value of the stage's setting of this number, as the command line says it; good until the next call. */
 const char *setting_text(const Run *run, int number);

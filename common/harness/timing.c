@@ -26,25 +26,38 @@ static double quantile(const double *times, int count, double share) {
     return times[below] + (place - below) * (times[above] - times[below]);
 }
 
-/* Warms up for 100 ms (15 where --iters says how many), or 1000 samples where these are short; then takes --iters samples; 0: for
- * about 100 ms, at least 5 and at most 100. (A chip that has rested may take more power than its limit for some 60 ms.) The CPU
- * device needs no warming up and is slow: half a second, and one sample may have to do. */
-void take_median(Row *row, double (*sample)(void *), void *context) {
-    int iters = row->run->options->iters, is_cpu = row->run->device->is_cpu;
-    double *all = host_alloc(iters > 100 ? (size_t)iters : 100, sizeof *all);
-    double warm_up = is_cpu ? 0 : iters ? 15 : 100, budget = is_cpu ? 500 : 100;
-    int least = is_cpu ? 1 : 5, count = 0;
-    for (int left = 1000; warm_up > 0 && left > 0; left--)
-        warm_up -= sample(context);
-    for (double spent = 0; iters ? count < iters : count < 100 && (count < least || spent < budget); count++) {
-        show_progress("%s: timing %d ...", row->name, count + 1);
-        spent += all[count] = sample(context);
-    }
+/* Puts the samples in order, and what follows from them into the row. */
+static void summarise(Row *row, double *all, int count) {
     qsort(all, (size_t)count, sizeof *all, ascending);
     row->runs = count;
     row->latency_ms = quantile(all, count, 0.5);
     row->min_ms = all[0];
     row->iqr_ms = quantile(all, count, 0.75) - quantile(all, count, 0.25);
+}
+
+/* Warms up for 100 ms (15 where --iters says how many), or 1000 samples where these are short; then takes --iters samples; 0: for
+ * about 100 ms, at least 5, or 100 of them, and as many again until the middle half lies within NOISY of the median: for about a
+ * second, or 1000 samples, at most. (A chip that has rested may take more power than its limit for some 60 ms.) The CPU device needs
+ * no warming up, is slow, and its times say little: half a second, and one sample may have to do. */
+void take_median(Row *row, double (*sample)(void *), void *context) {
+    int iters = row->run->options->iters, is_cpu = row->run->device->is_cpu;
+    int least = is_cpu ? 1 : 5, some = 100, most = iters ? iters : is_cpu ? some : 1000, count = 0;
+    double *all = host_alloc((size_t)most, sizeof *all);
+    double warm_up = is_cpu ? 0 : iters ? 15 : 100, some_ms = is_cpu ? 500 : 100, most_ms = is_cpu ? 500 : 1000;
+    for (int left = 1000; warm_up > 0 && left > 0; left--)
+        warm_up -= sample(context);
+    double spent = 0, pause = some_ms;
+    while (count < most) {
+        show_progress("%s: timing %d ...", row->name, count + 1);
+        spent += all[count++] = sample(context);
+        if (iters || count < least || (count % some && spent < pause))
+            continue;
+        summarise(row, all, count);
+        if (spent >= most_ms || !(row_noise(row) > NOISY))
+            break;
+        pause = spent + some_ms;
+    }
+    summarise(row, all, count);
     free(all);
 }
 
