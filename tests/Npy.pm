@@ -1,4 +1,5 @@
-# Npy.pm - .npy files by hand: what the programs' own reader and writer are held against.
+# Npy.pm - .npy files by hand, and attention of what is in them: what the programs' own reading, writing and arithmetic are held
+# against.
 #
 #     write_bytes('q.npy', npy('<f4', [1, 2, 5, 64], \@values));
 #     my ($type, $shape, $values) = read_npy('o.npy');                 ('<f2', '1,2,5,64', [...])
@@ -6,7 +7,7 @@ package Npy;
 use strict;
 use warnings;
 use Exporter qw(import);
-our @EXPORT = qw(npy read_npy write_bytes read_bytes);
+our @EXPORT = qw(npy read_npy attention write_bytes read_bytes);
 
 sub write_bytes {
     my ($path, $bytes) = @_;
@@ -20,6 +21,28 @@ sub read_bytes {
     open(my $file, '<:raw', $path) or return undef;
     local $/;
     return <$file>;
+}
+
+# O and LSE as the definition says, as arrays. shape: [batch, heads, kv_heads, seqlen_q, seqlen_k, head_dim]; lengths: of the keys,
+# for each batch entry.
+sub attention {
+    my ($shape, $q, $k, $v, $scale, $causal, @lengths) = @_;
+    my ($B, $H, $G, $SQ, $SK, $D) = @$shape;
+    my (@o, @lse);
+    for my $row (0 .. $B * $H * $SQ - 1) {
+        my ($b, $h, $i) = (int($row / ($H * $SQ)), int($row / $SQ) % $H, $row % $SQ);
+        my $last = ($lengths[$b] // $SK) - 1 - ($causal ? $SQ - 1 - $i : 0);
+        my ($l, @sum) = (0, (0) x $D);
+        for my $key (map { (($b * $G + int($h * $G / $H)) * $SK + $_) * $D } 0 .. $last) {
+            my $s = 0;
+            $s += $q->[$row * $D + $_] * $k->[$key + $_] for 0 .. $D - 1;
+            $l += my $p = exp($scale * $s);
+            $sum[$_] += $p * $v->[$key + $_] for 0 .. $D - 1;
+        }
+        push @lse, $l > 0 ? log($l) : -9**9**9;
+        push @o, map { $l > 0 ? $_ / $l : 0 } @sum;
+    }
+    return (\@o, \@lse);
 }
 
 # A value that fp16 holds exactly, as its code.

@@ -17,10 +17,6 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#ifdef __APPLE__
-#pragma clang diagnostic ignored "-Wdeprecated-declarations" /* makecontext: old, but there */
-#endif
-
 enum {
     STACK_BYTES = 256 * 1024, /* address space; only pages that are used cost memory */
     MAX_GAPS = 24576

@@ -10,12 +10,7 @@
 #define FA_SIMT_INTERNAL_H
 
 #undef _FORTIFY_SOURCE /* its longjmp refuses to leave for another stack, which is all a fiber does */
-#ifdef __APPLE__
-#define _XOPEN_SOURCE 700
-#define _DARWIN_C_SOURCE
-#else
 #define _GNU_SOURCE
-#endif
 #include "simt.h"
 
 #include <setjmp.h>
