@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
 # flash.t - notes/flash.c is the whole algorithm on one page, and it notices when any of it is missing.
 #
-# Every statement of its four functions is deleted in turn, and so is every subtraction that keeps an exponent small or a
+# Every statement of its four functions is deleted in turn (without TEST_ALL=1 an eighth of them), and so is every subtraction that keeps an exponent small or a
 # gradient right. The program that is left must say that the two ways disagree, and end with exit code 1.
 use strict;
 use warnings;
@@ -58,7 +58,8 @@ for my $n (0 .. $#lines) {
     }
 }
 cmp_ok(scalar keys %mistakes, '>=', 35, 'there are many mistakes to make');
-for my $mistake (sort keys %mistakes) {
+my @planted = sort keys %mistakes;
+for my $mistake (@planted[grep { $ENV{TEST_ALL} || $_ % 8 == 0 } 0 .. $#planted]) {
     my ($n, $line) = @{$mistakes{$mistake}};
     my ($code, $said) = result("$compilers[0] -w", map { $_ == $n ? $line : $lines[$_] } 0 .. $#lines);
     is($code, 1, $mistake) or diag($said);

@@ -13,6 +13,7 @@ use lib 'tests';
 use Program qw(stages);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
+plan skip_all => 'make test-all asks it' if !$ENV{TEST_ALL};
 my $build = $ENV{TEST_BUILD} // 'build/cpu';
 my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
 delete @ENV{qw(LC_ALL LANGUAGE), grep { /^LC_/ } keys %ENV};

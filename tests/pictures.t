@@ -36,19 +36,19 @@ SKIP: {
     is("$run->{code} $run->{err}", "2 plots need matplotlib: pip install matplotlib\n", 'plots without matplotlib: one line');
     skip 'no matplotlib here', 1 if run("python3 -c 'import matplotlib'")->{code};
 
+    skip 'make test-all draws', 1 if !$ENV{TEST_ALL};
+
     # A complaint on stderr is a letter too small, or one text over another.
-    if ($ENV{TEST_ALL}) {
-        for my $again (1, 2) {
-            for my $command ('common/plots/pictures.py', 'common/plots/plots.py notes/results/nvidia-h200') {
-                $run = run("python3 -B $command $scratch/drawn$again");
-                is("$run->{code} $run->{err}", '0 ', "$command: legible");
-            }
+    for my $again (1, 2) {
+        for my $command ('common/plots/pictures.py', 'common/plots/plots.py notes/results/nvidia-h200') {
+            $run = run("python3 -B $command $scratch/drawn$again");
+            is("$run->{code} $run->{err}", '0 ', "$command: legible");
         }
-        my @drawn = map { m{(\w+\.svg)} } glob "$scratch/drawn1/*.svg";
-        is("@drawn", join(' ', map { m{(\w+\.svg)} } glob 'notes/pictures/*.svg'), 'all of notes/pictures, and nothing else');
-        my @changing = grep { read_text("$scratch/drawn1/$_") ne read_text("$scratch/drawn2/$_") } @drawn;
-        is("@changing", '', 'twice the same, byte for byte');
     }
+    my @drawn = map { m{(\w+\.svg)} } glob "$scratch/drawn1/*.svg";
+    is("@drawn", join(' ', map { m{(\w+\.svg)} } glob 'notes/pictures/*.svg'), 'all of notes/pictures, and nothing else');
+    my @changing = grep { read_text("$scratch/drawn1/$_") ne read_text("$scratch/drawn2/$_") } @drawn;
+    is("@changing", '', 'twice the same, byte for byte');
     write_text("$scratch/crowded.py", <<END);
 import sys
 sys.path.insert(0, 'common/plots')
@@ -72,7 +72,7 @@ END
     is("$run->{code} $run->{out}$run->{err}", "0 $scratch/compare.svg\n", 'make compare PLOT=1: legible');
     my $drawn = read_text("$scratch/compare.svg");
     is(scalar(() = $drawn =~ /04_fa2\/tuned/g) . scalar(() = $drawn =~ /not run/g), '22', '... a panel for each table, with a line for each variant');
-    like(run('make -n compare DEVICE=cpu PLOT=1')->{out}, qr/table\.sh compare plot=(\S+) && python3 -B common\/plots\/compare\.py \1 \S+\.svg$/m, '... which make calls');
+    like(run('make -n compare DEVICE=cpu PLOT=1')->{out}, qr/table\.sh compare plot=(\S+)\npython3 -B common\/plots\/compare\.py \1 \S+\.svg$/m, '... which make calls');
 
     # A tree with somebody's results beside those of the notes.
     my ($mine, $notes) = map { "$scratch/tree/notes/results/$_" } 'my-gpu', 'nvidia-h200';
