@@ -1,12 +1,13 @@
 #!/usr/bin/env perl
 # mutations_kernels.t - tests the tests: breaks one line of a real kernel in a scratch copy and demands that the grid notices.
 #
-#     make mutations-kernels               MUTATION=04.12 only this one
+#     make mutations-kernels               MUTATION=04.12 only this one; KERNEL_MUTANTS=100 so many, which SEED=1 chooses
 #
 # The mistakes stand in mutations_kernels.txt; `make bug N=04.12` plants them for a class. A mutation whose line is no longer in the
 # file fails, so that the list cannot rot. Only copies of the tree are ever changed.
 use strict;
 use warnings;
+use Digest::MD5 qw(md5_hex);
 use FindBin;
 use lib $FindBin::Bin;
 use List::Util qw(any);
@@ -26,6 +27,9 @@ for (split /\n\n+/, read_file('tests/mutations_kernels.txt') =~ s/^#.*\n//mgr) {
 my $build = $ENV{TEST_BUILD} || 'build/cpu';
 my $only = $ENV{MUTATION};
 die "MUTATION=$only: choose from @numbers\n" if defined $only && !$mutations{$only};
+my $seed = $ENV{SEED} // 1;
+my @by_chance = sort { md5_hex("$seed $a") cmp md5_hex("$seed $b") } @numbers;
+my %planted = map { $_ => 1 } defined $only ? $only : splice @by_chance, 0, $ENV{KERNEL_MUTANTS} || @numbers;
 in_copies($build, \&try, (defined $only ? $only : (sort(keys %stages), @numbers)));
 
 # Where nothing is changed nothing may be caught, else all that follows would be worth nothing.
@@ -53,6 +57,7 @@ sub try {
     my $source = read_file($file);
     (my $mutated = $source) =~ s/\Q$from\E/$to/g; # everywhere in the file
     return ["$name (mutation $number: the line is no longer in $file)", 0] if $mutated eq $source;
+    return ["$name: its line is there", 1] if !$planted{$number};
 
     return with_file($file, $mutated, sub {
         my $test = test_of($stage);
