@@ -223,6 +223,23 @@ template <bool right> __global__ void lanes_of_a_warp(int *to) {
         __syncwarp();
     to[threadIdx.x] = tile[threadIdx.x ^ 1]; /* lanes: read */
 }
+/* The trace remembers two readers of a byte: lanes 0 and 1 of warp 0, until warp 1 reads it as well. Warp 0 waits for warp 2, and so
+ * writes after warp 1's read, but not because of it. */
+template <bool right> __global__ void third_reader(int *to) {
+    SHARED_MEMORY(tile, Ints);
+    const int warp = threadIdx.x / 32;
+    if (threadIdx.x == 0)
+        tile[0] = 0;
+    __syncthreads();
+    if (warp < 2 && threadIdx.x % 32 < 2)
+        to[threadIdx.x] = tile[0]; /* third: read */
+    if (right)
+        __syncthreads();
+    else if (warp != 1)
+        named_barrier_sync(1, 64);
+    if (threadIdx.x == 0)
+        tile[0] = 1; /* third: write */
+}
 __global__ void shuffle_between(int *to) {
     SHARED_MEMORY(tile, Ints);
     tile[threadIdx.x] = threadIdx.x; /* shuffle: write */
@@ -474,6 +491,9 @@ static void test_races() {
     no_race(TRACED(lanes_of_a_warp<true>, 1, 64, SHARED, to), "lanes of a warp, with __syncwarp");
     one_race(TRACED(lanes_of_a_warp<false>, 1, 64, SHARED, to), "lanes of a warp", line_of("lanes: write"),
              line_of("lanes: read"));
+    no_race(TRACED(third_reader<true>, 1, 96, SHARED, to), "two readers of the writer's warp and one of another, with a barrier");
+    one_race(TRACED(third_reader<false>, 1, 96, SHARED, to), "two readers of the writer's warp and one of another",
+             line_of("third: write"), line_of("third: read"));
     one_race(TRACED(shuffle_between, 1, 64, SHARED, to), "a shuffle is no barrier", line_of("shuffle: write"),
              line_of("shuffle: read"));
     no_race(TRACED(bytes_of_a_word, 1, 64, SHARED, to), "different bytes of one word");
