@@ -50,7 +50,7 @@ $ending
 my \@row = (stage => '"$name"', variant => '"$name/slow"', direction => '"forward"', batch => 1, heads => 1, kv_heads => 1, seqlen_q => \$n,
     seqlen_k => \$n, head_dim => 64, dtype => '"fp16"', causal => \$causal, settings => '""', latency_ms => \$ms, min_ms => \$ms, tflops => 1,
     percent_of_peak => 7, gbps => 1, tensor_bytes => 1000, workspace_bytes => 6 * \$n * \$n, gpu_bytes => 1048576, gpu_flops_per_byte => 3,
-    worst_error => 'null', allowed_error => 'null', ok => \$ok, device => '"Fake"', clock_mhz => 'null', cuda => '$cuda', commit => '"x"',
+    worst_error => \$note =~ /not checked/ ? 1 : 'null', allowed_error => 'null', ok => \$ok, device => '"Fake"', clock_mhz => 'null', cuda => '$cuda', commit => '"x"',
     note => \$note);
 my \@names = map { \$row[2 * \$_] } 0 .. \$#row / 2;
 my \%value = \@row;
@@ -110,11 +110,13 @@ $run = compare(['', fake_stage('08_outside', 'print STDERR "kernel f, block (0,0
 like($run->{out}, qr/^08_outside +exit code 2: kernel f, .*: gone\n\nFAIL  broken: 08_outside\n\z/ms, 'compare: a kernel that ends the program is a failure');
 $run = compare(['--seqlen 16', $wrong]);
 like("$run->{code} $run->{out}", qr/^1 .*\nFAIL  disagree: 08_wrong\/slow\n\z/s, 'compare: who disagrees');
-my $partly = fake_stage('08_partly', 'my ($ok, $code) = ("true", 0); $note = q{"not checked: rounding alone may change dQ by 1, and it is at most 0"};');
+my $partly = fake_stage('08_partly', 'my ($ok, $code) = ("true", 0); $note = q{"not checked: rounding alone may change dQ by 1, and it is at most 0; dK by 2, and it is at most 0"};');
 $run = compare(['--seqlen 16', $partly]);
-like("$run->{code} $run->{out}", qr/^0 .*^08_partly\/slow .*2.56 ms .*\n\nPASS  1 variant agrees/ms, 'compare: a tensor that is not checked is no matter to the row');
+like("$run->{code} $run->{out}", qr/^0 .*^08_partly\/slow .*2.56 ms .*\n\nPASS  1 variant agrees with 00_naive; not checked: dQ, dK\n\z/ms, 'compare: tensors that are not checked do not decide, and are named');
 $run = compare(['--scale 1e5 --seqlen 16 --iters 1', $few[1]]);
-like("$run->{code} $run->{out}", qr/^2 .* not checked\n.*\nNOT CHECKED  01_tiled\/fma /s, 'compare: what cannot be checked');
+like("$run->{code} $run->{out}", qr/^0 .*\nPASS  2 variants agree with 00_naive; not checked: O\n\z/s, 'compare: O is not, and LSE decides');
+$run = compare(['--seqlen 16', fake_stage('08_nothing', 'my ($ok, $code) = ("null", 2); $note = q{"not checked: rounding alone may change O by 1, and it is at most 1"};')]);
+like("$run->{code} $run->{out}", qr/^2 .* not checked\n.*\nNOT CHECKED  08_nothing\/slow\n\z/s, 'compare: what cannot be checked');
 $run = compare(['', fake_stage('08_none', 'print STDERR "08_none: needs a GPU\n"; exit 2; my ($ok, $code);')]);
 like("$run->{code} $run->{out}", qr/^2 \n08_none +not run: needs a GPU\n\nNOT RUN  /, 'compare: nothing can run');
 $run = compare(['--seqlenn 3', @few]);

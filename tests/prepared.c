@@ -396,6 +396,13 @@ static void test_result(void) {
     compare();
     ok(!bad() && comparisons[PREPARED_O].empty && comparisons[PREPARED_O].loosest == INFINITY,
        "an infinite bound checks nothing, and blames nobody");
+    lse[2] += 1;
+    compare();
+    ok(bad() == 1 << PREPARED_LSE && !comparisons[PREPARED_LSE].empty, "LSE has a bound of its own");
+    rounding.sum_roundoff = INFINITY;
+    lse[2] = NAN;
+    compare();
+    ok(!bad() && comparisons[PREPARED_LSE].empty && comparisons[PREPARED_LSE].loosest == INFINITY, "or none, either");
 
     reset();
     rounding.sum_roundoff = 1;

@@ -447,9 +447,12 @@ static void test_note(void) {
     row.comparisons[1] = comparison("LSE", 1, 0.1, 1);
     row.comparisons[1].empty = 1;
     ok(strncmp(row_note(&row), "not checked", 11) == 0, "a comparison that says nothing");
-    ok(!row_unchecked(&row), "LSE: O was checked");
+    ok(!row_unchecked(&row) && row_worst(&row) == &row.comparisons[0], "LSE: O was checked, and is shown");
     row.comparisons[0].empty = 1, row.comparisons[1].empty = 0;
-    ok(row_unchecked(&row), "O: nothing was, whatever LSE says");
+    ok(!row_unchecked(&row) && row_worst(&row) == &row.comparisons[1], "O: LSE was, and is shown");
+    row.comparisons[1].empty = 1, row.comparisons[2] = comparison("prepared Q", 1, 0.1, 1), row.comparison_count = 3;
+    ok(row_unchecked(&row), "both: nothing of what the kernel wrote was, whatever prepared inputs say");
+    row.comparison_count = 2, row.comparisons[1].empty = 0;
     row.comparisons[0].ok = 0;
     ok(!*row_note(&row), "beside one that fails");
     strcpy(row.cause, "a reason");

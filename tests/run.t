@@ -68,14 +68,23 @@ like(run('10_block_sparse', @small, split ' ')->{out}, qr/, blocks $masks{$_}\n/
 
 like(run('11_score_mod', @small, map { ('--score', $_) } split ' ')->{out}, qr/\nPASS/, "--score $_") for 'softcap:30 window:9,0', 'alibi sink', 'window:0,0';
 
-# ---- a bound as wide as the result
+# ---- a bound as wide as the result: of O, and then LSE decides; of both
 $run = run('01_tiled', @small, '--scale', 1e5);
-is($run->{code}, 2, 'scores so large that rounding alone may change the result: exit code 2');
-like($run->{out}, qr/^\Q$_\E .* not checked$/m, "a row that says so: $_") for @variants;
-like($run->{out}, qr/^01_tiled\/mma: not checked: rounding alone may change O by [\d.]+, and it is at most [\d.]+$/m, 'and a line why');
-like($run->{out}, qr/\nNOT CHECKED  nothing checked in 3 of 3 results: .*\n\z/, 'the verdict is not PASS');
-my @unchecked = map { decode_json($_) } split /\n/, run('01_tiled', @small, '--scale', 1e5, '--json')->{out};
-ok(!(grep { defined $_->{ok} } @unchecked), 'JSON: ok is null');
+is($run->{code}, 0, 'scores so large that rounding alone may change O: LSE decides');
+like($run->{out}, qr/^01_tiled\/mma: not checked: rounding alone may change O by [\d.]+, and it is at most [\d.]+$/m, 'a line why O is not checked');
+like($run->{out}, qr/\nPASS  2 variants agree with 00_naive; not checked: O\n\z/, 'and the verdict says that it was not');
+my $orthogonal = tempdir(CLEANUP => 1); # scores of 0 whose terms would be 1e12 if Q and K had the same direction
+write_bytes("$orthogonal/q.npy", npy('<f4', [1, 1, 40, 64], [(1e6, (0) x 63) x 40]));
+write_bytes("$orthogonal/k.npy", npy('<f4', [1, 1, 56, 64], [(0, 1e6, (0) x 62) x 56]));
+write_bytes("$orthogonal/v.npy", npy('<f4', [1, 1, 56, 64], [(1) x (56 * 64)]));
+my @orthogonal = ('--load', $orthogonal, '--dtype', 'fp32', '--variant', 'fma', '--iters', 1);
+$run = run('01_tiled', @orthogonal);
+is($run->{code}, 2, 'nor can LSE be checked: exit code 2');
+like($run->{out}, qr/^\Q$_\E .* not checked$/m, "a row that says so: $_") for @variants[0, 1];
+like($run->{out}, qr/^01_tiled\/fma: not checked: rounding alone may change O by .*, and it is at most 1; LSE by .*, and it is at most 4$/m, 'and a line why');
+like($run->{out}, qr/\nNOT CHECKED  nothing checked in 2 of 2 results: .*\n\z/, 'the verdict is not PASS');
+my @unchecked = map { decode_json($_) } split /\n/, run('01_tiled', @orthogonal, '--json')->{out};
+ok(@unchecked == 2 && !(grep { defined $_->{ok} } @unchecked), 'JSON: ok is null');
 ok($_->{worst_error} < $_->{allowed_error} && $_->{note} =~ /^not checked: rounding alone may change O by /, 'JSON: and the note says why')
     for @unchecked;
 is(run('01_tiled', @small, '--scale', 1e4)->{code}, 0, 'a tenth of that can be checked');

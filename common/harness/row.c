@@ -10,9 +10,9 @@
 #include <string.h>
 
 int row_unchecked(const Row *row) {
-    int results = row->passes == BACKWARD_PASS ? row->comparison_count : row->comparison_count > 0, empty = 0;
-    for (int i = 0; i < results; i++)
-        empty += row->comparisons[i].empty;
+    int results = 0, empty = 0;
+    while (results < row->comparison_count && (row->passes == BACKWARD_PASS || results < FORWARD_OUTPUTS))
+        empty += row->comparisons[results++].empty;
     return results && empty == results;
 }
 
@@ -35,7 +35,8 @@ const Comparison *row_worst(const Row *row) {
     const Comparison *worst = &row->comparisons[0];
     for (int i = 0; i < row->comparison_count; i++) {
         const Comparison *c = &row->comparisons[i];
-        if ((worst->ok && !c->ok) || (row->passes == BACKWARD_PASS && rank_of(c) > rank_of(worst)))
+        const int may_be_worse = row->passes == BACKWARD_PASS || (worst->ok && worst->empty);
+        if ((worst->ok && !c->ok) || (may_be_worse && rank_of(c) > rank_of(worst)))
             worst = c;
     }
     return worst;

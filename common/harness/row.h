@@ -4,10 +4,11 @@
 
 #include "run.h"
 
-/* Whether no bound of what the row is run for, O or the gradients, checks anything. LSE and prepared inputs do not speak for O. */
+/* Whether no bound of what the row's kernels write, O and LSE or the gradients, checks anything. Prepared inputs do not speak for it. */
 int row_unchecked(const Row *row);
-const Comparison *row_worst(const Row *row); /* the first, unless only a later one is bad; of gradients the worst that is checked */
-int row_has_errors(const Row *row);              /* of O against fp64 */
+/* The first that is checked, unless only a later one is bad; of gradients the worst that is checked. */
+const Comparison *row_worst(const Row *row);
+int row_has_errors(const Row *row); /* of O against fp64 */
 /* Why the variant did not run, where a wrong result may come from, or which of its tensors were not checked, and why; good until the
  * next call. Empty: nothing of that. */
 const char *row_note(const Row *row);
@@ -38,9 +39,9 @@ double peak_tflops(const DeviceProperties *device, Dtype dtype, int eight_bits);
 /* NAN: unknown, or a preparation alone, for which nothing is counted. */
 double row_tflops(const Row *row);
 double row_dense_tflops(const Row *row); /* as if the block mask kept everything */
-double row_gbps(const Row *row);      /* of what any kernel must move */
-double row_of_peak(const Row *row);   /* TFLOP/s as a percentage of the chip's peak */
-double row_intensity(const Row *row); /* FLOPs for each of the gpu_bytes */
+double row_gbps(const Row *row);         /* of what any kernel must move */
+double row_of_peak(const Row *row);      /* TFLOP/s as a percentage of the chip's peak */
+double row_intensity(const Row *row);    /* FLOPs for each of the gpu_bytes */
 double row_noise(const Row *row); /* interquartile range over median; NAN: fewer than four runs, which have no quartiles */
 #define NOISY 0.01                /* more: timing goes on for a while, and a remark says that it did not help */
 

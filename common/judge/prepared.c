@@ -204,7 +204,7 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
     const Problem *p = x->p;
     const Samples *exact = &r->result;
     int columns = p->head_dim, rows = 0, empty = 0; /* rows that are not 0, and of them those whose bound checks nothing */
-    int boundless = 0;                              /* rows in which O or LSE has no bound at all */
+    int boundless_o = 0, boundless_lse = 0;         /* rows in which they have no bound at all */
     double got[MAX_HEAD_DIM];
     *c_o = comparison_start("O");
     *c_lse = comparison_start("LSE");
@@ -218,20 +218,22 @@ static void compare_result(const Prepared *x, const Reference *r, const void *o,
         double squares = exp(r->squares.lse[i] - 2 * want_lse); /* NaN in a row that sees no key: its bound is 0 */
         double spread = spread_of(r, i, r->exponents[head], largest_v, squares), largest = largest_of(want, columns);
         double allowed = result_allowance(x, r, want, want_lse, largest_v, spread, squares);
-        if (!is_bound(allowed) || !is_bound(lse_allowed)) {
-            boundless++;
+        boundless_o += !is_bound(allowed), boundless_lse += !is_bound(lse_allowed);
+        if (is_bound(lse_allowed))
+            compare_element(c_lse, at, -1, lse[row], want_lse, lse_allowed);
+        if (!is_bound(allowed))
             continue;
-        }
         read_row(p, o, row, got);
         compare_row(c_o, at, got, want, columns, allowed);
-        compare_element(c_lse, at, -1, lse[row], want_lse, lse_allowed);
         rows += largest > 0;
         empty += bound_is_empty(allowed, 0, largest);
     }
     c_o->empty = 2 * empty > rows; /* P's rounding makes the bound another in each row: a few wide ones are no matter */
     c_lse->empty = bound_is_empty(c_lse->loosest, LSE_FLOOR, c_lse->largest);
-    if (boundless)
+    if (boundless_o)
         c_o->empty = 1, c_o->loosest = INFINITY;
+    if (boundless_lse)
+        c_lse->empty = 1, c_lse->loosest = INFINITY;
 }
 
 int compare_prepared(const Problem *p, const Variant *variant, const int *key_lengths, const HostTensors *inputs,
