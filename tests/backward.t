@@ -91,6 +91,8 @@ unlink "$folder/do.npy";
 complains('do.npy', '--load', $folder);
 write_bytes("$folder/do.npy", npy('<f8', [1, $G, $SK, $D], $tensor{k}));
 complains('do.npy and q.npy differ in shape', '--load', $folder);
+write_bytes("$folder/do.npy", npy('<f4', [1, $H, $SQ, $D], [map { 1e35 * $_ } @{$tensor{do}}]));
+complains('--load: a sum of dS K or dS Q could reach ', '--load', $folder, '--dtype', 'fp32');
 complains('head dim', '--head-dim', 96);
 complains('--scale 1e+06: scores of up to', '--scale', 1e6);
 complains('choose a scale up to', '--scale', 4000);

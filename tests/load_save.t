@@ -160,6 +160,29 @@ good('not validated, saved all the same', $load{2}, 'fma', '<f2', 2e-3, \@full, 
     }
 }
 
+# ---- what fp32 has no room for: refused, with the factor that helps, and right with it
+{
+    my %numbers = (q => random_values(64 * 64, 128), k => random_values(192 * 64, 128), v => random_values(192 * 64, 128));
+    my $folders = 0;
+    my $times = sub { # one tensor times a power of two
+        my ($which, $power) = @_;
+        return folder('times' . ++$folders,
+            map { my $size = $_ eq $which ? 2**$power : 1; $_ => npy('<f4', [1, 1, @{$numbers{$_}} / 64, 64], [map { $_ * $size } @{$numbers{$_}}]) } keys %numbers);
+    };
+    for (['04_fa2', 'v', 'a sum of P V', 'V'], ['06_fp8', 'v', 'a sum of P V', 'V', '--format', 'e5m2'],
+         ['06_fp8', 'v', 'a sum of P V', 'V', '--scaling', 'block'], ['04_fa2', 'q', 'a score', 'Q or K']) {
+        my ($stage, $tensor, $sum, $cure, @options) = @$_;
+        my $try = sub { run($stage, '--load', $times->($tensor, $_[0]), '--dtype', 'bf16', '--iters', 1, @options) };
+        my $run = $try->(124);
+        like("$run->{code} $run->{out}$run->{err}", qr/\A2 $stage: --load: $sum could reach \S+, but fp32 ends at 3\.4e\+38: choose $cure smaller, by a factor of 2\^\d+ or more\n\z/,
+            "$stage @options: $tensor of 2^124 is refused");
+        my ($power) = $run->{err} =~ /2\^(\d+)/;
+        is($try->(125 - $power)->{code}, 2, 'and so is twice what is proposed');
+        $run = $try->(124 - $power);
+        is($run->{code}, 0, 'which is right') or diag($run->{out}, $run->{err});
+    }
+}
+
 # ---- what is refused: one line, exit code 2, no table
 
 my $bad = 0;

@@ -177,6 +177,28 @@ static void check_scores(const Problem *p, const HostTensors *in) {
             p->scale, size, off, floor(0.9999999 * most / digit) * digit);
 }
 
+/* Kernels add up products in fp32, and before they divide by a row's sum. No sum overflows, in whatever order, if it would not
+ * even were all its terms as large as the largest, and of one sign. P is at most 1 there, times up to 2^15 where it is stored in 8
+ * bits; dS is at most |dO| |V|, from dP, and as much again, from delta; and a score may be multiplied by log2 e. */
+static void check_range(const Problem *p, const HostTensors *in) {
+    const Problem keys = keys_as_queries(p);
+    const double q = largest_length(p, in->q), k = largest_length(&keys, in->k), v = largest_length(&keys, in->v),
+                 d_o = in->d_o ? largest_length(p, in->d_o) : 0, ds = 2 * d_o * v, scale = fmax(p->scale, 1),
+                 rows = (double)p->seqlen_q * (p->heads / p->kv_heads);
+    const struct {
+        const char *sum, *cure;
+        double size;
+    } sums[] = {{"a score", "Q or K", 2 * scale * q * k},
+                {"a sum of P V", "V", 0x1p15 * p->seqlen_k * v},
+                {"a sum of P dO", "dO", rows * d_o},
+                {"a sum of dS K or dS Q", "dO or V", ds * scale * fmax(1, fmax(p->seqlen_k * k, rows * q))}};
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+        if (sums[i].size > dtype_largest(DTYPE_FP32))
+            cannot_run("--load: %s could reach %.2g, but fp32 ends at %.2g: choose %s smaller, by a factor of 2^%d or more",
+                       sums[i].sum, sums[i].size, dtype_largest(DTYPE_FP32), sums[i].cure,
+                       (int)ceil(log2(sums[i].size / dtype_largest(DTYPE_FP32))));
+}
+
 void load_inputs(Run *run) {
     const Problem *p = run->p;
     const Options *o = run->options;
@@ -192,6 +214,8 @@ void load_inputs(Run *run) {
         inputs[saved++] = (Tensor){"sinks", "sinks.npy", LIKE_SINKS, 0, 0, (void *)p->score->score.sinks, NULL};
     if (o->save_inputs)
         save_tensors("save-inputs", o->save_inputs, p, inputs, saved);
+    if (o->load)
+        check_range(p, &run->inputs);
     if (count > D_O)
         check_scores(p, &run->inputs);
 

@@ -140,11 +140,10 @@ size_t sampled_row(const Problem *p, size_t sample, size_t count) {
     return sample % 4 == 0 ? row - in_head : sample % 4 == 3 ? row - in_head + p->seqlen_q - 1 : row;
 }
 
-/* The largest |row| of Q. */
-static double largest_length(const Problem *p, const void *q) {
+double largest_length(const Problem *p, const void *rows) {
     double row[MAX_HEAD_DIM], largest = 0;
     for (size_t i = 0; i < row_count(p); i++) {
-        read_row(p, q, i, row);
+        read_row(p, rows, i, row);
         largest = worse(dot(row, row, p->head_dim), largest);
     }
     return sqrt(largest);

@@ -37,6 +37,9 @@ typedef struct {
     double underflow; /* what O may lack where a sink leaves P below the smallest normal float: notes/floating_point.md; 0 without sinks */
 } Samples;
 
+/* The largest length of a row of a tensor that has Q's shape; K's and V's are those of keys_as_queries(p) (rows.h). */
+double largest_length(const Problem *p, const void *rows);
+
 /* scale * max|q_i| * max|k_j|: the most a score of the problem can be, and the measure of its rounding error. */
 double score_size(const Problem *p, const void *q, const void *k);
 
