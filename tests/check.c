@@ -222,6 +222,8 @@ static void test_allowance(void) {
     ok(output_allowance(&p, row, 20, 0) == (0x1p-22 + 0x1p-21 + 3 * sqrt(1 + 4 * 20 * 20) * 0x1p-24) * 2 + 0x1p-149 &&
            output_allowance(&p, row, -20, 0) == output_allowance(&p, row, 20, 0),
        "a large score, of either sign");
+    const double small[64] = {7 * 0x1p-149};
+    ok(fabs(output_allowance(&p, small, 1, 0) / 0x1p-149 - 1 - p.seqlen_k) < 1e-3, "steps where products are below normal numbers: a key's, each");
     ok(output_allowance(&p, row, -INFINITY, 9) == 0, "nothing for a row without keys");
     ok(lse_allowance(-3, 0) == 0x1p-15 && lse_allowance(-INFINITY, 9) == 0, "LSE");
     ok(lse_allowance(3, 10) == 0x1p-15 + 3 * 0x1p-24 * 10, "LSE, with the scores' size");

@@ -99,17 +99,26 @@ static void test_bounds(void) {
         gradient_bounds(&p, &inputs, lse, s);
         double u = dtype_epsilon(p.dtype), step = dtype_step(p.dtype), ds = 0x1p-20 * 2 * 11 * 7;
         double p_step = dtype == DTYPE_FP16 ? step : 0x1p-126, ds_step = dtype == DTYPE_FP16 ? step : 0x1p-126 * 4 * 11 * 7;
+        double least = 4 * 0x1p-149 + step, least_dq = 16 * 0x1p-149 + step;
         double relative = 6 * u + 0x1p-21, scores = 7.5 * 7.5 + 4 * 4 * 4; /* scale |q| |k|; D times that of LSE */
         ok(is_close(s[GRADIENT_Q].relative, relative + 3 * sqrt(16 + scores) * 0x1p-24),
            "%s, dQ: 6u, the scores' errors, a sum of 16 keys", dtype_name(p.dtype));
         ok(is_close(s[GRADIENT_K].relative, relative + 3 * sqrt(4 + scores) * 0x1p-24) &&
                s[GRADIENT_V].relative == s[GRADIENT_K].relative,
            "dK, dV: of 2 queries of 2 heads");
-        ok(is_close(s[GRADIENT_Q].floor, 0.5 * (5 * ds + 1.25 * 5 * 3 * ds_step) + step),
+        ok(is_close(s[GRADIENT_Q].floor, 0.5 * (5 * ds + 1.25 * 5 * 3 * ds_step) + least_dq),
            "dQ: what 16 keys leave, seven standard deviations of them");
-        ok(is_close(s[GRADIENT_K].floor, 0.5 * (3 * ds + 1.25 * 3 * 2 * ds_step) + step),
+        ok(is_close(s[GRADIENT_K].floor, 0.5 * (3 * ds + 1.25 * 3 * 2 * ds_step) + least),
            "dK: what 2 queries of 2 heads leave, all of them");
-        ok(is_close(s[GRADIENT_V].floor, 1.25 * 11 * 2 * p_step + step), "dV");
+        ok(is_close(s[GRADIENT_V].floor, 1.25 * 11 * 2 * p_step + least), "dV");
+        ok(is_close(s[GRADIENT_Q].least, least_dq) && is_close(s[GRADIENT_K].least, least) &&
+               is_close(s[GRADIENT_V].least, least),
+           "steps of fp32 in the sums, and one of the dtype");
+        Problem scaled = p;
+        scaled.scale = 2;
+        gradient_bounds(&scaled, &inputs, lse, s);
+        ok(is_close(s[GRADIENT_Q].least, 2 * (least_dq - step) + step) && is_close(s[GRADIENT_V].least, least),
+           "dQ, dK: the sum's times a scale above 1");
         ok(s[0].condition == 1 && s[1].condition == 1 && s[2].condition == 1, "nothing is known to cancel");
         dtype_store(p.dtype, tensors[2], 5, (double)NAN);
         gradient_bounds(&p, &inputs, lse, s);
@@ -144,6 +153,31 @@ static void check_steps(int exponent, int is_p_small, int is_ds_small) {
     ok(!wrong, "fp16, P = 2^-%d: %s%s", exponent,
        is_p_small ? "its step, and with it |dP - delta| steps of dS" : "no step where all is normal",
        is_ds_small ? ", and dS's own" : "");
+    free_gradients(&g);
+}
+
+/* dV of one key, from 16 queries, as fp32 computes it: P and dO are normal numbers, and each product is off by half a step. */
+static void test_small_products(void) {
+    const Problem p = {.batch = 1,
+                       .heads = 1,
+                       .kv_heads = 1,
+                       .seqlen_q = 16,
+                       .seqlen_k = 1,
+                       .head_dim = 64,
+                       .dtype = DTYPE_FP32,
+                       .scale = 1};
+    float q[16 * 64] = {0}, k[64] = {0}, v[64] = {0}, o[16 * 64] = {0}, d_o[16 * 64], lse[16], dv[64] = {0};
+    random_normal(DTYPE_FP32, d_o, 16 * 64, 1, 0, 0, 0x1p-38);
+    for (int i = 0; i < 16; i++) {
+        lse[i] = 76;
+        for (int column = 0; column < 64; column++)
+            dv[column] += expf(-lse[i]) * d_o[i * 64 + column];
+    }
+    const HostTensors inputs = {q, k, v, d_o};
+    Gradients g = gradients_compute(&p, NULL, &inputs, o, lse, 64);
+    Comparison c = compare_gradient(&g, GRADIENT_V, dv, NULL);
+    ok(c.ok && c.error > 2 * 0x1p-149, "products below fp32's normal numbers: dV is off by %g of its steps",
+       c.error / 0x1p-149);
     free_gradients(&g);
 }
 
@@ -219,7 +253,8 @@ static void test_compare(Example *e) {
         const float kept = reference[count - 1];
         reference[count - 1] = e->got[which][count - 1] = INFINITY;
         c = compare_gradient(&g, which, e->got[which], reference);
-        ok(c.ok && !c.empty && c.largest == dtype_beyond(DTYPE_FP32), "%s: infinity in both is right, and no infinite bound", name);
+        ok(c.ok && !c.empty && c.largest == dtype_beyond(DTYPE_FP32), "%s: infinity in both is right, and no infinite bound",
+           name);
         e->got[which][count - 1] = kept;
         ok(!compare_gradient(&g, which, e->got[which], reference).ok, "%s: in one of them it is not", name);
         reference[count - 1] = NAN;
@@ -310,7 +345,7 @@ static void test_samples(Problem p, const int *lengths, size_t queries, size_t k
         wrong += s->condition != condition;
         size_t below = 0, above = 0; /* the median is one of them, with half of them on either side */
         for (size_t i = 0; i < s->count; i++)
-            below += roots[i] < s->terms, above += roots[i] > s->terms;
+            below += roots[i]<s->terms, above += roots[i]> s->terms;
         wrong += below > s->count / 2 || above > s->count / 2 || below + above == s->count;
     }
     ok(!wrong, "%d/%d heads, %d x %d%s%s: %zu queries and %zu keys, their terms, and how much cancels", p.heads, p.kv_heads,
@@ -408,6 +443,7 @@ int main(void) {
     causal.causal = 1, causal.kv_heads = 2;
     large.seqlen_q = 30, large.seqlen_k = 50, large.heads = 4, large.kv_heads = 2, large.causal = 1;
     test_bounds();
+    test_small_products();
     check_steps(20, 1, 1);
     check_steps(16, 1, 0);
     check_steps(13, 0, 0);

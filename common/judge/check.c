@@ -131,6 +131,10 @@ void compare_row(Comparison *c, RowIndex at, const double *got, const double *wa
  * 7 sqrt(2) / sqrt(12) = 2.9. Products that are rounded before they are added, or an order in tiles, change little. */
 double sum_error(double terms) { return 3 * sqrt(terms) * 0x1p-24; }
 
+/* Below fp32's smallest normal number a product is off by half a step of fp32, 2^-149, in each of the two compared. The errors of many
+ * may have one sign: products of less than half a step are all 0. The partial sums are whole steps, and exact. */
+double sum_steps(double terms) { return terms * 0x1p-149; }
+
 /* How far two correct kernels, or a kernel and the exact result, may differ in a row of O = sum_j P_j v_j:
  *
  * 4u          P is rounded to the dtype before it meets V, and O once more at the end: each by at most u = dtype_epsilon,
@@ -146,7 +150,8 @@ double sum_error(double terms) { return 3 * sqrt(terms) * 0x1p-24; }
  *                     s / sqrt(D), where s = scale |q| |k|, and D of them make s^2.
  *             D S^2   Where a score is large, its signs are not random: D partial sums of up to S. The scores that count in a row
  *                     are at least as large as its LSE tells: one is LSE - ln keys or more, and none is above LSE.
- * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more.
+ * one step    the spacing of the dtype's subnormals, below which numbers are not rounded relatively any more; and sum_steps, of keys
+ *             products.
  *
  * A row that sees no key (LSE = -inf) is exactly 0. */
 double output_allowance(const Problem *p, const double *want, double lse, double score_size) {
@@ -155,7 +160,7 @@ double output_allowance(const Problem *p, const double *want, double lse, double
     double score = least_score(lse, p->seqlen_k);
     double relative = 4 * dtype_epsilon(p->dtype) + 0x1p-21 +
                       sum_error(p->seqlen_k + score_size * score_size + p->head_dim * score * score);
-    return relative * largest_of(want, p->head_dim) + dtype_step(p->dtype);
+    return relative * largest_of(want, p->head_dim) + dtype_step(p->dtype) + sum_steps(p->seqlen_k);
 }
 
 double least_score(double lse, int keys) { return worse(worse(lse - log(keys), -lse), 0); }

@@ -49,6 +49,7 @@ void compare_row(Comparison *c, RowIndex at, const double *got, const double *wa
 
 /* How far a sum in fp32 may be off, relative to its partial sums; and how large a score of this row must be. */
 double sum_error(double terms);
+double sum_steps(double terms); /* absolutely, beyond that, where its products are too small for a share */
 double least_score(double lse, int keys);
 
 /* How far two correct implementations may be apart in a row of O, and in its LSE: derived in check.c. want: [head_dim]; lse: of

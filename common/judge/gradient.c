@@ -78,8 +78,8 @@ static double probability_step(Dtype dtype) { return fmax(dtype_step(dtype), 0x1
  * steps       below the dtype's smallest normal number a factor, P or dS, is off by half a step and not by a share u of itself:
  *             steps_of(n) steps of the other operand's length. An error of P is one of its dS, too, |dP - delta| times as large:
  *             where P is 2^-20, in fp16, and dP is 20, that is more than dS itself may be off by. A sampled row knows which of
- *             its factors are so small, and counts only those: nothing where all are normal. And one step for the gradient itself,
- *             as in output_allowance.
+ *             its factors are so small, and counts only those: nothing where all are normal.
+ * least       sum_steps, and one step of the dtype for the gradient itself, as in output_allowance.
  * alike       errors of equal rows are equal, and delta's are those of a whole row of dS: besides adding up at random, as squares,
  *             a sampled row's errors may add up with the signs of the other operand.
  * floor       dS = P (dP - delta) cancels where one key has nearly all of P. dP and delta are fp32 sums of D products: they
@@ -111,7 +111,9 @@ void gradient_bounds(const Problem *p, const HostTensors *inputs, const float *l
     for (int i = 0; i < GRADIENT_COUNT; i++) {
         of[i].relative = (i == GRADIENT_SINKS ? 0 : 6 * dtype_epsilon(p->dtype)) + 0x1p-21 + sum_error(terms[i] + scores);
         of[i].condition = 1;
-        of[i].floor = operand[i] * errors[i] + steps_of(terms[i]) * length[i] * steps[i] + step_of(p, (Gradient)i);
+        const double factor = i == GRADIENT_V || i == GRADIENT_SINKS ? 1 : fmax(p->scale, 1);
+        of[i].least = step_of(p, (Gradient)i) + factor * sum_steps(terms[i]);
+        of[i].floor = operand[i] * errors[i] + steps_of(terms[i]) * length[i] * steps[i] + of[i].least;
     }
 }
 
@@ -356,7 +358,7 @@ Gradients gradients_compute(const Problem *p, const int *key_lengths, const Host
 
     for (GradientSamples *s = exact.of; s < exact.of + gradient_count(p); s++)
         for (size_t i = 0; i < s->count; i++)
-            s->floor = worse(root_of(s->noise, i, columns_of(&exact, s)) + step_of(p, (Gradient)(s - exact.of)), s->floor);
+            s->floor = worse(root_of(s->noise, i, columns_of(&exact, s)) + s->least, s->floor);
     for (GradientSamples *s = exact.of; s < exact.of + gradient_count(p); s++) {
         const int d = columns_of(&exact, s);
         s->terms = median_of_terms(s, d);
@@ -392,7 +394,7 @@ static void compare_gradient_row(const void *context, size_t i, Comparison *part
     if (x->sampled) {
         memcpy(want, s->values + i * d, d * sizeof *want);
         allowed = s->relative * worse(root_of(s->squares, i, d), largest_of(want, d)) + root_of(s->noise, i, d) +
-                  dtype_step(x->rows.dtype);
+                  s->least;
     }
     if (x->want)
         read_row(&x->rows, x->want, row, want);

@@ -24,6 +24,7 @@ typedef struct {
     double relative;  /* to the row's largest element, */
     double condition; /* times this: how much the sums of the samples cancel; at least 1 */
     double terms;     /* or to this, where more: the root of the sum of squares in a middling sample */
+    double least;     /* of a gradient too small for a share: the steps of its sum in fp32, and its own in the dtype */
     double floor;     /* all that may be left where the gradient is 0: of a row that is no sample */
 } GradientSamples;
 
