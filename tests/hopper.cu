@@ -210,7 +210,7 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
             fragment[step][i] = a_words[(row + 8 * (i % 2)) * (RowBytes / 4) + 8 * step + 4 * (i / 2) + threadIdx.x % 4];
 
     float d[N / 8][4];
-    wgmma_fence();
+    wgmma_fence(d, fragment);
 #pragma unroll
     for (int step = 0; step < RowBytes / 32; step++)
         if constexpr (from_registers)
@@ -461,7 +461,7 @@ __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float 
     __syncthreads();
     const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor<128>(shared.b);
     float d0[8][4], d1[8][4], first[32];
-    wgmma_fence();
+    wgmma_fence(d0, d1);
 #pragma unroll
     for (int step = 0; step < 4; step++)
         wgmma<__half>(d0, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), step > 0);

@@ -132,7 +132,7 @@ __global__ void hopper(int what) {
         return;
     float d[8][4];
     if (!(in_bad_block() && what == NO_FENCE))
-        wgmma_fence(); /* @fence */
+        wgmma_fence(d); /* @fence */
     const int off = in_bad_block() && what == OFF_PATTERN ? 128 : 0;
     wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile + off), false); /* @wgmma */
     wgmma_commit();
@@ -204,9 +204,27 @@ __global__ void registers(int what) {
 __global__ void wgmma_by_some(int) {
     SHARED_MEMORY(shared, Hopper);
     float d[8][4];
-    wgmma_fence();
+    wgmma_fence(d);
     if (threadIdx.x >= 32)
         wgmma<E4m3>(d, wgmma_descriptor<64>(shared.tile), wgmma_descriptor<64>(shared.tile), false); /* @by_some */
+    wgmma_commit();
+    wgmma_wait<0>(d);
+}
+
+enum { WITHOUT_D, WITHOUT_A, BEFORE_WAIT };
+__global__ void unnamed(int what) {
+    SHARED_MEMORY(shared, Hopper);
+    float d[8][4];
+    uint32_t a[4] = {};
+    if (what == BEFORE_WAIT) {
+        wgmma_fence(d, a);
+        wgmma_wait<0>();
+    }
+    if (what == WITHOUT_A)
+        wgmma_fence(d);
+    else
+        wgmma_fence(a);
+    wgmma<E4m3>(d, a, wgmma_descriptor<64>(shared.tile), false); /* @unnamed */
     wgmma_commit();
     wgmma_wait<0>(d);
 }
@@ -277,6 +295,9 @@ int main(int argc, char **argv) {
         {"no_decrease", [](const void *) { LAUNCH(registers, 1, 384, 0, NO_DECREASE); }},
         {"grown_smaller", [](const void *) { LAUNCH(registers, 1, 384, 0, GROWN_SMALLER); }},
         {"warps_apart", [](const void *) { LAUNCH(registers, 1, 384, 0, WARPS_APART); }},
+        {"without_d", [](const void *) { LAUNCH(unnamed, 1, 128, sizeof(Hopper), WITHOUT_D); }},
+        {"without_a", [](const void *) { LAUNCH(unnamed, 1, 128, sizeof(Hopper), WITHOUT_A); }},
+        {"before_wait", [](const void *) { LAUNCH(unnamed, 1, 128, sizeof(Hopper), BEFORE_WAIT); }},
         {"wgmma_by_some", [](const void *) { LAUNCH(wgmma_by_some, 1, 128, sizeof(Hopper), 0); }},
         {"with_any_type", [](const void *) { WITH_ANY_TYPE(NO_DTYPE, T, printf("%zu\n", sizeof(T))); }},
         {"with_half_type", [](const void *) { WITH_HALF_TYPE(DTYPE_FP32, T, printf("%zu\n", sizeof(T))); }},

@@ -131,6 +131,8 @@ for ([small_block => 'kernel mma_in_a_small_block, block (0,0,0), thread N: mma_
     [named_none => "kernel named, block (0,0,0), thread N: named_barrier_sync: barrier 16; choose 1 to 15 ($source:$line{named})\n"],
     [off_pattern => "kernel hopper, $bad, thread N: wgmma: a matrix begins at 128, not in the first of 8 rows of the swizzle: a multiple "
       . "of 512 bytes ($source:$line{wgmma})\n"],
+    (map { [$_->[0] => "kernel unnamed, block (0,0,0), thread N: wgmma: no wgmma_fence since the last wgmma_wait named the registers of its "
+      . "$_->[1] ($source:$line{unnamed})\n"] } [without_d => 'D'], [without_a => 'A'], [before_wait => 'D']),
     [no_fence => "kernel hopper, $bad, thread N: wgmma without a wgmma_fence since the last wgmma_wait ($source:$line{wgmma})\n"]) {
     my ($case, $want) = @$_;
     for my $order (qw(forward reverse shuffle)) {

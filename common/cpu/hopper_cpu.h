@@ -124,6 +124,14 @@ struct BulkAddition {
     unsigned thread, batch;
 };
 
+/* Any array of registers. Their names keep a compiler for the GPU from moving reads and writes of them across a fence or a wait. */
+struct Registers {
+    const void *begin, *end;
+    Registers() : begin(nullptr), end(nullptr) {}
+    template <typename T, int N> Registers(T (&array)[N]) : begin(array), end(array + N) {}
+    bool have(const void *from, const void *to) const { return begin <= from && to <= end; }
+};
+
 /* What this core's block has under way. */
 struct Wgmma;
 struct WgmmaWords { /* which are the same for all threads */
@@ -147,7 +155,8 @@ struct HopperState {
         std::vector<Wgmma> queue; /* oldest first */
         int next[128];            /* in the queue, for each thread */
         int batch;                /* of the next wgmma */
-        bool fenced;              /* since the last wait */
+        bool fenced;              /* since the last wait; */
+        std::vector<Registers> of_fences; /* what these fences named, by its first thread: all run the same code */
         int registers;            /* a thread, by setmaxnreg; 0: as many as it began with */
     } warpgroup[SIMT_MAX_BLOCK / 128];
     struct NamedBarrier {
@@ -469,12 +478,25 @@ template <Major major> void check_descriptor(uint64_t descriptor, int rows, cons
     simt_need_shared("wgmma", Described(descriptor).chunk<major>(2 * rows - 1), 16, at.file, at.line);
 }
 
+/* A wgmma's registers must have been named by a fence: otherwise a compiler may move the writes before it beyond the wgmma. */
+NOT_TRACED inline void need_fence(const char *operand, const void *begin, const void *end, const WgmmaWords &w) {
+    for (const Registers &named : this_warpgroup().of_fences)
+        if (named.have(begin, end))
+            return;
+    simt_fail(w.file, w.line, "wgmma: no wgmma_fence since the last wgmma_wait named the registers of its %s", operand);
+}
+
 /* A thread comes to a wgmma. It does not wait for the others: all meet at wgmma_commit. */
 template <Major major, Major A> NOT_TRACED void begin_wgmma(const WgmmaWords &w, float *d, const uint32_t *a_registers) {
     auto &group = this_warpgroup();
     const int thread = threadIdx.x % 128;
     if (!group.fenced)
         simt_fail(w.file, w.line, "wgmma without a wgmma_fence since the last wgmma_wait");
+    if (thread == 0) {
+        need_fence("D", d, d + w.n / 2, w);
+        if (a_registers)
+            need_fence("A", a_registers, a_registers + 4, w);
+    }
     if ((size_t)group.next[thread] == group.queue.size()) {
         if (!a_registers)
             check_descriptor<A>(w.a, 64, w);
@@ -521,14 +543,13 @@ void wgmma(float (&d)[Pieces][4], const uint32_t (&a)[4], uint64_t b, bool add, 
     wgmma<E, B, K_MAJOR, 8 * Pieces>(d[0], a, 0, b, add, file, line);
 }
 
-/* Any array of registers. Their names keep a compiler for the GPU from moving writes across the fence. The CPU device does not look
- * at them, so an operand that is left out goes unnoticed here. */
-struct Registers {
-    Registers() {}
-    template <typename T, int N> Registers(T (&)[N]) {}
-};
-inline void wgmma_fence(Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {},
-                        Registers = {}, Registers = {}, CALLER) {
+NOT_TRACED inline void keep_named(std::initializer_list<Registers> registers) {
+    auto &all = this_warpgroup().of_fences;
+    if (threadIdx.x % 128 == 0)
+        all.insert(all.end(), registers);
+}
+inline void wgmma_fence(Registers a = {}, Registers b = {}, Registers c = {}, Registers d = {}, CALLER) {
+    keep_named({a, b, c, d});
     simt_warpgroup("wgmma_fence", nullptr, [](void **) { this_warpgroup().fenced = true; }, file, line);
 }
 NOT_TRACED inline void close_batch(void **) {
@@ -549,6 +570,7 @@ template <int Pending> NOT_TRACED void finish_wgmmas(void **) {
     for (int &next : group.next)
         next -= done;
     group.fenced = false;
+    group.of_fences.clear();
 }
 template <int Pending>
 void wgmma_wait(Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, Registers = {}, CALLER) {
