@@ -193,13 +193,17 @@ write_text("$scratch/diff/00_zero/zero.cu", "/* a head\n * of two lines */\n#inc
 write_text("$scratch/diff/01_one/main.c", qq(.name = "01_one", .settings = {{.name = "first"}},\n.variants = {\n{.name = "first"},\n    {.name = "second", .idea = "x"},\n}));
 write_text("$scratch/diff/01_one/first.cu", "/* another head */\n#include \"a/*b\"\nint a; /* says more,\n in\n three lines */\n    int b;\nint d; int e;\n");
 write_text("$scratch/diff/01_one/second.cu", "int a;\nint b;\nint d; /* x */ int e;\nchar q = '\"'; // int c;\nchar *s = \"// not a comment \\\" /*\";\n");
-write_text("$scratch/diff/02_two/main.c", '.variants = {{.name = "first"}}');
+write_text("$scratch/diff/02_two/main.c", qq(.variants = {{.name = "first"},\n{.name = "narrow"},\n{.name = "wide"}}));
 write_text("$scratch/diff/02_two/first.cu", "int a;\nint b;\nint c;\n");
+write_text("$scratch/diff/02_two/$_->[0].cu", "/* a head */\n#include \"rows.cuh\"\nint rows = $_->[1];\n") for ['narrow', 1], ['wide', 2];
+write_text("$scratch/diff/02_two/rows.cuh", "/* its head */\n#ifndef FA_ROWS\n#define FA_ROWS\n__global__ void kernel();\nint c;\nint d;\n\n#endif\n");
 chdir "$scratch/diff";
 for (['01', '00_zero/zero.cu', '01_one/first.cu', '1 lines of code go, 1 come'],    # int c; to int d; int e;
      ['02', '00_zero/zero.cu', '02_two/first.cu', '1 lines of code go, 0 come'],    # the include
      ['01_one.first-second', '01_one/first.cu', '01_one/second.cu', '1 lines of code go, 2 come'],
-     ['01-02', '01_one/second.cu', '02_two/first.cu', '3 lines of code go, 1 come']) {
+     ['01-02', '01_one/second.cu', '02_two/first.cu', '3 lines of code go, 1 come'],
+     ['narrow-wide', '02_two/narrow.cu', '02_two/wide.cu', '1 lines of code go, 1 come'],
+     ['02_two.first-narrow', '02_two/first.cu', '02_two/narrow.cu', '2 lines of code go, 3 come']) {    # with the kernel of rows.cuh
     my ($asked, $from, $to, $count) = @$_;
     $run = script('diff', $asked);
     like($run->{out}, qr/^--- a\/\Q$from\E\n\+\+\+ b\/\Q$to\E\n.*\n\Q$from to $to: $count\E\n\z/ms, "diff $asked") or diag($run->{err});

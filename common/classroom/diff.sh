@@ -5,8 +5,9 @@
 #     sh common/classroom/diff.sh loop_swap-split_q    any two; where several stages have the name: 03_fa1.fma
 #
 # The kernel of variant X is <stage>/X.cu, and a stage's kernels have the order of its main.c. Which stage builds on which says
-# common/ladder.txt. The comment at the top of a kernel is left out. The last line counts lines of code alone: no comments, no blank
-# lines, and space does not matter.
+# common/ladder.txt. If two variants launch one kernel, it is in a header of their folder, and is shown in place of the line that
+# includes it. The comment at the top of a file is left out. The last line counts lines of code alone: no comments, no blank lines,
+# and space does not matter.
 name=diff
 . common/classroom/tools.sh
 
@@ -46,10 +47,20 @@ esac
 [ "$old" ] || stop "${1:+$1: }choose a stage, like 04, or two kernels, like 03-04 or loop_swap-split_q"
 old=$(kernel "$old" '$p') && new=$(kernel "$new" 1p) || exit
 
+body() { awk 'NR == 1 && /^\/\*/ {head = 1} !head; head && /\*\// {head = 0; print "/* ... */"}' "$1"; } # without the comment at the top
+
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 for file in "$old" "$new"; do
     mkdir -p "$scratch/${file%/*}"
-    awk 'NR == 1 && /^\/\*/ {head = 1} !head; head && /\*\// {head = 0; print "/* ... */"}' "$file" >"$scratch/$file"
+    header=$(grep -q __global__ "$file" || sed -n 's/^#include "\([^/]*\)"$/\1/p' "$file") show=
+    if [ "$header" ]; then
+        body "${file%/*}/$header" | sed '/^#.* FA_/d; /^#endif$/d' >"$scratch/header" # without its include guard
+        show="/^#include \"$header\"\$/ {
+            r $scratch/header
+            d
+        }"
+    fi
+    body "$file" | sed "$show" >"$scratch/$file"
     awk '{text = text $0 "\n"} END { # strings are passed over: they may hold what looks like a comment
         while (match(text, /\/\*|\/\/|"([^"\\]|\\.)*"|\047([^\047\\]|\\.)+\047/)) {
             token = substr(text, RSTART, RLENGTH)
@@ -60,7 +71,7 @@ for file in "$old" "$new"; do
             else code = code token
         }
         print code text
-    }' "$file" | grep '[^[:space:]]' >"$scratch/$file.code"
+    }' "$scratch/$file" | grep '[^[:space:]]' >"$scratch/$file.code"
 done
 cd "$scratch" || exit
 if command -v git >/dev/null; then
