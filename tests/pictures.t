@@ -18,7 +18,10 @@ my $plots = "$root/common/plots/plots.py";
 my %without = map { $_ => 1 } qw(README glossary reference setup sources teaching_plan tuning solutions second_reading cpp), new_stages();
 my %shown;
 for my $note (glob('notes/*.md'), 'README.md') {
-    my @pictures = read_text($note) =~ m{!\[[^\]]+\]\((?:notes/)?pictures/(\w+)\.svg\)}g;
+    my $text = read_text($note);
+    my @pictures = $text =~ m{!\[[^\]]+\]\((?:notes/)?pictures/(\w+)\.svg\)}g;
+    my $told = () = $text =~ m{pictures/moving_\w+\.svg\)\n\nLook at }g;
+    is($told, scalar(grep { /^moving_/ } @pictures), "$note: a sentence below each picture that moves says what to look at");
     @shown{@pictures} = (1) x @pictures;
     my ($name) = $note =~ m{notes/(\w+)\.md};
     ok(@pictures > 0, "$note has a picture") if $name && !$without{$name};
@@ -46,7 +49,8 @@ SKIP: {
         }
     }
     my @drawn = map { m{(\w+\.svg)} } glob "$scratch/drawn1/*.svg";
-    is("@drawn", join(' ', map { m{(\w+\.svg)} } glob 'notes/pictures/*.svg'), 'all of notes/pictures, and nothing else');
+    is("@drawn", join(' ', grep { !/^moving_/ } map { m{(\w+\.svg)} } glob 'notes/pictures/*.svg'),
+       'all of notes/pictures but what moves (moving.t), and nothing else');
     my @changing = grep { read_text("$scratch/drawn1/$_") ne read_text("$scratch/drawn2/$_") } @drawn;
     is("@changing", '', 'twice the same, byte for byte');
     write_text("$scratch/crowded.py", <<END);

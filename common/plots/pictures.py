@@ -27,44 +27,6 @@ def lane(left, top, height, unit, name, boxes):
         cell(left + start * unit, top, length * unit, height, colour, text, edge=FAINT if colour == PANEL else INK)
 
 
-# ---- the README ----
-
-def idea():
-    """What passes through device memory: by the definition, and with FlashAttention."""
-    chip, memory, grey = 40, 178, "#eeeee8"  # the tops of the two levels
-    write(32, chip + 38, "on the\nchip", 8)
-    write(32, memory + 58, "device\nmemory", 8)
-
-    def level(left, width, title, at):  # both levels, and the tensors in device memory
-        heading(left, 12, title)
-        for top, height in ((chip, 76), (memory, 118)):
-            cell(left, top, width, height, grey, edge=FAINT)
-        for name, centre in at.items():
-            if name in "SP":
-                side = {"S": 96, "P": 68}[name]
-                cell(centre - side / 2, memory + 10, side, side, WARPS[3], name + {"S": "\n4 GiB", "P": "\n2 GiB"}[name], 8)
-            else:
-                cell(centre - 6, memory + 10, 12, 84, WARPS[0])
-                write(centre, memory + 106, name, 8)
-
-    level(70, 410, "the definition: three kernels", {"Q": 98, "K": 136, "S": 216, "P": 324, "V": 390, "O": 428})
-    for name, centre, reads, written in (("Q Kᵀ", 144, (98, 136), 226), ("softmax", 270, (206,), 336), ("P V", 396, (312, 390), 428)):
-        cell(centre - 30, chip + 20, 60, 36, WARPS[1], name, 8)
-        for read in reads:
-            arrow((read, memory - 2), (centre - 14, chip + 58))
-        arrow((centre + 16, chip + 58), (written, memory - 2))
-    write(275, 312, "S and P are written, and read again", 8)
-
-    level(530, 280, "FlashAttention: one kernel", {"Q": 556, "K": 630, "V": 704, "O": 778})
-    cell(550, chip + 12, 86, 52, WARPS[1], "a tile of S,\nthen of P", 8)
-    cell(690, chip + 12, 110, 52, WARPS[2], "of each row:\nmaximum, sum,\nO so far", 8)
-    arrow((638, chip + 38), (688, chip + 38))
-    for i, read in enumerate((556, 630, 704)):
-        arrow((read, memory - 2), (574 + 18 * i, chip + 66))
-    arrow((758, chip + 66), (778, memory - 2))
-    write(670, 312, "a tile is forgotten as soon as\nthese three have taken it in", 8)
-
-
 # ---- 00 to 03 ----
 
 def naive():
@@ -647,7 +609,7 @@ def rooms():
     write(395, 158, "with its note and its line of common/ladder.txt; blue is common/ and stays as it is", 8)
 
 
-for draw, width, height in ((idea, 820, 330), (naive, 730, 305), (tiling, 720, 320), (online_softmax, 770, 230),
+for draw, width, height in ((naive, 730, 305), (tiling, 720, 320), (online_softmax, 770, 230),
                             (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
                             (backward_ownership, 810, 385), (phases, 800, 365), (descriptor, 840, 335),
                             (key_order, 780, 270), (shares, 800, 395),
