@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 include common/build.mk
 .PHONY: all help clean tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-kernels \
-        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures moving exercise bug
+        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures moving site exercise bug
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES) ## build every stage
@@ -61,7 +61,7 @@ mutations-kernels mutations-host: mutations-%: tests $(STAGES) $(PRIMER)
 
 # ---- what the memory sees -----------------------------------------------------------------------------------------------
 ifndef TRACE
-trace test-trace trace-defects trace-hopper moving $(STAGES:%=trace-%) $(STAGES:%=watch-%):
+trace test-trace trace-defects trace-hopper moving site $(STAGES:%=trace-%) $(STAGES:%=watch-%):
 	@$(MAKE) DEVICE=cpu TRACE=1 $@
 else
 trace: $(PROGRAMS) ## what every stage's kernels do to memory, side by side (TRACE_OPTIONS; DECODE_OPTIONS for decoding)
@@ -79,10 +79,13 @@ MOVING := 01_tiled 03_fa1 04_fa2 05_fa2_backward 07_flash_decoding 08_fa3 10_blo
 moving: $(foreach s,$(MOVING),$(OUT)/$s/$s) ## the pictures of the notes that move, from traces: notes/pictures/moving_*.svg
 	@python3 -B common/plots/moving.py $(OUT)
 
+site: $(foreach s,03_fa1 04_fa2 05_fa2_backward 07_flash_decoding 08_fa3 10_block_sparse,$(OUT)/$s/$s) ## notes and pages of runs as HTML, for any web server (DIR=folder)
+	@python3 -B common/plots/site.py '$(DIR)' $(OUT)
+
 trace-hopper: hopper
 
 test-trace: $(OUT)/tests/trace $(PROGRAMS) $(PRIMER) ## the trace alone: accesses counted by hand; the kernels' bytes against the formulas, and no races
-	$(PROVE) $< tests/trace.t tests/trace_output.t tests/watch.t tests/moving.t tests/notebook.t tests/primer.t
+	$(PROVE) $< tests/trace.t tests/trace_output.t tests/watch.t tests/moving.t tests/site.t tests/notebook.t tests/primer.t
 
 trace-defects: $(PROGRAMS) ## mutations for the trace: remove each barrier, spoil three layouts, and see that it names the line
 	$(PROVE) tests/trace_defects.t

@@ -190,7 +190,7 @@ $(foreach s,$(STAGES),$(eval $(call stage_rules,$s)))
 # simt_errors is run by its .t.
 GRIDS   := $(STAGES:%=$(OUT)/tests/grid_%)
 SHORT   := $(BACKWARD:%=$(OUT)/tests/short_%)
-NOT_NOW := tests/grid% tests/figures% tests/short% tests/mutations% tests/trace% tests/watch% tests/moving% tests/notebook% $(if $(on_gpu),tests/simt%)
+NOT_NOW := tests/grid% tests/figures% tests/short% tests/mutations% tests/trace% tests/watch% tests/moving% tests/site% tests/notebook% $(if $(on_gpu),tests/simt%)
 UNITS   := $(patsubst %,$(OUT)/%,$(basename $(filter-out $(NOT_NOW),$(wildcard tests/*.c tests/*.cu)))) $(STAGES:%=$(OUT)/tests/figures_%) $(SHORT)
 SCRIPTS := $(filter-out $(NOT_NOW),$(wildcard tests/*.t))
 # A test that calls make starts afresh, with the same device, compilers and flags. A GPU takes two tests at a time.
