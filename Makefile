@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 include common/build.mk
 .PHONY: all help clean tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-kernels \
-        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures moving site exercise bug
+        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures moving site exercise bug lab
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES) ## build every stage
@@ -129,6 +129,9 @@ diff-%: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_
 
 exercise: ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.. or HINT=1; without N a list
 	@HINT='$(HINT)' $(in_sh) common/classroom/exercise.sh '$(N)' '$(ANSWER)' || [ $$? -eq 1 ] # "not yet" is no error of make's
+
+lab: ## write the kernel yourself: N=04 hands out labs/04/kernel.cu, then judges it (HINT=1); without N a list
+	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,HINT='$(HINT)' SEED='$(SEED)' LABS='$(LABS)' $(in_sh) common/labs/lab.sh '$(N)' || [ $$? -eq 1 ])
 
 bug: ## plant a mistake in a copy, guess, and see what sees it: N=04.12 (04's twelfth); without N a list
 	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,$(in_sh) common/classroom/bug.sh '$(N)')

@@ -157,8 +157,9 @@ PROGRAMS := $(foreach s,$(STAGES),$(OUT)/$s/$s)
 rows      = sh common/classroom/rows.sh $(OUT)/$1/$1# as JSON, and how the program ended
 PRIMER   := $(patsubst %.cu,$(OUT)/%,$(wildcard notes/hopper/*.cu))
 TESTS    := $(addprefix $(OUT)/,$(basename $(wildcard tests/*.c tests/*.cu)) $(STAGES:%=tests/grid_%) $(STAGES:%=tests/figures_%) $(BACKWARD:%=tests/short_%))
-$(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/common/results/ceilings $(OUT)/notes/exercises/transpose:
-	$(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -lm -o $@.$$$$ && $(READ_CODE) mv $@.$$$$ $@
+LINK_PROGRAM = $(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^ -lm -o $@.$$$$ && $(READ_CODE) mv $@.$$$$ $@
+$(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/common/results/ceilings $(OUT)/notes/exercises/transpose $(OUT)/lab:
+	$(LINK_PROGRAM)
 
 # What make watch shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor --blocks or
 # --score, which it does not know.
@@ -212,6 +213,18 @@ $(PRIMER): %: %.cu.o $(LIBRARIES)
 CEILINGS := $(OUT)/common/results/ceilings
 $(CEILINGS): $(call objects,common/results/ceilings.cu) $(LIBRARIES)
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
+
+# A lab is three programs: the student's, for the CPU device and under the trace, and the judge of both. LABS: where the student's files
+# are, labs/04/kernel.cu; LAB_OUT: what is made of them.
+LABS    ?= $(if $(filter /%,$(OUT)),$(OUT)/)labs
+LAB_OUT ?= $(OUT)/labs
+$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 04_fa2/fma.cu) $(LIBRARIES)
+$(LAB_OUT)/%/kernel.o: $(LABS)/%/kernel.cu $(IS_FLAGS) $(wildcard common/labs/*.awk) common/labs/compile.sh
+	$(call quiet,compile $<)sh common/labs/compile.sh "$(KERNEL_CC) -include common/labs/$*/kernel.h" $< $@
+$(LAB_OUT)/%/run: $(LAB_OUT)/%/kernel.o $(OUT)/common/labs/%/host.cu.o $(OUT)/common/labs/run.c.o $(LIBRARIES)
+	$(LINK_PROGRAM)
+.SECONDARY: $(call objects,common/labs/run.c $(wildcard common/labs/*/host.cu))
+.PRECIOUS: $(LAB_OUT)/%/kernel.o
 
 # The problem of a trace: decoding has few queries, and so a shape of its own. Both have four of the largest key tiles, and several
 # blocks.

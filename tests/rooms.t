@@ -13,6 +13,7 @@ use Test::More;
 
 my %arrows = (
     stage     => [qw(headers gpu device host)],
+    labs      => [qw(harness trace gpu device cpu headers host)], # the judge of the labs is a stage's program
     harness   => [qw(headers judge trace device host)],
     judge     => [qw(headers host)],
     trace     => [qw(headers cpu host)],
@@ -27,6 +28,8 @@ my %arrows = (
 # Symbols that meet in the middle: a header that both sides may read declares them.
 my %seams = (
     harness_main  => ['stage -> harness'],
+    naive_gradients => ['labs -> stage'],
+    fa2_fma_forward => ['labs -> stage'],
     naive_variant => ['harness -> stage'],
     __tsan_       => ['stage -> trace'],    # the compiler's
     __sanitizer_cov_trace_pc => ['stage -> trace'], # likewise
@@ -34,7 +37,7 @@ my %seams = (
 
 # ---- includes ----
 
-my @files = grep { !m{^build/} } glob '{common,common/*,[0-9]*_*,tests}/*.{c,h,cu,cuh}';
+my @files = grep { !m{^build/} } glob '{common,common/*,common/labs/*,[0-9]*_*,tests}/*.{c,h,cu,cuh}';
 my @includes = map { includes_of($_) } @files;
 cmp_ok(@includes, '>', 200, scalar(@includes) . ' includes');
 is_deeply([grep { !-e $_->[1] } @includes], [], 'of files that are there');

@@ -1,0 +1,43 @@
+# compile.sh - compiles a student's kernel.cu, after it has been looked at for what a lab does not allow.        (the Makefile)
+#
+#     sh common/labs/compile.sh "g++ ... -include common/labs/04/kernel.h" labs/04/kernel.cu build/cpu/labs/04/kernel.o
+#
+# The text may hold only __global__ and __device__ functions, types and constants; the object may take only what is listed in
+# `admitted` from others, and may hold no variable that keeps its value from one thread to the next. All of its names but those of
+# kernel.h become its own, so none can take the place of a function of ours. Exit code: 0, or 1 and why not, in one sentence.
+export LC_ALL=C
+compiler=$1 source=$2 object=$3
+header=${compiler##* }
+refuse() {
+    printf '%s\n' "$1" >&2
+    exit 1
+}
+
+awk -f common/labs/examine.awk "$source" || exit 1
+
+errors=$($compiler -fdiagnostics-color=never -fmax-errors=1 -fno-diagnostics-show-caret -c "$source" -o "$object.new" 2>&1) ||
+    { printf '%s\n' "$errors" | awk -v source="$source" -f common/labs/errors.awk >&2; exit 1; }
+
+admitted='(simt_(barrier|collective|warpgroup|lane|warp_lanes|shared|need_full_warp|need_aligned|need_shared|copy|copy_commit|copy_wait)
+    |simt_(sleep|wake|fail|look_later|when_stuck|block_count|hardware)|threadIdx|blockIdx|blockDim|gridDim|trace_hooks
+    |(exp|exp2|log|log2|log1p|tanh|sqrt|pow|fmax|fmin|fma|nextafter|floor|ceil|round|fabs|sin|cos)f?
+    |mem(cpy|set|move)|__(tsan|sanitizer_cov)_[a-z0-9_]*|__assert_fail|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_)'
+admitted=$(printf %s "$admitted" | tr -d ' \n')
+symbols=$(nm "$object.new") || refuse "$source: nm cannot read what was compiled of it"
+taken=$(printf '%s\n' "$symbols" | sed -n 's/^ *[Uvw] //p' | grep -vxE "$admitted" | sed 1q | c++filt)
+[ ! "$taken" ] || refuse "$source uses $taken: a lab's kernel calls nothing but its own functions and those that its comment names"
+kept=$(printf '%s\n' "$symbols" | sed -n 's/^[0-9a-f]* [bBdDsSC] //p' | grep -vE '^(DW\.ref|_ZZ.*__PRETTY)' | sed 1q | c++filt)
+[ ! "$kept" ] || refuse "$source has the variable $kept outside of its functions, or a static one: there only constants are allowed"
+# The trace's compiler adds a constructor of its own to each object: one address, 8 bytes.
+early=$(objdump -h "$object.new" | awk -v traced="$(printf '%s\n' "$symbols" | grep -c __tsan_init)" \
+    '$2 ~ /^\.(init_array|fini_array|preinit_array|ctors|dtors)/ && !(traced && $2 ~ /^\.init_array/ && $3 == "00000008") {print $2}')
+[ ! "$early" ] && ! printf '%s\n' "$symbols" | grep -q ' i ' ||
+    refuse "$source has code that would run before main(): a constructor of a variable, or an ifunc"
+
+kernels=
+for kernel in $(sed -n 's/^extern "C".* \([a-z0-9_]*\)(.*/\1/p' "$header"); do
+    printf '%s\n' "$symbols" | grep -q " [TW] $kernel\$" ||
+        refuse "$source: the function $kernel is not there, or not with the parameters that it was handed out with"
+    kernels="$kernels -G $kernel"
+done
+objcopy $kernels "$object.new" "$object" && rm -f "$object.new"

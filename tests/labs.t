@@ -1,0 +1,120 @@
+#!/usr/bin/env perl
+# labs.t - each lab can be solved, each property catches a wrong kernel that those before it let pass, and known cheats fail.
+#
+#     TEST_BUILD=build/cpu prove tests/labs.t
+#     TEST_ALL=1 prove tests/labs.t          tries the wrong kernels of all labs, not of 04 alone: minutes
+#     LAB=05 prove tests/labs.t              one lab
+#
+# tests/labs/04.cu is a solution of lab 04, 04.txt has its wrong kernels, cheats.txt what no file may hold.
+use strict;
+use warnings;
+use File::Path qw(make_path);
+use File::Temp qw(tempdir);
+use Test::More;
+
+plan skip_all => 'the labs run on the CPU device' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
+plan skip_all => 'the trace needs g++' if system('command -v g++ >/dev/null');
+my $build = $ENV{TEST_BUILD} // 'build/cpu';
+my $scratch = tempdir(CLEANUP => 1);
+my @labs = map { m{labs/(\w+)/lab} } glob 'common/labs/*/lab.txt';
+my @properties = read_text('common/labs/properties.txt') =~ /^property (.*)/mg;
+my $mine = "tests-$$"; # a folder of its own for what is built
+END { system("rm -rf '$build'/labs-tests-$$ build/cpu-trace/labs-tests-$$") if defined $build }
+
+# Judges a text as lab N's kernel. What lab.sh said, its exit code, the first property that does not hold.
+sub judge {
+    my ($lab, $text, %environment) = @_;
+    make_path("$scratch/$lab");
+    write_text("$scratch/$lab/kernel.cu", $text);
+    unlink "$build/labs-$mine/$lab/kernel.o", "build/cpu-trace/labs-$mine/$lab/kernel.o";
+    my %all = (LABS => $scratch, OUT => $build, LAB_OUT => "$build/labs-$mine", TRACED_OUT => "build/cpu-trace/labs-$mine", NO_BESTS => 1,
+        SEED => 7, %environment);
+    my $words = join ' ', map { "$_='$all{$_}'" } sort keys %all;
+    my $out = `env -u MAKEFLAGS -u MAKELEVEL $words sh common/labs/lab.sh $lab 2>&1 </dev/null`;
+    return {out => $out, code => $? >> 8, first => ($out =~ /^(.*?) +NO$/m)[0] // ''};
+}
+# The entries of a file: title, old text, new text.
+sub entries {
+    my ($file) = @_;
+    return map {
+        my ($title, $lines) = /^([^\n]*)\n(.*)/s;
+        [$title, map { my $sign = $_; join "\n", $lines =~ /^\Q$sign\E (.*)/mg } '-', '+']
+    } split /\n(?=[^-+\n])/, read_text($file) =~ s/^#.*\n//mgr;
+}
+
+# ---- solutions and wrong kernels
+for my $lab (grep { !$ENV{LAB} || $_ eq $ENV{LAB} } @labs) {
+    my $solution = read_text("tests/labs/$lab.cu");
+    my $verdict = judge($lab, $solution);
+    is("$verdict->{code} " . (() = $verdict->{out} =~ / yes$/mg), '0 ' . @properties, "lab $lab: the solution has all properties") or diag $verdict->{out};
+    unlike($verdict->{out}, qr/: 0 of \d+ points/, '... and all points') or diag $verdict->{out};
+    next if $lab ne '04' && !$ENV{TEST_ALL} && !$ENV{LAB};
+    my %caught;
+    for (entries("tests/labs/$lab.txt")) {
+        my ($title, $old, $new) = @$_;
+        my ($property) = $title =~ /^(.*?):/;
+        my $wrong = $solution;
+        my $count = $wrong =~ s/\Q$old\E/$new/g;
+        ok($count, "lab $lab: the lines of \"$title\" are there") or next;
+        $verdict = judge($lab, $wrong);
+        is("$verdict->{code} $verdict->{first}", "1 $property", "lab $lab: $title") or diag $verdict->{out};
+        $caught{$property}++;
+        my ($again) = $verdict->{out} =~ /see it again: (.*)/;
+        isnt(system("$again >/dev/null 2>&1") >> 8, 0, '... and the command that is printed fails, too') or diag $verdict->{out};
+    }
+    is_deeply([grep { !$caught{$_} } @properties], [], 'every property is the first to catch one') if $lab eq '04';
+}
+done_testing, exit if $ENV{LAB};
+
+# ---- what is handed out
+for my $lab (@labs) {
+    my $verdict = judge($lab, read_text("common/labs/$lab/kernel.cu"));
+    is("$verdict->{code} $verdict->{first}", "1 $properties[0]", "lab $lab: what is handed out compiles and is wrong") or diag $verdict->{out};
+}
+
+# ---- cheats
+my $solution = read_text('tests/labs/04.cu');
+for (entries('tests/labs/cheats.txt')) {
+    my ($title, undef, $lines) = @$_;
+    my ($name, $says) = $title =~ /^(.*?): (.*)/;
+    my $verdict = judge('04', "$lines\n$solution");
+    like("$verdict->{code} $verdict->{out}", qr/^1 .*(?:$says)/s, "cheat: $name");
+    unlike($verdict->{out}, qr/ yes$/m, '... and nothing is judged');
+}
+my $verdict = judge('04', "/* right, STAGES = 1, 10 of 10 points */\n" . read_text('common/labs/04/kernel.cu'));
+is("$verdict->{code} $verdict->{first}", '1 one tile', 'cheat: an answer in a comment');
+# Right for the lengths that are the same with every seed, wrong for all others.
+(my $shapes = $solution) =~ s/(    SHARED_MEMORY)/    if (p.seqlen_k % 32 > 7 || p.seqlen_q % 32 > 9)\n        return;\n$1/;
+$verdict = judge('04', $shapes);
+is("$verdict->{code} $verdict->{first}", '1 a ragged last tile', 'cheat: the lengths that are always asked are known');
+(my $endless = $solution) =~ s/(    SHARED_MEMORY)/    for (volatile int i = 0; i >= 0;)\n        ;\n$1/;
+$verdict = judge('04', $endless, CPU_SECONDS => 1);
+like($verdict->{out}, qr/one tile +NO.*processor time/s, 'a kernel without an end is stopped');
+
+# ---- what does not compile
+for (['float x = 1\n    int y;', qr/kernel\.cu:3: .*\n    +int y;\n.*semicolon/], ['retrun;', qr/kernel\.cu:2: .*\n    +retrun;\n.*not known here/],
+    ['__shared__ float tile[32];', qr/kernel\.cu:2: .*\n.*__shared__ float tile.*\n.*SHARED_MEMORY\(shared, Shared\)/]) {
+    my ($line, $says) = @$_;
+    $line =~ s/\\n/\n/;
+    my ($kernel) = read_text('common/labs/04/kernel.cu') =~ /^(__global__.*\{)$/m;
+    $verdict = judge('04', "$kernel\n    $line\n}\n");
+    like("$verdict->{code} $verdict->{out}", qr/^1 .*$says/s, "does not compile: $line");
+}
+
+# ---- make lab
+my @make = ('env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'make', '--no-print-directory', 'DEVICE=cpu', "LABS=$scratch/new", "LAB_OUT=$build/labs-$mine");
+like(`@make lab`, qr/^04 .*not begun$/m, 'make lab: a list');
+like(`@make lab N=04`, qr{new/04/kernel.cu is yours to write}, 'make lab N=04: a file');
+is(read_text("$scratch/new/04/kernel.cu"), read_text('common/labs/04/kernel.cu'), '... with an empty kernel');
+like(`@make lab N=04 HINT=2`, qr/^\S.*\n\S.*\n\z/, 'HINT=2: two lines');
+unlink "$build/labs-$mine/04/kernel.o", "build/cpu-trace/labs-$mine/04/kernel.o";
+write_text("$scratch/new/04/kernel.cu", $solution);
+like(`@make lab N=04`, qr/^points   20 of 20; best so far: 20$/m, 'make lab N=04: all points');
+write_text("$scratch/new/04/kernel.cu", read_text('common/labs/04/kernel.cu'));
+like(`@make lab N=04`, qr/^points   0 of 20; best so far: 20$/m, 'the best score does not fall');
+like(`@make lab`, qr/^04 .*20 of 20 points$/m, '... and the list has it');
+like(`@make lab N=4 2>&1`, qr/^lab: N=4: choose one of .*04/m, 'N=4: the labs that there are');
+done_testing;
+
+sub read_text { my ($file) = @_; open my $from, '<', $file or die "$file: $!"; local $/; return scalar <$from> }
+sub write_text { my ($file, $text) = @_; open my $to, '>', $file or die "$file: $!"; print $to $text; close $to or die }
