@@ -6,7 +6,7 @@
 
 #include <vector>
 
-static uint32_t random_bits() {
+static inline uint32_t random_bits() {
     static uint64_t state = 1;
     state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's linear congruential generator */
     return (uint32_t)(state >> 32);
