@@ -111,8 +111,9 @@ endif
 folder  = mkdir -p $(@D) 2>/dev/null && [ -w $(@D) ] || \
            { echo "$(@D) cannot be written to: OUT=/some/folder builds elsewhere" >&2; exit 2; }
 quiet   = $(if $(V),,@)$(folder) && echo "  $(count) $1" && # make V=1 prints the commands, too
+still   = $(if $(V),,sh common/still.sh 'compiling $<')# a compiler that takes long is not silent
 whole   = -o $@.$$$$ && mv $@.$$$$ $@# it gets its name when it is done: another make may be at work in this tree
-compile = $(call quiet,compile $<)$1 -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< $(whole)
+compile = $(call quiet,compile $<)$(still) $1 -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< $(whole)
 objects = $(patsubst %,$(OUT)/%.o,$1)
 .DELETE_ON_ERROR:
 

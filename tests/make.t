@@ -103,7 +103,22 @@ is_deeply(\@steps, [map { $_ . '/' . @steps } 1 .. @steps], 'each says which of 
 make(@naive);
 system('touch 00_naive/naive.cu');
 my $left = make(@naive, '2>&1');
-like($left, qr/\A  \[1\/2\] compile 00_naive\/naive\.cu\n  \[2\/2\] link .*\n.*is built/, 'only what is not up to date counts') or diag($left);
+like($left, qr/\A  \[1\/2\] compile 00_naive\/naive\.cu\n(?:  \d+ s: .*\n)*  \[2\/2\] link .*\n.*is built/, 'only what is not up to date counts') or diag($left);
+
+# ---- a compiler that takes its time
+sub compiler {
+    open my $file, '>', "$scratch/slow-cc" or die $!;
+    print $file "#!/bin/sh\n@_\n";
+    close $file;
+    chmod 0755, "$scratch/slow-cc";
+}
+compiler('sleep 3; exec $(command -v gcc || command -v clang) "$@"');
+my @slow = ("$out/00_naive/main.c.o", @naive[1 .. $#naive], "CC='$scratch/slow-cc'");
+like(`PATIENCE=1 make --no-print-directory @slow 2>&1`, qr/\A  \[1\/1\] compile 00_naive\/main\.c\n  1 s: still compiling 00_naive\/main\.c\n  2 s: /, 'a long compilation says so now and then');
+ok(-s "$out/00_naive/main.c.o", 'and ends as any other');
+compiler('exit 3');
+unlink "$out/00_naive/main.c.o";
+like(make(@slow), qr/\A  \[1\/1\] compile 00_naive\/main\.c\nmake: \*\*\* .*00_naive\/main\.c\.o\] Error \d+\n\z/, 'one that fails ends at once');
 
 # ---- jobs
 sub at_once { return make(@_) =~ / --jobs (\d+)/ ? $1 : 'none' }
