@@ -4,7 +4,7 @@
  */
 #include "../06_fp8/fp8.h"
 #include "../common/device/device.h"
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
 #include "../common/judge/prepared.h"

@@ -2,7 +2,7 @@
 # the file back. There are as many copies as cores, each with a process of its own.
 #
 #     in_copies('build/cpu', sub { my ($item) = @_; ...; return ['what was seen', 1], ['... and where', 0, 'why'] }, @items);
-#     with_file($file, $text, sub { built('build/cpu/tests/check') or ... });
+#     with_file($file, $text, sub { built('build/cpu/tests/compare') or ... });
 #
 # Results come out as TAP, in the order of the items. Only copies are ever changed.
 package Scratch;

@@ -3,7 +3,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/device/device.h"
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/harness/options.h"
 #include "../common/host/memory.h"
 #include "capture.h"

@@ -7,7 +7,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* fork */
 #include "../common/numeric.h"
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
 #include "../common/harness/run.h"

@@ -12,7 +12,7 @@
 
 #include "../common/device/device.h"
 #include "../common/judge/prepared.h"
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/stage.h"
 #include "../common/harness/run.h"
 #include "tap.h"

@@ -5,7 +5,7 @@
  * naive gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels;
  * and if it is exactly 0 where the mask leaves nothing.
  */
-#include "../common/judge/check.h"
+#include "../common/judge/compare.h"
 #include "../common/judge/gradient.h"
 #include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"

@@ -1,11 +1,11 @@
 /* grid_forward.c - what is right of a forward stage: O and LSE, by the fp64 oracle.
  *
- * An output passes if each row is within output_allowance of the oracle (check.h) and the worst error is at most twice
+ * An output passes if each row is within output_allowance of the oracle (compare.h) and the worst error is at most twice
  * 00_naive's in the same dtype, and if LSE agrees on its own. A variant that prepares its inputs is held against the oracle of
  * those (prepared.h).
  */
 #include "../common/judge/prepared.h"
-#include "../common/judge/check.h"
+#include "../common/judge/compare.h"
 #include "../common/numeric.h"
 #include "grid.h"
 
@@ -26,7 +26,7 @@ static int outputs(const Case *c, Buffer *o) {
     return 2;
 }
 
-/* The calls of check.h: O and LSE. */
+/* The calls of compare.h: O and LSE. */
 static void compare(const Case *c, Comparison *comparisons) {
     const Samples exact = {&c->p, row_count(&c->p), c->want[0], c->want[1], c->size[0], c->size[1]};
     comparisons[0] = compare_output(&exact, c->got[0], NULL, NULL);
@@ -49,7 +49,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
         for (size_t i = 0; i < query_elements(&c->p); i++)
             largest = fmax(largest, fabs(c->want[0][i]));
         /* The floor: one rounding; and what shows in fp32 alone, where others compute 2^x and 00_naive e^x: 2^-20 for the
-         * instruction, as in check.c, and a rounding of x, which is as large as the scores are. */
+         * instruction, as in compare.c, and a rounding of x, which is as large as the scores are. */
         allowed = 2 * c->naive_error[0] + (dtype_epsilon(c->p.dtype) + 0x1p-20 + 0x1p-24 * c->size[0]) * largest;
     }
     for (int i = 0; i < count; i++)

@@ -1,6 +1,6 @@
 /* memory.c - how much memory a container leaves, told by made-up files; and what the harness asks for before a run. */
 #define _XOPEN_SOURCE 700 /* mkdtemp, nftw */
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/harness/run.h"
 #include "../common/host/memory.h"
 #include "../common/host/npy.h"

@@ -3,7 +3,7 @@
 # operators at sites that a seed chooses, and demands that what `make test` runs catches 95 % of them.
 #
 #     make mutations                                  SEED=1 MUTANTS=200
-#     make mutations-host MUTANT=common/judge/check.c:41    all mistakes of one line (or file), and what catches each
+#     make mutations-host MUTANT=common/judge/compare.c:41    all mistakes of one line (or file), and what catches each
 #
 # The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, 1 alone becomes 0, a condition is fixed, a statement goes, an
 # index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs

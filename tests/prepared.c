@@ -3,7 +3,7 @@
  */
 #include "../common/judge/prepared.h"
 #include "../common/device/device.h"
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/harness/run.h"
 #include "../common/numeric.h"
 #include "../common/judge/rows.h"

@@ -74,7 +74,7 @@ cmp_ok(@path, '<=', 5, 'at most 5 files');
 cmp_ok(lines_of(@path), '<=', 600, 'of at most 600 lines together: ' . lines_of(@path));
 my %on_path = map { $_ => 1 } @path;
 my @calls_on_path = map { "$_->[0] > $_->[1]" } grep { $on_path{$_->[0]} && $on_path{$_->[1]} } calls_in($build);
-for my $step ('program.c > launch.c', 'program.c > judging.c', 'launch.c > report.c') {
+for my $step ('program.c > launch.c', 'program.c > judge_row.c', 'launch.c > report.c') {
     my $call = $step =~ s{(\w+\.c)}{common/harness/$1}gr;
     ok(scalar(grep { $_ eq $call } @calls_on_path), "$step: a call");
 }
@@ -82,13 +82,13 @@ for my $step ('program.c > launch.c', 'program.c > judging.c', 'launch.c > repor
 # ---- all of this can fail ----
 
 for (['common/host/npy.c', 'common/harness/row.h'], ['common/numeric.h', 'common/host/npy.h'],
-    ['common/host/errors.c', 'common/problem.h'], ['04_fa2/split_q.cu', '03_fa1/fa1.cu'], ['04_fa2/main.c', 'common/harness/run.h'], ['common/judge/check.h', 'tests/tap.h']) {
+    ['common/host/errors.c', 'common/problem.h'], ['04_fa2/split_q.cu', '03_fa1/fa1.cu'], ['04_fa2/main.c', 'common/harness/run.h'], ['common/judge/compare.h', 'tests/tap.h']) {
     is_deeply([wrong_includes($_)], ["@$_[0] includes @$_[1]"], "planted: @$_[0] includes @$_[1]");
 }
 is(scalar circles(@includes, ['common/problem.h', 'common/stage.h']), 1, 'planted: a circle of two files');
 is(scalar circles(@includes, ['common/host/npy.h', 'common/host/npy.h']), 1, 'planted: a circle of one');
 is(scalar circles(['a', 'b'], ['b', 'c'], ['a', 'c'], ['c', 'a']), 1, 'planted: a circle of three');
-for (['common/host/npy.c', 'common/harness/report.c', 'row_ok'], ['common/judge/check.c', 'common/harness/program.c', 'harness_main'],
+for (['common/host/npy.c', 'common/harness/report.c', 'row_ok'], ['common/judge/compare.c', 'common/harness/program.c', 'harness_main'],
     ['04_fa2/main.c', '03_fa1/fa1.cu', 'fa1']) {
     is_deeply([wrong_calls($_)], ["@$_[0] takes @$_[2] from @$_[1]"], "planted: @$_[0] takes @$_[2] from @$_[1]");
 }

@@ -18,7 +18,7 @@
 #include "../common/judge/rows.h"
 #include "../common/judge/gradient.h"
 #include "../common/device/device.h"
-#include "../common/harness/checks.h"
+#include "../common/harness/variant.h"
 #include "../common/stage.h"
 #include "capture.h"
 #include "tap.h"

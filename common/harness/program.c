@@ -5,18 +5,18 @@
  *     program.c    the options' problems one by one, each with 00_naive and the variants: run, judged, timed
  *     run.h        what a run knows, and a row
  *     launch.c     a row's outputs and workspace, and its launch
- *     judging.c    what it wrote is compared with 00_naive's, and that with the fp64 oracle
+ *     judge_row.c  what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
- * Off this way: options.c; checks.c (what cannot run, and why); tensors.c (inputs, files); judging_prepared.c (variants that change
- * their inputs first); timing.c; row.c (figures of a row); frame.c (what stands above and below the rows, the exit code);
+ * Off this way: options.c; variant.c (what cannot run, and why); tensors.c (inputs, files); judge_prepared.c (variants that change
+ * their inputs first); timing.c; row.c (figures of a row); verdict.c (what stands above and below the rows, the exit code);
  * table.c (the table's columns); records.c (CSV, JSON); tracing.c.
  */
 #define _POSIX_C_SOURCE 200809L /* SIGXFSZ */
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/text.h"
-#include "checks.h"
+#include "variant.h"
 #include "row.h"
 
 #include <signal.h>

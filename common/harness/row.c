@@ -4,7 +4,7 @@
 #include "../host/chips.h"
 #include "../host/text.h"
 #include "../traffic.h"
-#include "checks.h"
+#include "variant.h"
 
 #include <stdio.h>
 #include <string.h>

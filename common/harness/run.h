@@ -126,10 +126,10 @@ void launch_row(void *row);
 /* The row's end: what it wrote outside of its memory, and it is printed. */
 void finish_row(Row *row);
 
-/* ---- judging.c: fills in the row's comparisons and errors ---- */
+/* ---- judge_row.c: fills in the row's comparisons and errors ---- */
 void judge_row(Row *row);
-void judge_prepared(Row *row); /* judging_prepared.c: of a variant that prepares its inputs, against attention of these */
-/* judging_prepared.c: as samples_compute, but by 00_naive on the device and in all rows; in none if it does not fit there. */
+void judge_prepared(Row *row); /* judge_prepared.c: of a variant that prepares its inputs, against attention of these */
+/* judge_prepared.c: as samples_compute, but by 00_naive on the device and in all rows; in none if it does not fit there. */
 Samples naive_samples(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
 
 /* ---- timing.c: fills in its latency; times parts of what a variant does, in rows of their own ---- */
@@ -147,7 +147,7 @@ void report_row(const Row *row); /* as soon as it is done */
 void csv_start(const Run *run);
 void record_row(const Row *row);
 
-/* ---- frame.c: above the rows device and problem, below the rows the workspace by purpose, what failed or was not checked, and the verdict ---- */
+/* ---- verdict.c: above the rows device and problem, below the rows the workspace by purpose, what failed or was not checked, and the verdict ---- */
 void print_head(const Run *run);
 int report_end(const Run *run); /* returns the exit code (stage.h) */
 

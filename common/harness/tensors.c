@@ -7,7 +7,7 @@
 #include "../host/random.h"
 #include "../host/text.h"
 #include "../judge/rows.h"
-#include "checks.h"
+#include "variant.h"
 #include "run.h"
 
 #include <errno.h>

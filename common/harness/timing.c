@@ -7,7 +7,7 @@
  */
 #include "../host/errors.h"
 #include "../host/memory.h"
-#include "checks.h"
+#include "variant.h"
 #include "row.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 
 #ifdef TRACE
 #include "../trace/trace.h"
-#include "checks.h"
+#include "variant.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,7 @@
 #ifndef FA_GRADIENT_H
 #define FA_GRADIENT_H
 
-#include "check.h"
+#include "compare.h"
 
 typedef enum { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENT_SINKS, GRADIENT_COUNT } Gradient;
 

@@ -9,7 +9,7 @@
 #ifndef FA_PREPARED_H
 #define FA_PREPARED_H
 
-#include "check.h"
+#include "compare.h"
 #include "../stage.h"
 
 enum { PREPARED_O, PREPARED_LSE, PREPARED_Q, PREPARED_K, PREPARED_V, PREPARED_COMPARISONS };

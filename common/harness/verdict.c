@@ -1,4 +1,4 @@
-/* frame.c - what stands above the rows and below: device and problem; workspace, errors, what failed or was not checked, the
+/* verdict.c - what stands above the rows and below: device and problem; workspace, errors, what failed or was not checked, the
  * verdict. See row.h. */
 #include "../host/errors.h"
 #include "../host/text.h"

@@ -1,5 +1,5 @@
-/* check.c - comparisons, in which NaN never passes, and what an element of O and LSE may be off by. See check.h. */
-#include "check.h"
+/* compare.c - comparisons, in which NaN never passes, and what an element of O and LSE may be off by. See compare.h. */
+#include "compare.h"
 
 #include "../host/parallel.h"
 #include "rows.h"

@@ -1,8 +1,8 @@
-/* judging.c - what a variant wrote, which is on the host by now, against what is right. See run.h. */
+/* judge_row.c - what a variant wrote, which is on the host by now, against what is right. See run.h. */
 #include "../host/memory.h"
 #include "../judge/rows.h"
 #include "../numeric.h"
-#include "checks.h"
+#include "variant.h"
 #include "run.h"
 
 #include <stdio.h>

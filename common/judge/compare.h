@@ -1,6 +1,6 @@
-/* check.h - comparing what a stage computed with a reference, so that NaN, Inf and unwritten elements can never pass. */
-#ifndef FA_CHECK_H
-#define FA_CHECK_H
+/* compare.h - comparing what a stage computed with a reference, so that NaN, Inf and unwritten elements can never pass. */
+#ifndef FA_COMPARE_H
+#define FA_COMPARE_H
 
 #include "oracle.h"
 
@@ -52,7 +52,7 @@ double sum_error(double terms);
 double sum_steps(double terms); /* absolutely, beyond that, where its products are too small for a share */
 double least_score(double lse, int keys);
 
-/* How far two correct implementations may be apart in a row of O, and in its LSE: derived in check.c. want: [head_dim]; lse: of
+/* How far two correct implementations may be apart in a row of O, and in its LSE: derived in compare.c. want: [head_dim]; lse: of
  * that row; score_size: of the problem (oracle.h). */
 double output_allowance(const Problem *p, const double *want, double lse, double score_size);
 double lse_allowance(double want, double score_size);

@@ -1,7 +1,7 @@
-/* check.c - tests of common/judge/check.h. Mostly of what it must refuse: a comparison is only worth something if wrong results,
+/* compare.c - tests of common/judge/compare.h. Mostly of what it must refuse: a comparison is only worth something if wrong results,
  * NaN and unwritten memory above all, cannot get past it.
  */
-#include "../common/judge/check.h"
+#include "../common/judge/compare.h"
 #include "../common/numeric.h"
 #include "../common/host/random.h"
 #include "tap.h"

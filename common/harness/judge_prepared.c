@@ -1,4 +1,4 @@
-/* judging_prepared.c - judging variants that prepare their inputs, against 00_naive's attention of what they prepared. See run.h. */
+/* judge_prepared.c - judging variants that prepare their inputs, against 00_naive's attention of what they prepared. See run.h. */
 #include "../host/memory.h"
 #include "../judge/prepared.h"
 #include "run.h"

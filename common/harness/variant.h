@@ -1,6 +1,6 @@
-/* checks.h - what a program is asked for and cannot do, known before anything large is allocated or loaded. */
-#ifndef FA_CHECKS_H
-#define FA_CHECKS_H
+/* variant.h - what a program is asked for and cannot do, known before anything large is allocated or loaded. */
+#ifndef FA_VARIANT_H
+#define FA_VARIANT_H
 
 #include "options.h"
 

@@ -1,12 +1,12 @@
-/* checks.c - see checks.h. */
-#include "checks.h"
+/* variant.c - see variant.h. */
+#include "variant.h"
 
 #include "../device/device.h"
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/parallel.h"
 #include "../host/text.h"
-#include "../judge/check.h"
+#include "../judge/compare.h"
 
 #include <stdio.h>
 #include <string.h>
