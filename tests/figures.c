@@ -11,6 +11,7 @@
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
 #include "../common/harness/run.h"
+#include "../common/harness/tensors.h"
 #include "capture.h"
 #include "figures.h"
 #include "tap.h"

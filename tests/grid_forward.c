@@ -1,6 +1,6 @@
 /* grid_forward.c - what is right of a forward stage: O and LSE, by the fp64 oracle.
  *
- * An output passes if each row is within output_allowance of the oracle (compare.h) and the worst error is at most twice
+ * An output passes if each row is within output_allowance of the oracle (allowance.h) and the worst error is at most twice
  * 00_naive's in the same dtype, and if LSE agrees on its own. A variant that prepares its inputs is held against the oracle of
  * those (prepared.h).
  */
@@ -49,7 +49,7 @@ static int judge(Case *c, const Variant *variant, const Buffer *workspace, void 
         for (size_t i = 0; i < query_elements(&c->p); i++)
             largest = fmax(largest, fabs(c->want[0][i]));
         /* The floor: one rounding; and what shows in fp32 alone, where others compute 2^x and 00_naive e^x: 2^-20 for the
-         * instruction, as in compare.c, and a rounding of x, which is as large as the scores are. */
+         * instruction, as in allowance.c, and a rounding of x, which is as large as the scores are. */
         allowed = 2 * c->naive_error[0] + (dtype_epsilon(c->p.dtype) + 0x1p-20 + 0x1p-24 * c->size[0]) * largest;
     }
     for (int i = 0; i < count; i++)

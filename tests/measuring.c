@@ -8,6 +8,8 @@
 #include "../common/harness/row.h"
 #include "../common/harness/run.h"
 #include "../common/host/chips.h"
+#include "../common/harness/tensors.h"
+#include "../common/harness/timing.h"
 #include "figures.h"
 #include "tap.h"
 

@@ -1,9 +1,12 @@
 /* memory.c - how much memory a container leaves, told by made-up files; and what the harness asks for before a run. */
 #define _XOPEN_SOURCE 700 /* mkdtemp, nftw */
-#include "../common/harness/variant.h"
 #include "../common/harness/run.h"
 #include "../common/host/memory.h"
 #include "../common/host/npy.h"
+#include "../common/harness/memory_need.h"
+#include "../common/harness/options.h"
+#include "../common/harness/problems.h"
+#include "../common/harness/tensors.h"
 #include "capture.h"
 #include "tap.h"
 

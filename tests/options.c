@@ -1,7 +1,8 @@
 /* options.c - each option lands in its own place, with its own value, and what is not given is filled in as --help says. What is
  * refused is options.t's.
  */
-#include "../common/harness/variant.h"
+#include "../common/harness/options.h"
+#include "../common/harness/problems.h"
 #include "capture.h"
 #include "tap.h"
 

@@ -9,6 +9,7 @@
 #include "../common/judge/rows.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
+#include "../common/harness/judge_prepared.h"
 #include "tap.h"
 
 #include <stdlib.h>

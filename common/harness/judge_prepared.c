@@ -1,6 +1,9 @@
-/* judge_prepared.c - judging variants that prepare their inputs, against 00_naive's attention of what they prepared. See run.h. */
+/* judge_prepared.c - see judge_prepared.h. */
+#include "judge_prepared.h"
+
 #include "../host/memory.h"
 #include "../judge/prepared.h"
+#include "launch.h"
 #include "run.h"
 
 #include <stdlib.h>

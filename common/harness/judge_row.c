@@ -1,9 +1,13 @@
-/* judge_row.c - what a variant wrote, which is on the host by now, against what is right. See run.h. */
+/* judge_row.c - see judge_row.h. */
+#include "judge_row.h"
+
 #include "../host/memory.h"
 #include "../judge/rows.h"
 #include "../numeric.h"
-#include "variant.h"
+#include "judge_prepared.h"
+#include "launch.h"
 #include "run.h"
+#include "variant.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,8 @@
-/* launch.c - what a row of the table launches: its memory, its launch, and a look at what it wrote outside. See run.h. */
+/* launch.c - see launch.h. */
+#include "launch.h"
+
 #include "../host/errors.h"
+#include "report.h"
 #include "row.h"
 
 #include <stdio.h>

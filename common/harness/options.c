@@ -5,6 +5,7 @@
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/text.h"
+#include "help.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -31,16 +32,6 @@ static int parse_whole(const char *text, size_t length, uint64_t max, uint64_t *
     errno = 0;
     *value = strtoull(text, &end, 10);
     return isdigit((unsigned char)*text) && end == text + length && errno == 0 && *value <= max;
-}
-
-/* "tensor|block", "auto or a whole number from 1 to 256". */
-static const char *taken_by(const Setting *setting) {
-    static char text[160];
-    const char *choices = setting->choices ? setting->choices : "";
-    snprintf(text, sizeof text, "%s", choices);
-    if (setting->max)
-        append(text, sizeof text, "%sa whole number from 1 to %d", *text ? " or " : "", setting->max);
-    return text;
 }
 
 /* What an item of the option's text stands for: the number of a choice, or a whole number. */
@@ -161,69 +152,17 @@ static const Option OPTIONS[] = {
 /* clang-format on */
 enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 
-/* ---- --help ---- */
-
-/* The shape where nothing is given. seqlen_k 0: as seqlen_q. On the CPU device few queries suffice, but several key tiles do not
- * hide what every one of them costs. */
-static Problem default_shape(const Stage *stage, int is_cpu) {
-    static const Problem OF_MOST[2] = {
-        {.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .head_dim = 128},
-        {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}};
-    return stage->defaults[is_cpu].batch ? stage->defaults[is_cpu] : OF_MOST[is_cpu];
-}
-
-static void help_option(const Setting *s, const char *value) {
-    int has_names = s->choices && isalpha((unsigned char)*s->choices);
-    if (!s->name)
-        printf("\n%s\n", s->help);
-    else
-        print_hanging(20, "  --%s %-*s%s%s%s", s->name, 15 - (int)strlen(s->name), value ? value : "", s->help,
-                      has_names ? ": " : "", has_names ? taken_by(s) : "");
-}
-
 static void show_help(Options *o, const Option *option, const char *text) {
     (void)option, (void)text;
     const Stage *stage = o->stage;
-    print_hanging(4, "%s - %s", stage->name, stage->idea);
-    printf("\nusage: %s [options]\n\n", stage->name);
-    print_hanging(
-        0, "Computes attention, S = scale Q K^T and O = softmax(S) V, with each variant, compares it with 00_naive, and "
-           "00_naive with double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot "
-           "run here, or cannot be checked. Shape, dtype, mask and most of a stage's own options take several values, as in "
-           "--seqlen 512,1024: every combination runs, the option listed last below changes fastest.");
-    printf("\n");
-    for (int i = 0; i < 2; i++) {
-        Problem p = default_shape(stage, i);
-        print_hanging(4, "Without options%s: batch %d, heads %d/%d, seqlen %dx%d, head dim %d",
-                      i ? ", on the CPU device" : "", p.batch, p.heads, p.kv_heads, p.seqlen_q,
-                      p.seqlen_k ? p.seqlen_k : p.seqlen_q, p.head_dim);
-    }
+    help_begins(stage);
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(&each->is, each->value);
     for (int i = 0; stage->settings[i].name; i++) {
         printf("%s", i ? "" : "\nthis stage's own\n");
         help_option(&stage->settings[i], stage->settings[i].max == TEXT ? "SPEC" : stage->settings[i].choices ? "N" : NULL);
     }
-    printf("\n");
-    print_hanging(0,
-                  "Most variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.");
-    print_hanging(
-        0,
-        "TFLOP/s are 10^12 multiplications and additions per second, 4 D for each pair of a query and a key that the mask "
-        "leaves; where causal alone cuts a square, Sq = Sk without --lengths%s, half of all pairs. GB/s are 10^9 bytes per "
-        "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
-        stage->read_mask ? " or --blocks" : stage->read_score ? " or a window" : "");
-    if (stage->kind == BACKWARD) {
-        print_hanging(
-            0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, "
-               "K, V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.");
-        print_hanging(0,
-                      "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.");
-    }
-    printf("\nvariants\n");
-    for (const Variant *v = stage->variants; v->name; v++)
-        print_hanging(17, "  %-14s %s", v->name, v->idea);
-    print_hanging(17, "  %-14s %s", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
+    help_ends(stage);
     flush_output();
     exit(0);
 }
@@ -258,7 +197,7 @@ static Option find_option(const Stage *stage, const char *word) {
 /* Of each pair one would be ignored. */
 static const char *const EITHER[][2] = {{"causal", "mask"},   {"csv", "json"},      {"csv", "trace"},   {"batch", "load"},
                                         {"heads", "load"},    {"kv-heads", "load"}, {"seqlen", "load"}, {"seqlen-k", "load"},
-                                        {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"},   {"csv", "watch"},
+                                        {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"}, {"csv", "watch"},
                                         {"save", "trace"},    {"save", "watch"}};
 
 static int is_given(char **argv, const char *name) {
@@ -303,70 +242,6 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
     if (!find_chip(o.roofline))
         cannot_run("--roofline %s: choose " CHIP_NAMES, o.roofline);
     return o;
-}
-
-/* ---- what the options say together ---- */
-
-static void read_setting(const Stage *stage, const char *option, const char *text, Problem *p) {
-    if (stage->read_score)
-        p->score = stage->read_score(option, text, p);
-    else
-        p->blocks = stage->read_mask(option, text, p);
-}
-
-void options_select(Options *o, int index, int is_cpu) {
-    Problem *p = &o->problem, other = o->load ? o->loaded : default_shape(o->stage, is_cpu);
-    o->selected = index;
-    free((void *)p->blocks), free((void *)p->score);
-    *p = (Problem){.scale = o->scale};
-    for (int i = AXES; i-- > 0;)
-        if (o->axes[i].count) {
-            ((int *)p)[i] = o->axes[i].values[index % o->axes[i].count];
-            index /= o->axes[i].count;
-        }
-    p->batch = p->batch ? p->batch : other.batch;
-    p->kv_heads = p->kv_heads ? p->kv_heads : p->heads ? p->heads : other.kv_heads ? other.kv_heads : other.heads;
-    p->heads = p->heads ? p->heads : other.heads;
-    int keys = p->seqlen_q && o->stage->kind != DECODING ? p->seqlen_q : other.seqlen_k ? other.seqlen_k : other.seqlen_q;
-    p->seqlen_k = p->seqlen_k ? p->seqlen_k : keys;
-    p->seqlen_q = p->seqlen_q ? p->seqlen_q : other.seqlen_q;
-    p->head_dim = p->head_dim ? p->head_dim : other.head_dim;
-    p->scale = p->scale > 0 ? p->scale : 1 / sqrtf((float)p->head_dim);
-
-    if (p->head_dim % 8)
-        cannot_run("--%s: head dim %d, choose a multiple of 8 up to %d", o->load ? "load" : "head-dim", p->head_dim,
-                   MAX_HEAD_DIM);
-    if (p->heads % p->kv_heads)
-        cannot_run("--%s: %d key/value heads, choose a divisor of %d, the number of query heads",
-                   o->load ? "load" : "kv-heads", p->kv_heads, p->heads);
-
-    /* The kernels have one (batch, head) a block of their grid's y or z dimension. */
-    if ((long)p->batch * p->heads > MAX_BATCH)
-        cannot_run("--batch %d times --heads %d: choose a product up to %d", p->batch, p->heads, MAX_BATCH);
-
-    /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
-    if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
-        cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together for 64 bits", p->batch, p->heads,
-                   p->seqlen_q, p->seqlen_k);
-
-    for (int i = 0; o->stage->settings[i].name; i++) {
-        const char *text = o->texts[i] ? o->texts[i] : o->stage->default_mask;
-        if (o->stage->settings[i].max == TEXT && text)
-            read_setting(o->stage, o->stage->settings[i].name, text, p);
-    }
-
-    if (!o->lengths.count)
-        return;
-    if (o->lengths.count != 1 && o->lengths.count != p->batch)
-        cannot_run("--lengths: %d given, choose one for all batch entries or one for each of the %d", o->lengths.count,
-                   p->batch);
-    free(o->key_lengths); /* of the problem before */
-    o->key_lengths = host_alloc((size_t)p->batch, sizeof *o->key_lengths);
-    for (int b = 0; b < p->batch; b++) {
-        o->key_lengths[b] = o->lengths.values[o->lengths.count == 1 ? 0 : b];
-        if (o->key_lengths[b] > p->seqlen_k)
-            cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", o->key_lengths[b], p->seqlen_k);
-    }
 }
 
 void options_free(Options *o) {

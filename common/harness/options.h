@@ -25,11 +25,11 @@ typedef struct {
     const Stage *stage;
     List axes[AXES];
     char *texts[MAX_SETTINGS]; /* of the stage's settings that are texts; NULL: not given */
-    List lengths;        /* of --lengths: one for all batch entries, or one for each */
-    float scale;         /* 0: 1/sqrt(head dim) */
-    int problem_count;   /* combinations of what the axes hold */
-    const char *variant; /* a name from the stage's table, or NAIVE; NULL: all */
-    int iters;           /* timed runs; 0: the harness chooses */
+    List lengths;              /* of --lengths: one for all batch entries, or one for each */
+    float scale;               /* 0: 1/sqrt(head dim) */
+    int problem_count;         /* combinations of what the axes hold */
+    const char *variant;       /* a name from the stage's table, or NAIVE; NULL: all */
+    int iters;                 /* timed runs; 0: the harness chooses */
     uint64_t seed;
     int device;                            /* which GPU, from 0 on; -1: not given */
     int outliers;                          /* random inputs N(0,1), a thousandth of them plus N(0,100) */
@@ -43,7 +43,7 @@ typedef struct {
     const char *watch;    /* with it: the file to write what happened step by step to, or NULL */
     const char *roofline; /* with it: a chip's name */
 
-    /* filled in by options_select */
+    /* filled in by options_select (problems.h) */
     int selected; /* which problem, from 0 */
     Problem problem;
     int *key_lengths; /* [batch]; NULL: every entry has all seqlen_k keys */
@@ -51,11 +51,6 @@ typedef struct {
 
 /* Reads the command line. --help prints to stdout and exits with code 0. */
 Options options_parse(const Stage *stage, int argc, char **argv);
-
-/* Makes `problem` and `key_lengths` those of combination `index`; the axis that stands last in Problem changes fastest.
- * Fills in what neither the command line nor --load gave, smaller on the CPU device, and checks what the options say
- * together: heads against kv_heads, lengths against batch, sizes against 64 bits. */
-void options_select(Options *options, int index, int is_cpu);
 
 void options_free(Options *options);
 

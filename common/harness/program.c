@@ -8,16 +8,25 @@
  *     judge_row.c  what it wrote is compared with 00_naive's, and that with the fp64 oracle
  *     report.c     its row is printed
  *
- * Off this way: options.c; variant.c (what cannot run, and why); tensors.c (inputs, files); judge_prepared.c (variants that change
- * their inputs first); timing.c; row.c (figures of a row); verdict.c (what stands above and below the rows, the exit code);
- * table.c (the table's columns); records.c (CSV, JSON); tracing.c.
+ * Off this way: options.c and help.c (the command line); problems.c (the problems it asks for, one by one); variant.c (what cannot
+ * run, and why); memory_need.c; tensors.c (inputs, files); judge_prepared.c (variants that change their inputs first); timing.c; row.c
+ * (figures of a row); heading.c, table.c, details.c and verdict.c (what stands above the rows, in them and below); records.c (CSV,
+ * JSON); tracing.c.
  */
 #define _POSIX_C_SOURCE 200809L /* SIGXFSZ */
 #include "../host/errors.h"
 #include "../host/memory.h"
 #include "../host/text.h"
-#include "variant.h"
+#include "judge_row.h"
+#include "launch.h"
+#include "options.h"
+#include "problems.h"
+#include "report.h"
 #include "row.h"
+#include "tensors.h"
+#include "timing.h"
+#include "tracing.h"
+#include "variant.h"
 
 #include <signal.h>
 #include <stdio.h>

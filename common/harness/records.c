@@ -1,4 +1,6 @@
-/* records.c - CSV and JSON rows: the same fields in both. See row.h. */
+/* records.c - see records.h. */
+#include "records.h"
+
 #include "../host/memory.h"
 #include "row.h"
 

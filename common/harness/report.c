@@ -1,8 +1,14 @@
-/* report.c - the rows as they are printed: a table here, CSV and JSON in records.c. See run.h. Rows go to stdout. */
+/* report.c - see report.h. */
+#include "report.h"
+
 #include "../host/errors.h"
 #include "../host/text.h"
+#include "details.h"
+#include "heading.h"
+#include "records.h"
 #include "row.h"
 #include "table.h"
+#include "verdict.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +48,7 @@ static void table_row(const Row *row) {
 
 void report_start(const Run *run) {
     if (run->options->format == FORMAT_TABLE) {
-        print_head(run);
+        print_heading(run);
         print_titles(run);
     } else if (run->options->format == FORMAT_CSV && run->options->selected == 0)
         csv_start(run);
@@ -55,4 +61,11 @@ void report_row(const Row *row) {
     else
         record_row(row);
     flush_output();
+}
+
+int report_end(const Run *run) {
+    if (run->options->format == FORMAT_TABLE)
+        print_details(run);
+    print_failures(run);
+    return print_verdict(run);
 }

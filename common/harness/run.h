@@ -1,4 +1,4 @@
-/* run.h - one run of a stage's program: what it knows, the rows that come of it, and its steps. */
+/* run.h - one run of a stage's program: what it knows, and the rows that come of it. */
 #ifndef FA_RUN_H
 #define FA_RUN_H
 
@@ -87,7 +87,7 @@ struct Run {
     const Variant *forward;   /* a backward stage's, for this problem; else NULL */
     HostTensors inputs;
     size_t input_bytes; /* on the device */
-    Tensors tensors; /* on the device: the inputs, and in a backward stage O and LSE */
+    Tensors tensors;    /* on the device: the inputs, and in a backward stage O and LSE */
     Tensor outputs[MAX_OUTPUTS];
     int output_count;
     Row rows[MAX_ROWS]; /* a backward stage's first is the forward pass, and keeps its workspace */
@@ -99,59 +99,5 @@ struct Run {
     Samples samples;
     Gradients gradients;
 };
-
-/* ---- tensors.c ---- */
-
-/* The inputs, drawn or read, on host and device; and what variants are to write. */
-void load_inputs(Run *run);
-void free_run(Run *run);
-/* Q, K, V or dO, by its number from 0 on: N(0,1), the same numbers for the same seed on every device; with outliers a
- * thousandth of Q, K and V have N(0,100) added. */
-void *random_input(const Problem *p, int number, uint64_t seed, int outliers);
-/* Writes tensors into their files in the folder that --`option` names, all or none. */
-void save_tensors(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count);
-
-/* ---- launch.c ---- */
-
-/* A row with a name. */
-Row *new_row(Run *run, const Variant *variant, Role role);
-/* Its outputs, filled with NaN, and its workspace. Returns 0 if they do not fit; free_row frees what did. */
-int alloc_row(Row *row);
-void free_row(Row *row);
-/* Workspace, filled with zeros or NaN as each piece asks. Returns 0 if not all fits; free_buffers frees what did. */
-int alloc_buffers(Buffer *buffers, int count);
-void free_buffers(const Buffer *buffers, int count);
-/* Enqueues what the row measures, on its tensors and workspace. */
-void launch_row(void *row);
-/* The row's end: what it wrote outside of its memory, and it is printed. */
-void finish_row(Row *row);
-
-/* ---- judge_row.c: fills in the row's comparisons and errors ---- */
-void judge_row(Row *row);
-void judge_prepared(Row *row); /* judge_prepared.c: of a variant that prepares its inputs, against attention of these */
-/* judge_prepared.c: as samples_compute, but by 00_naive on the device and in all rows; in none if it does not fit there. */
-Samples naive_samples(const Problem *p, const int *key_lengths, const HostTensors *inputs, size_t limit);
-
-/* ---- timing.c: fills in its latency; times parts of what a variant does, in rows of their own ---- */
-void time_row(Row *row);
-void time_parts(const Row *row);
-/* Calls `sample(context)`, which returns ms, until it is warm, and then as often as --iters or a budget of time says. Fills in the
- * row's sample: how many, median, least and interquartile range. */
-void take_median(Row *row, double (*sample)(void *), void *context);
-
-/* ---- report.c: a table for people, CSV or JSON rows for machines ---- */
-void report_start(const Run *run);
-void report_row(const Row *row); /* as soon as it is done */
-
-/* ---- records.c: the line of field names that CSV begins with, and rows ---- */
-void csv_start(const Run *run);
-void record_row(const Row *row);
-
-/* ---- verdict.c: above the rows device and problem, below the rows the workspace by purpose, what failed or was not checked, and the verdict ---- */
-void print_head(const Run *run);
-int report_end(const Run *run); /* returns the exit code (stage.h) */
-
-/* ---- tracing.c: --trace, in place of all of these. Returns the exit code: 1 if there is a race, 2 if none can run ---- */
-int trace_variants(Run *run);
 
 #endif

@@ -1,5 +1,7 @@
-/* tensors.c - what a run holds on host and device from its beginning to its end: drawn, read or written. See run.h. */
+/* tensors.c - see tensors.h. */
 #define _GNU_SOURCE /* mkstemp */
+
+#include "tensors.h"
 
 #include "../block_mask.h"
 #include "../host/errors.h"
@@ -7,7 +9,6 @@
 #include "../host/random.h"
 #include "../host/text.h"
 #include "../judge/rows.h"
-#include "variant.h"
 #include "run.h"
 
 #include <errno.h>

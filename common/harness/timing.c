@@ -1,14 +1,17 @@
-/* timing.c - how long what a row measures takes: the median of several runs, and how far they are apart. See run.h.
+/* timing.c - how long what a row measures takes: the median of several runs, and how far they are apart. See timing.h.
  *
  * Launches are timed one by one, with a cold L2. The kernels of a decoding stage take microseconds and read K and V once.
  * Launched by the host one by one they would wait for it, and a flushed L2 is not what they meet in a model, where every
  * layer has keys of its own. So K and V are there many times over, more bytes than L2 holds; one launch for each copy is
  * recorded as a CUDA graph, and the graph is replayed. --warm: always the same copy.
  */
+#include "timing.h"
+
 #include "../host/errors.h"
 #include "../host/memory.h"
-#include "variant.h"
+#include "launch.h"
 #include "row.h"
+#include "variant.h"
 
 #include <math.h>
 #include <stdio.h>

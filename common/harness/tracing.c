@@ -1,10 +1,13 @@
-/* tracing.c - the program with --trace: one launch of each variant, and what it did to memory. See ../trace/trace.h. */
+/* tracing.c - see tracing.h. */
+#include "tracing.h"
+
 #include "../host/errors.h"
+#include "../trace/trace.h"
+#include "launch.h"
 #include "row.h"
+#include "variant.h"
 
 #ifdef TRACE
-#include "../trace/trace.h"
-#include "variant.h"
 
 #include <stdio.h>
 

@@ -2,6 +2,7 @@
 #ifndef FA_COMPARE_H
 #define FA_COMPARE_H
 
+#include "allowance.h"
 #include "oracle.h"
 
 #include <stdio.h>
@@ -31,13 +32,9 @@ void comparison_merge(Comparison *c, const Comparison *other);
 /* The same if these were the same elements once more: it counts none of them twice. */
 void comparison_repeat(Comparison *c, const Comparison *other);
 
-/* Rows 0 .. rows - 1 of a tensor, in parallel: `compare` adds a row to `part`. `floor`: as below. */
+/* Rows 0 .. rows - 1 of a tensor, in parallel: `compare` adds a row to `part`. `floor`: as in allowance.h. */
 typedef void RowComparer(const void *context, size_t row, Comparison *part);
 Comparison compare_rows(const char *tensor, double floor, size_t rows, RowComparer *compare, const void *context);
-
-/* Whether numbers may be off by more than half of the largest |want|. An allowance up to `floor` checks something even where all
- * numbers should be 0: that is so of LSE, a logarithm, whose 0 is a number like any other. */
-int bound_is_empty(double allowed, double floor, double largest);
 
 /* One line about the worst element, for instance
  *     O[batch 0, head 3, row 17, column 5] = nan, want 0.0123, error nan, allowed 2.1e-05 (1234 elements out of bounds) */
@@ -46,17 +43,6 @@ void comparison_print(FILE *file, const Comparison *c);
 /* Compares one number, or one row of them, each of which may be off by `allowed`. */
 void compare_element(Comparison *c, RowIndex at, int column, double got, double want, double allowed);
 void compare_row(Comparison *c, RowIndex at, const double *got, const double *want, int columns, double allowed);
-
-/* How far a sum in fp32 may be off, relative to its partial sums; and how large a score of this row must be. */
-double sum_error(double terms);
-double sum_steps(double terms); /* absolutely, beyond that, where its products are too small for a share */
-double least_score(double lse, int keys);
-
-/* How far two correct implementations may be apart in a row of O, and in its LSE: derived in compare.c. want: [head_dim]; lse: of
- * that row; score_size: of the problem (oracle.h). */
-double output_allowance(const Problem *p, const double *want, double lse, double score_size);
-double lse_allowance(double want, double score_size);
-#define LSE_FLOOR 0.5 /* by then the row's sum is off by e^0.5, whatever LSE is */
 
 /* O and LSE of the whole problem, on the host, against those that 00_naive wrote. want, want_lse NULL: against fp64, in the rows
  * of `exact`. */

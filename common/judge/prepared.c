@@ -147,7 +147,7 @@ static int make_reference(const Prepared *x, Attention *attention, size_t limit,
 
 /* ---- the result ---- */
 
-/* How far a score may be off: as in compare.c, D errors of random sign and four times what they add up to. Hopper's tensor cores cut each
+/* How far a score may be off: as in allowance.c, D errors of random sign and four times what they add up to. Hopper's tensor cores cut each
  * of the D products to 13 bits below the largest that they add it to, so D errors of that size it is for them, too. */
 static double score_allowance(const Prepared *x, const Reference *r) {
     return 4 * sqrt(x->p->head_dim) * x->rounding.sum_roundoff * r->result.score_size;

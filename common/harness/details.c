@@ -1,0 +1,95 @@
+/* details.c - see details.h. */
+#include "details.h"
+
+#include "../host/text.h"
+#include "recorded.h"
+#include "row.h"
+
+#include <string.h>
+
+/* "recorded on an NVIDIA H200, 2026-11-26, forward, batch 4, 16 heads, 4096, head dim 128, fp16, full: epilogue 28.2 ms, loop_swap
+ * 2.8". Under another mask nothing is printed: which variant is faster may depend on it. */
+static void print_recorded(const Run *run) {
+    int printed = 0;
+    if (run->p->causal || run->p->blocks || run->options->key_lengths)
+        return;
+    for (int k = 0; k < RECORDED_COUNT; k++) {
+        const Recorded *r = &RECORDED[k];
+        int i = 0;
+        while (i < run->row_count && strcmp(r->variant, run->rows[i].name) != 0)
+            i++;
+        if (i == run->row_count || strncmp(r->variant, run->stage->name, strlen(run->stage->name)) != 0)
+            continue; /* it did not run, or is 00_naive beside another stage's variants */
+        if (!printed)
+            print_text("recorded on an %s, %s:", RECORDED_ON, r->problem);
+        const char *slash = strrchr(r->variant, '/');
+        print_text("%s %s %.3g%s", printed ? "," : "", slash ? slash + 1 : r->variant, r->ms, printed ? "" : " ms");
+        printed = 1;
+    }
+    if (printed)
+        print_text("\n");
+}
+
+/* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB" */
+static void print_workspace(const Row *row) {
+    print_text("workspace  %s:", row->name);
+    for (int i = 0; i < row->workspace_count; i++) {
+        Cell bytes;
+        print_bytes(bytes, (double)row->workspace[i].bytes);
+        print_text("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
+    }
+    print_text("\n");
+}
+
+/* "gradients  05_fa2_backward/atomic: dQ 1.2e-03 / 4.0e-03, dK ..., dV ...; 4 runs differ by up to 3.1e-05" */
+static void print_gradients(const Row *row) {
+    print_text("gradients  %s:", row->name);
+    for (int i = 0; i < row->comparison_count; i++) {
+        const Comparison *c = &row->comparisons[i];
+        print_text("%s %s ", i ? "," : "", c->tensor);
+        if (c->ok && c->empty)
+            print_text("not checked");
+        else
+            print_text("%.1e / %.1e", c->error, c->allowed);
+    }
+    if (row->spread_runs && row->spread == 0)
+        print_text("; %d runs are bit-equal", row->spread_runs);
+    else if (row->spread_runs)
+        print_text("; %d runs differ by up to %.1e", row->spread_runs, row->spread);
+    print_text("\n");
+}
+
+/* "accuracy   06_fp8/mma: RMSE 1.2e-02, worst error 9.8e-02, against fp64 of the inputs as given, on 64 rows" */
+static void print_accuracy(const Row *row) {
+    print_text("accuracy   %s: RMSE %.1e, worst error %.1e, against fp64 of the inputs as given, on %d rows\n", row->name,
+               row->errors.rms, row->errors.worst, (int)row->run->samples.count);
+}
+
+/* "noise      04_fa2/tuned: the middle half of 1000 runs spans 7.3% of the median, more than 1%" */
+static void print_noise(const Row *row) {
+    Cell share;
+    print_number(share, 100 * row_noise(row), "%");
+    print_text("noise      %s: the middle half of %d runs spans %s of the median, more than %g%%\n", row->name, row->runs,
+               share, 100 * NOISY);
+}
+
+void print_details(const Run *run) {
+    const Row *rows = run->rows;
+    if (run->device->is_cpu)
+        print_recorded(run);
+    int prepared = 0; /* where every variant is exact up to rounding, nobody asks how exact */
+    for (int i = 0; i < run->row_count; i++) {
+        prepared |= rows[i].passes == PREPARE;
+        if (rows[i].workspace_count && row_ran(&rows[i]) && rows[i].role != ROW_PART)
+            print_workspace(&rows[i]);
+    }
+    for (int i = 0; i < run->row_count; i++)
+        if (prepared && row_has_errors(&rows[i]))
+            print_accuracy(&rows[i]);
+    for (int i = 0; i < run->row_count; i++)
+        if (rows[i].passes == BACKWARD_PASS && rows[i].comparison_count)
+            print_gradients(&rows[i]);
+    for (int i = 0; i < run->row_count; i++)
+        if (row_ran(&rows[i]) && !run->device->is_cpu && row_noise(&rows[i]) > NOISY)
+            print_noise(&rows[i]);
+}

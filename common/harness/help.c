@@ -1,0 +1,69 @@
+/* help.c - see help.h. */
+#include "help.h"
+
+#include "../host/text.h"
+#include "problems.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *taken_by(const Setting *setting) {
+    static char text[160];
+    const char *choices = setting->choices ? setting->choices : "";
+    snprintf(text, sizeof text, "%s", choices);
+    if (setting->max)
+        append(text, sizeof text, "%sa whole number from 1 to %d", *text ? " or " : "", setting->max);
+    return text;
+}
+
+void help_begins(const Stage *stage) {
+    print_hanging(4, "%s - %s", stage->name, stage->idea);
+    printf("\nusage: %s [options]\n\n", stage->name);
+    print_hanging(
+        0, "Computes attention, S = scale Q K^T and O = softmax(S) V, with each variant, compares it with 00_naive, and "
+           "00_naive with double precision; times each and prints a table. Exit code: 0 all agree, 1 one does not, 2 cannot "
+           "run here, or cannot be checked. Shape, dtype, mask and most of a stage's own options take several values, as in "
+           "--seqlen 512,1024: every combination runs, the option listed last below changes fastest.");
+    printf("\n");
+    for (int i = 0; i < 2; i++) {
+        Problem p = default_shape(stage, i);
+        print_hanging(4, "Without options%s: batch %d, heads %d/%d, seqlen %dx%d, head dim %d",
+                      i ? ", on the CPU device" : "", p.batch, p.heads, p.kv_heads, p.seqlen_q,
+                      p.seqlen_k ? p.seqlen_k : p.seqlen_q, p.head_dim);
+    }
+}
+
+void help_option(const Setting *s, const char *value) {
+    int has_names = s->choices && isalpha((unsigned char)*s->choices);
+    if (!s->name)
+        printf("\n%s\n", s->help);
+    else
+        print_hanging(20, "  --%s %-*s%s%s%s", s->name, 15 - (int)strlen(s->name), value ? value : "", s->help,
+                      has_names ? ": " : "", has_names ? taken_by(s) : "");
+}
+
+void help_ends(const Stage *stage) {
+    printf("\n");
+    print_hanging(0,
+                  "Most variants take head dims 64 and 128; one that does not take a head dim or dtype says so in its row.");
+    print_hanging(
+        0,
+        "TFLOP/s are 10^12 multiplications and additions per second, 4 D for each pair of a query and a key that the mask "
+        "leaves; where causal alone cuts a square, Sq = Sk without --lengths%s, half of all pairs. GB/s are 10^9 bytes per "
+        "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
+        stage->read_mask    ? " or --blocks"
+        : stage->read_score ? " or a window"
+                            : "");
+    if (stage->kind == BACKWARD) {
+        print_hanging(
+            0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, "
+               "K, V, O, dO and LSE read once, dQ, dK and dV written once. --save writes dq.npy, dk.npy and dv.npy, too.");
+        print_hanging(0,
+                      "--load reads and --save-inputs writes do.npy, too: dO, the gradient of the loss with respect to O.");
+    }
+    printf("\nvariants\n");
+    for (const Variant *v = stage->variants; v->name; v++)
+        print_hanging(17, "  %-14s %s", v->name, v->idea);
+    print_hanging(17, "  %-14s %s", NAIVE, "the definition; runs first, as the reference, unless --no-validate");
+}
