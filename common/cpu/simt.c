@@ -24,6 +24,7 @@ enum {
 
 __thread SimtIndex threadIdx, blockIdx, blockDim, gridDim;
 Order simt_order;
+int simt_worker_count;
 
 void *simt_map(size_t bytes, size_t gap) {
     char *mapping = mmap(NULL, gap + bytes + gap, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
-/* simt_internal.h - what the three files of the machine share: simt.c (fibers, and how they wait), simt_launch.c (workers,
- * blocks) and simt_report.c (messages). The trace, which looks into the machine, includes it too; nobody else does.
+/* simt_internal.h - what the five files of the machine share: simt.c (fibers, and how they wait), simt_block.c (blocks),
+ * simt_launch.c (launches, workers), simt_simulation.c (multiprocessors) and simt_report.c (messages). The trace, which looks into the machine, includes it too; nobody else does.
  *
  *     worker      one core: a POSIX thread, its fibers, its shared memory. Worker 0 is the thread that launches. A simulation
  *                 has a worker for each block that is at work, all on that thread
@@ -88,7 +88,7 @@ typedef struct {
     Warp warps[MAX_WARPS];
     Warpgroup warpgroups[MAX_WARPS / 4];
     int (*when_stuck)(void);
-    int looking; /* 1: threads wait in simt_look_later */
+    int looking;          /* 1: threads wait in simt_look_later */
     unsigned block_count; /* blocks begun so far */
     unsigned warps_ready; /* those with a lane that could run */
     Place barrier;        /* where the first thread to arrive waits */
@@ -109,6 +109,7 @@ extern const SimtLaunch *simt_job;
 extern __thread Worker *simt_self;
 typedef enum { IN_ORDER, REVERSE, SHUFFLE, NONE } Order;
 extern Order simt_order;
+extern int simt_worker_count; /* one for each core */
 
 /* simt.c: gives the worker one more fiber, 0: there is no memory; marks lanes of a warp as able to run; runs fibers until nobody
  * can run. */
@@ -116,12 +117,21 @@ int simt_make_fiber(Worker *w);
 void simt_set_ready(Worker *w, int warp, unsigned lanes);
 void simt_run_ready(Worker *w);
 
-/* simt_launch.c: from now on launches are simulated: one POSIX thread does the work of so many multiprocessors, each with a
+/* simt_block.c: a worker; it gets what the launch at hand needs; begins a block; runs it to the end, or until others shall go first;
+ * that returns 0. */
+Worker *simt_make_worker(int number);
+void simt_prepare(Worker *w);
+void simt_begin_block(Worker *w, size_t block);
+int simt_run_block(Worker *w);
+
+/* simt_simulation.c: from now on launches are simulated: one POSIX thread does the work of so many multiprocessors, each with a
  * block at a time; the one whose clock is behind all others goes on. Clocks begin at 0. 0: as before. simt_changed: the
  * current block has changed what others may be waiting for.
  * simt.c: the current block's clock is so far; those go first that are behind, and if it waits goes on only after simt_changed,
  * or when all wait. */
 void simt_simulate(int multiprocessors);
+extern int simt_multiprocessors; /* 0: nothing is simulated */
+void simt_simulate_launch(Worker *first, size_t blocks);
 void simt_changed(void);
 void simt_yield(double clock, int waits);
 

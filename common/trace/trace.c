@@ -30,8 +30,8 @@ typedef struct {
     const char *byte;
     size_t bytes;
     const void *place;
-} Access;
-static __thread Access last;
+} Touched;
+static __thread Touched last;
 
 static void fault(const void *address) {
     const Site site = {.place = last.place};
@@ -53,7 +53,7 @@ static void record_for(int agent, const void *address, size_t bytes, SiteKind ki
     const char *byte = address;
     if ((size_t)(byte - thread->stack) < thread->stack_bytes)
         return; /* a local variable */
-    last = (Access){byte, bytes, place};
+    last = (Touched){byte, bytes, place};
     const int is_shared = (size_t)(byte - w->shared_pages) < SHARED_PAGES;
     const int tensor = is_shared ? SHARED_TENSOR : find_tensor(byte);
     if (tensor < 0)
@@ -98,7 +98,7 @@ void __tsan_init(void) {}
 static void meet(const void *address, size_t bytes, const void *place) {
     if (RECORDER && RECORDER->atomic_parts == 0)
         simt_yield(watch_clock(RECORDER), 0);
-    last = (Access){address, bytes, place};
+    last = (Touched){address, bytes, place};
 }
 
 static void record_atomic(const void *address, size_t bytes, const void *place) {
@@ -137,7 +137,7 @@ static void load(const void *address, size_t bytes, const void *place) {
     uint##bits##_t __tsan_atomic##bits##_load(uint##bits##_t *from, int order) {                                            \
         if (order != __ATOMIC_RELAXED)                                                                                      \
             load(from, bits / 8, PLACE);                                                                                    \
-        last = (Access){(const char *)from, bits / 8, PLACE};                                                               \
+        last = (Touched){(const char *)from, bits / 8, PLACE};                                                              \
         return __atomic_load_n(from, __ATOMIC_SEQ_CST);                                                                     \
     }                                                                                                                       \
     uint##bits##_t __tsan_atomic##bits##_fetch_add(uint##bits##_t *to, uint##bits##_t value) {                              \
@@ -317,9 +317,9 @@ static void launch_ends(void) {
 static void kernel_fails(void) { trace_print_races(trace_end(), stderr); }
 
 static const TraceHooks HOOKS = {
-    launch_begins, launch_ends, kernel_fails, fault, block_begins, barrier, collective, thread_returns, copy_lands, access_by_twin,
-    async_read, async_write, bulk_add, release, phase, acquire, batch, wait_for_batches, bulk_commit, bulk_wait, proxy_fence,
-    wide_atomic,
+    launch_begins, launch_ends,      kernel_fails, fault,       block_begins, barrier,     collective, thread_returns,
+    copy_lands,    access_by_twin,   async_read,   async_write, bulk_add,     release,     phase,      acquire,
+    batch,         wait_for_batches, bulk_commit,  bulk_wait,   proxy_fence,  wide_atomic,
 };
 
 /* ---- a trace ---- */

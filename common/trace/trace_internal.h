@@ -33,8 +33,8 @@ typedef struct {
     SimtAllocation memory;
     struct TouchCell *cells;           /* one a byte, fresh in each launch */
     uint64_t unique[TRACE_DIRECTIONS]; /* bytes touched in this launch */
-} Tensor;
-extern Tensor trace_tensors[MAX_TENSORS];
+} TracedTensor;
+extern TracedTensor trace_tensors[MAX_TENSORS];
 extern int trace_tensor_count;
 
 /* A *site* is one place in the program that touches one tensor. Sites are numbered as they are met, and keep their number.
@@ -162,7 +162,7 @@ typedef struct {
 typedef struct {
     Span span;
     size_t bytes;
-} Run; /* a stretch of shared memory that holds neighbouring rows of one tensor */
+} Stretch; /* a stretch of shared memory that holds neighbouring rows of one tensor */
 typedef struct {
     uint32_t chunk;
     Span span;
@@ -177,7 +177,7 @@ typedef struct {
     int multiprocessor;   /*   and where */
     Move *moves;
     Product *products;
-    Run *runs; /* shared memory at the end of the step; none: as before */
+    Stretch *runs; /* shared memory at the end of the step; none: as before */
     int move_count, product_count, run_count;
     Filling *fillings; /* until the step is closed */
     int filling_count;

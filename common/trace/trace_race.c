@@ -213,7 +213,7 @@ void race_launch_begins(void) {
 
 void race_launch_ends(void) {
     free(released);
-    for (Tensor *t = trace_tensors + SHARED_TENSOR + 1; t < trace_tensors + trace_tensor_count; t++) {
+    for (TracedTensor *t = trace_tensors + SHARED_TENSOR + 1; t < trace_tensors + trace_tensor_count; t++) {
         for (const struct TouchCell *c = t->cells; c < t->cells + t->memory.bytes; c++) {
             t->unique[TRACE_READ] += c->read[0] || (c->write && trace_sites[site_of(c->write)].kind == SITE_ATOMIC);
             t->unique[TRACE_WRITE] += c->write != 0;

@@ -18,18 +18,18 @@
 
 extern char **environ;
 
-Tensor trace_tensors[MAX_TENSORS];
+TracedTensor trace_tensors[MAX_TENSORS];
 int trace_tensor_count;
 Site trace_sites[MAX_SITES];
 int trace_site_count;
 
 void list_tensors(void) {
-    trace_tensors[SHARED_TENSOR] = (Tensor){.memory.purpose = SHARED_MEMORY_NAME};
+    trace_tensors[SHARED_TENSOR] = (TracedTensor){.memory.purpose = SHARED_MEMORY_NAME};
     trace_tensor_count = 1;
     for (const SimtAllocation *a = simt_allocations; a; a = a->next) {
         if (trace_tensor_count == MAX_TENSORS)
             cannot_run("trace: more than %d device allocations", MAX_TENSORS - 1);
-        trace_tensors[trace_tensor_count++] = (Tensor){.memory = *a};
+        trace_tensors[trace_tensor_count++] = (TracedTensor){.memory = *a};
     }
 }
 

@@ -245,7 +245,7 @@ static void describe_shared(const Watch *w, Step *step) {
             int k = step->run_count - 1;
             while (k >= 0 && step->runs[k].span.tensor != span->tensor && by_tensor)
                 k--;
-            Run *run = k >= 0 ? &step->runs[k] : NULL;
+            Stretch *run = k >= 0 ? &step->runs[k] : NULL;
             if (!run || run->span.tensor != span->tensor ||
                 !(by_tensor || span->lo > span->hi || (span->lo >= run->span.lo && span->lo <= run->span.hi + 1))) {
                 run = APPEND(step->runs, step->run_count);
