@@ -1,4 +1,4 @@
-/* 07_flash_decoding/cache - fills the 8-bit K/V cache. Two kernels, each over K and V of all heads in slices. A *head*
+/* 07_flash_decoding/cache - fills the K/V cache, in pages (fill_pages) or in 8 bits. That takes two kernels, each over K and V of all heads in slices. A *head*
  * is a K/V head here, not a unit of work as in decode.h.
  *
  *     cache_largest         finds the largest |x| of each slice of a head's keys
@@ -73,18 +73,54 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
     }
 }
 
+/* Fills a page of the pool, whose rows have `chunks` chunks of 16 bytes, for entry blockIdx.x of the table, and writes the entry. Which
+ * page that is, is as good as random: both steps of a round are one to one, so that no two entries get the same. Numbers behind the last
+ * entry stand for the pages that are not used. These hold NaN, as do rows for which there is no key. A sequence's entries behind its last
+ * key are -1. */
+__global__ void fill_pages(Problem p, Tensors t, Pages pages, int chunks, uint4 *k, uint4 *v, int *table) {
+    const int entry = blockIdx.x, sequence = entry / pages.per_sequence, first_key = entry % pages.per_sequence << pages.shift;
+    const size_t a_page = (size_t)p.kv_heads * pages.size * chunks;
+    const int keys = sequence < p.batch ? key_length(&p, t.key_lengths, sequence) : 0;
+    unsigned page = entry, last = pages.pool - 1;
+    for (int round = 0; round < 3; round++)
+        page = page * 40503 & last, page ^= page >> 3;
+
+    if (threadIdx.x == 0 && sequence < p.batch)
+        table[entry] = first_key < keys ? page : -1;
+    for (size_t i = threadIdx.x; i < a_page; i += FILL_THREADS) {
+        const size_t row = i / chunks, head = row / pages.size;
+        const int key = first_key + row % pages.size;
+        const size_t from = ((sequence * p.kv_heads + head) * p.seqlen_k + key) * chunks + i % chunks;
+        const uint4 nan = {~0u, ~0u, ~0u, ~0u};
+        k[page * a_page + i] = key < keys ? ((const uint4 *)t.k)[from] : nan;
+        v[page * a_page + i] = key < keys ? ((const uint4 *)t.v)[from] : nan;
+    }
+}
+
 PLANNER(cache_plan) {
     if (!cache_wanted(p))
         return 0;
-    const size_t heads = (size_t)p->batch * p->kv_heads;
-    workspace[CACHE_K] = {"K cache", key_elements(p), nullptr, 0};
-    workspace[CACHE_V] = {"V cache", key_elements(p), nullptr, 0};
+    const Pages pages = pages_of(p);
+    const size_t heads = (size_t)p->batch * p->kv_heads, page = (size_t)pages.size * p->kv_heads * p->head_dim;
+    const size_t bytes = cache_is_8_bit(p) ? key_elements(p) : pages.pool * page * dtype_bytes(p->dtype);
+    workspace[CACHE_K] = {"K cache", bytes, nullptr, 0};
+    workspace[CACHE_V] = {"V cache", bytes, nullptr, 0};
+    if (!cache_is_8_bit(p)) {
+        workspace[CACHE_TABLE] = {"page table", (size_t)p->batch * pages.per_sequence * sizeof(int), nullptr, 0};
+        return PAGE_BUFFERS;
+    }
     workspace[CACHE_SCALES] = {"scales", 2 * heads * sizeof(float), nullptr, 0};
     workspace[CACHE_LARGEST] = {"largest of a slice", 2 * heads * SLICES * sizeof(float), nullptr, 0};
     return CACHE_BUFFERS;
 }
 
 LAUNCHER(cache_fill) {
+    if (!cache_is_8_bit(p)) {
+        const int chunks = p->head_dim * dtype_bytes(p->dtype) / 16;
+        LAUNCH(fill_pages, pages_of(p).pool, FILL_THREADS, 0, *p, *t, pages_of(p), chunks, (uint4 *)workspace[CACHE_K].pointer,
+               (uint4 *)workspace[CACHE_V].pointer, (int *)workspace[CACHE_TABLE].pointer);
+        return;
+    }
     float *largest = (float *)workspace[CACHE_LARGEST].pointer;
     const int blocks = 2 * p->batch * p->kv_heads * SLICES;
     WITH_HALF_TYPE(p->dtype, T, {

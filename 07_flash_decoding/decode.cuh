@@ -23,17 +23,22 @@
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
 
-/* Where K and V are read: in the tensors, or in the 8-bit cache, whose numbers are to be multiplied by a scale for each
- * K/V head. */
+/* Where K and V are read: in the tensors; in the 8-bit cache, whose numbers are to be multiplied by a scale for each K/V head;
+ * or in pages. */
 struct Cache {
     const void *k, *v;
     const float *k_scale, *v_scale; /* [batch * kv_heads], or NULL: 1 */
+    const int *table;               /* of the pages, or NULL: there are none */
+    Pages pages;
 };
 inline Cache cache_of(const Problem &p, const Tensors &t, const Buffer *workspace) {
     if (!cache_wanted(&p))
-        return {t.k, t.v, nullptr, nullptr};
+        return {t.k, t.v, nullptr, nullptr, nullptr, {}};
+    const void *k = workspace[CACHE_K].pointer, *v = workspace[CACHE_V].pointer;
+    if (!cache_is_8_bit(&p))
+        return {k, v, nullptr, nullptr, (const int *)workspace[CACHE_TABLE].pointer, pages_of(&p)};
     const float *scales = (const float *)workspace[CACHE_SCALES].pointer;
-    return {workspace[CACHE_K].pointer, workspace[CACHE_V].pointer, scales, scales + p.batch * p.kv_heads};
+    return {k, v, scales, scales + p.batch * p.kv_heads, nullptr, {}};
 }
 
 /* A head in decode.h's sense: some rows of a group, and the K/V head that they read. */
@@ -73,6 +78,28 @@ template <typename Rows> __device__ inline int first_column_of(const Work &work,
     return tile * work.tile_keys + threadIdx.x / 32 * Rows::Bc;
 }
 
+/* Starts copying the warp's keys from pages, 16 at a time or all if it takes fewer: these lie in one page, whatever its size. Here alone
+ * pages are followed: the table says which page it is, and the rest is as in a tensor. */
+template <typename Rows>
+__device__ inline void load_pages(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache, const Head &head,
+                                  int first_column) {
+    constexpr int units = Rows::units, count = Rows::Bc < SMALLEST_PAGE ? Rows::Bc : SMALLEST_PAGE;
+    constexpr int across = units / 8, down = 32 / across; /* lanes to a row, 16 bytes each; rows that the warp copies at a time */
+    const int lane_row = threadIdx.x % 32 / across, chunk = threadIdx.x % across, sequence = head.kv / p.kv_heads;
+    const int *table = cache.table + (size_t)sequence * cache.pages.per_sequence;
+    UNROLL for (int first = 0; first < Rows::Bc; first += count) {
+        const int key = first_column + first, page = key < head.keys ? table[key >> cache.pages.shift] : 0;
+        const size_t head_row = ((size_t)page * p.kv_heads + head.kv % p.kv_heads) << cache.pages.shift;
+        UNROLL for (int r = 0; r < count; r += down) {
+            const int row = r + lane_row;
+            const size_t from = (head_row + key % cache.pages.size + row) * units + 8 * chunk;
+            cp_async_16(stage.in.k.chunk(first + row, chunk), (const uint16_t *)cache.k + from, key + row < head.keys);
+            cp_async_16(stage.in.v.chunk(first + row, chunk), (const uint16_t *)cache.v + from, key + row < head.keys);
+        }
+    }
+    cp_async_commit(), cp_async_commit(); /* as many groups as without pages */
+}
+
 /* Starts copying the warp's keys of key tile `tile`, if it is before `end`; keys from head.keys on do not exist and become
  * zeros. Two groups of cp.async in any case. */
 template <typename Rows>
@@ -83,6 +110,8 @@ __device__ inline void load_stage(typename WarpShared<Rows>::Stage &stage, const
     constexpr int units = Rows::units;
     const size_t offset = (size_t)head.kv * p.seqlen_k * units;
     const int first_column = first_column_of<Rows>(work, tile), lane = threadIdx.x % 32;
+    if (cache.table)
+        return load_pages<Rows>(stage, p, cache, head, first_column);
     load_tile_async<32>(stage.in.k, (const uint16_t *)cache.k + offset, first_column, head.keys, units, lane);
     load_tile_async<32>(stage.in.v, (const uint16_t *)cache.v + offset, first_column, head.keys, units, lane);
 }
@@ -188,7 +217,7 @@ __device__ inline void finish(Rows &state, WarpShared<Rows> *warp, int slot, int
         else { using Rows = MmaRows<T, D, bytes, 2>; __VA_ARGS__; }                                            \
     }))
 #define WITH_ROWS(p, work, Rows, ...)                                                                          \
-    if (cache_wanted(&(p))) { WITH_MMA_ROWS(p, work, 1, Rows, __VA_ARGS__) }                                   \
+    if (cache_is_8_bit(&(p))) { WITH_MMA_ROWS(p, work, 1, Rows, __VA_ARGS__) }                                 \
     else if ((p).dtype != DTYPE_FP32) { WITH_MMA_ROWS(p, work, 2, Rows, __VA_ARGS__) }                         \
     else WITH_HEAD_DIM_64_128((p).head_dim, D, { using Rows = FmaRows<D>; __VA_ARGS__; })
 

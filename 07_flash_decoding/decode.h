@@ -1,4 +1,4 @@
-/* decode.h - how a decoding problem is cut into work, and where its 8-bit cache lies: what the launchers, the kernels and the
+/* decode.h - how a decoding problem is cut into work, and where its cache lies, in 8 bits or in pages: what the launchers, the kernels and the
  * traffic formulas agree on.
  *
  * Decoding has few queries and many keys. With grouped heads, heads / kv_heads query heads, a *group*, read the same
@@ -17,7 +17,7 @@
 #include "../common/device/device.h"
 #include "../common/stage.h"
 
-enum { SPLITS, SPLIT_SIZE, KV_CACHE }; /* Problem.settings; 0 means: auto; none; the problem's dtype */
+enum { SPLITS, SPLIT_SIZE, KV_CACHE, PAGE_SIZE }; /* Problem.settings; 0 means: auto; none; the problem's dtype; no pages */
 
 enum {
     /* A warp copies TILE_BYTES of K and as many of V at a time, a *stage*; while it computes with one stage, the next
@@ -83,10 +83,28 @@ int decode_equal_shares_blocks(const Problem *p); /* equal_shares.cu: how many i
 /* The 8-bit cache of --kv-cache e4m3: each K/V head of K and of V in e4m3, with one scale. A model adds a token's K and
  * V to its cache once, and reads the whole cache for each new token. Here the cache is filled as a whole, before the
  * timed part starts. It is the first part of every variant's workspace; the variant's own buffers follow. */
-enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS };
+enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS, CACHE_TABLE = CACHE_V + 1, PAGE_BUFFERS }; /* the last two: with pages */
 
-static inline int cache_wanted(const Problem *p) { return p->settings[KV_CACHE]; }
-static inline int cache_buffers(const Problem *p) { return cache_wanted(p) ? CACHE_BUFFERS : 0; }
+static inline int cache_is_8_bit(const Problem *p) { return p->settings[KV_CACHE]; }
+
+/* The paged cache of --page-size: K and V in pages of so many keys, with all K/V heads in each page, [pool, kv_heads, size, D]. A
+ * sequence's pages lie anywhere in the pool, and its row of the page table, [batch, per_sequence], says where, for K and V alike. Here they
+ * are scattered, and the pages that nobody uses hold NaN. */
+enum { SMALLEST_PAGE = 16 };
+typedef struct {
+    int size, shift, per_sequence; /* keys of a page, which are 2^shift; entries of a sequence's row of the table */
+    size_t pool;                   /* pages, a power of two: at least one more than are used */
+} Pages;
+static inline Pages pages_of(const Problem *p) {
+    const int shift = p->settings[PAGE_SIZE] == 1 ? 4 : 4 + p->settings[PAGE_SIZE], size = 1 << shift; /* none|16|64|128 */
+    Pages pages = {size, shift, (p->seqlen_k - 1) / size + 1, 1};
+    while (pages.pool <= (size_t)p->batch * (size_t)pages.per_sequence)
+        pages.pool *= 2;
+    return pages;
+}
+
+static inline int cache_wanted(const Problem *p) { return cache_is_8_bit(p) || p->settings[PAGE_SIZE]; }
+static inline int cache_buffers(const Problem *p) { return !cache_wanted(p) ? 0 : cache_is_8_bit(p) ? CACHE_BUFFERS : PAGE_BUFFERS; }
 
 /* Variant.plan, Preparation.launch and .values of the cache: cache.cu, prepared_values.c. */
 Planner cache_plan;

@@ -10,6 +10,7 @@ static const char *split_k_refuses(const Problem *p) {
     return p->settings[SPLITS] && p->settings[SPLIT_SIZE] ? "takes --splits or --split-size, not both"
            : p->settings[KV_CACHE] && p->dtype == DTYPE_FP32
                ? "has an 8-bit cache for fp16 and bf16 only: with fp32 choose --kv-cache same"
+           : p->settings[KV_CACHE] && p->settings[PAGE_SIZE] ? "has no pages of 8 bits: with --page-size choose --kv-cache same"
            : (double)work.heads * work.tiles > MOST_TILES ? "counts key tiles in 30 bits, and these are more"
                                                           : NULL;
 }
@@ -22,7 +23,7 @@ static const char *others_refuse(const Problem *p) {
 #define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .uses = TENSOR_CORES, .max_seqlen_q = 16, \
               .preparation = &fills_cache
 static const Preparation fills_cache = {.name = "fill cache", .wanted = cache_wanted, .launch = cache_fill,
-                                        .predict = cache_fill_traffic, .values = cache_prepared_values, .key_bytes = 1};
+                                        .predict = cache_fill_traffic, .values = cache_prepared_values, .changes = cache_is_8_bit, .key_bytes = 1};
 
 const Stage stage = {
     .name = "07_flash_decoding",
@@ -34,6 +35,8 @@ const Stage stage = {
         [SPLIT_SIZE] = {.name = "split-size", .choices = "none", .max = 1 << 20,
                         .help = "split_k: keys a piece, rounded up to the key tile: results then do not depend on the batch"},
         [KV_CACHE] = {.name = "kv-cache", .choices = "same|e4m3", .help = "K and V as given, or in 8 bits with a scale a head"},
+        [PAGE_SIZE] = {.name = "page-size", .choices = "none|16|64|128",
+                       .help = "keys per page of a cache whose pages lie anywhere in a pool, found by a table"},
     },
     .defaults = {{.batch = 1, .heads = 32, .kv_heads = 8, .seqlen_q = 1, .seqlen_k = 65536, .head_dim = 128},
                  {.batch = 1, .heads = 8, .kv_heads = 2, .seqlen_q = 1, .seqlen_k = 2048, .head_dim = 64}},

@@ -9,12 +9,21 @@ static double cache_bytes(const Problem *p, const int *key_lengths) {
            (p->settings[KV_CACHE] ? 1 : (double)dtype_bytes(p->dtype));
 }
 
-/* Filling the 8-bit cache: K and V read twice. Each of the 256 threads of a block reads the 32 maxima of its head. */
+/* Filling pages: the keys that exist are read once, all of the pool is written, and all of the table. Filling the 8-bit cache: K and V
+ * read twice. Each of the 256 threads of a block reads the 32 maxima of its head. */
 int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const char *largest = "cache_largest", *fill = "cache_fill_kernel";
     double heads = (double)p->batch * p->kv_heads, slices = 2 * heads * 32, elements = (double)key_elements(p);
     double keys = all_keys(p, key_lengths) / p->heads * p->kv_heads * p->head_dim * (double)dtype_bytes(p->dtype);
     int i = 0;
+    if (!cache_is_8_bit(p)) {
+        const Pages pages = pages_of(p);
+        double pool = (double)pages.pool * pages.size * p->kv_heads * p->head_dim * (double)dtype_bytes(p->dtype);
+        const Traffic all[] = {{"fill_pages", "K", keys, 0}, {"fill_pages", "V", keys, 0},
+                               {"fill_pages", "K cache", 0, pool}, {"fill_pages", "V cache", 0, pool},
+                               {"fill_pages", "page table", 0, 4.0 * p->batch * pages.per_sequence}};
+        return list_traffic(traffic, all, 5);
+    }
     traffic[i++] = (Traffic){largest, "K", keys, 0};
     traffic[i++] = (Traffic){largest, "V", keys, 0};
     traffic[i++] = (Traffic){largest, "largest of a slice", 0, slices * 4};
@@ -28,15 +37,21 @@ int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffi
 }
 
 /* What every variant reads. `walks`: walks of a block over keys of one head; `rows`: the rows of all these walks together. How
- * many lanes ask for each byte of Q: one of each warp; in fp32 one for each key of a tile. Every thread reads the scales. */
+ * many lanes ask for each byte of Q: one of each warp; in fp32 one for each key of a tile. Every thread reads the scales. With pages all 32
+ * lanes of a warp read an entry of the table for each 16 keys, or for as many as the warp takes at a time, if that is fewer. */
 static int walk_traffic(const char *kernel, const Problem *p, const int *key_lengths, double walks, double rows,
                         Traffic *traffic) {
     Work w = work_of(p);
     int e4m3 = p->settings[KV_CACHE], i = 0;
     double keys = w.row_tiles * cache_bytes(p, key_lengths), readers = p->dtype == DTYPE_FP32 ? w.tile_keys : w.warps;
     traffic[i++] = (Traffic){kernel, "Q", readers * rows * p->head_dim * (double)dtype_bytes(p->dtype), 0};
-    traffic[i++] = (Traffic){kernel, e4m3 ? "K cache" : "K", keys, 0};
-    traffic[i++] = (Traffic){kernel, e4m3 ? "V cache" : "V", keys, 0};
+    traffic[i++] = (Traffic){kernel, cache_wanted(p) ? "K cache" : "K", keys, 0};
+    traffic[i++] = (Traffic){kernel, cache_wanted(p) ? "V cache" : "V", keys, 0};
+    double lookups = 0, keys_at_once = smaller_of(w.tile_keys / w.warps, SMALLEST_PAGE);
+    for (int b = 0; b < p->batch; b++)
+        lookups += w.row_tiles * p->kv_heads * ceil(key_length(p, key_lengths, b) / keys_at_once);
+    if (p->settings[PAGE_SIZE])
+        traffic[i++] = (Traffic){kernel, "page table", 32 * lookups * sizeof(int), 0};
     if (e4m3)
         traffic[i++] = (Traffic){kernel, "scales", 32.0 * w.warps * walks * 2 * 4, 0};
     return i;

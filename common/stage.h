@@ -62,6 +62,7 @@ typedef struct {
     Launcher *launch;                /* to workspace: Q, K and V, which the variant's launch then reads there only, or other */
     Predictor *predict;              /* the traffic of its kernels; the variant's `predict` has that of launch's */
     PreparedValues *values;          /* NULL: the inputs stay as they are, and the variant is validated like any other */
+    int (*changes)(const Problem *p); /* whether these settings change the inputs; NULL: whenever there are `values` */
     size_t key_bytes;                /* of an element of K and V in a cache that is filled once; 0: done for each launch */
 } Preparation;
 

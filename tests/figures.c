@@ -335,7 +335,10 @@ static int prepares(int who, const Problem *p) {
 }
 
 /* Such a variant is not held against 00_naive. */
-static int rounds(int who, const Problem *p) { return prepares(who, p) && stage.variants[who].preparation->values; }
+static int rounds(int who, const Problem *p) {
+    const Preparation *preparation = prepares(who, p) ? stage.variants[who].preparation : NULL;
+    return preparation && preparation->values && (!preparation->changes || preparation->changes(p));
+}
 
 /* only: a variant's number, alone and without a reference; -1: all. */
 static int expected_rows(const Problem *p, int only, Expected *rows) {
@@ -381,7 +384,7 @@ static int expected_rows(const Problem *p, int only, Expected *rows) {
 
 /* Decoding: K and V as far as keys exist, in the cache's format where there is one. */
 static double bytes_to_move(const Problem *p, const int *lengths, const Expected *row) {
-    double keys = 0, cached = row->who < MAX_VARIANTS && prepares(row->who, p);
+    double keys = 0, cached = row->who < MAX_VARIANTS && rounds(row->who, p);
     for (int b = 0; b < p->batch; b++)
         keys += p->kv_heads * (lengths ? lengths[b] : p->seqlen_k);
     if (stage.kind == DECODING)
@@ -943,15 +946,15 @@ static void test_workspace(void) {
         {.batch = 2, .heads = 6, .kv_heads = 3, .seqlen_q = 300, .seqlen_k = 128, .head_dim = 128, .causal = 1},
         {.batch = 1, .heads = 4, .kv_heads = 2, .seqlen_q = 9, .seqlen_k = 65, .head_dim = 64, .dtype = DTYPE_FP32},
         {.batch = 40, .heads = 32, .kv_heads = 8, .seqlen_q = 10000, .seqlen_k = 20000, .head_dim = 128}};
-    static const int settings[][4] = {{0}, {1}, {2}, {3, 0, 0}, {0, 100, 0}, {0, 5000, 1}, {0, 0, 1}};
+    static const int settings[][4] = {{0}, {1}, {2}, {3, 0, 0}, {0, 100, 0}, {0, 5000, 1}, {0, 0, 1}, {0, 0, 0, 2}};
     const Variant *reference = stage.reference ? stage.reference : &naive_variant;
     for (int who = -1; who < MAX_VARIANTS && (who < 0 || stage.variants[who].name); who++) {
         const Variant *v = who < 0 ? reference : &stage.variants[who];
         int seen = 0;
         failures = 0;
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes * 7; i++) {
-            Problem p = shapes[i / 7];
-            memcpy(p.settings, settings[i % 7], sizeof settings[0]);
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes * 8; i++) {
+            Problem p = shapes[i / 8];
+            memcpy(p.settings, settings[i % 8], sizeof settings[0]);
             for (int s = 0; s < MAX_SETTINGS; s++) /* only values that the stage's options can have */
                 if (!stage.settings[s].name || stage.settings[s].max == TEXT || (p.settings[s] > 2 && !stage.settings[s].max))
                     p.settings[s] = 0;

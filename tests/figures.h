@@ -45,11 +45,12 @@ typedef struct {
 
 static inline double whole_tiles(double size, double tile) { return ceil(size / tile) * tile; }
 
-/* notes/07: an 8-bit cache; split_k: a partial result for each piece of a row; equal_shares: one for each block and once more for
+/* notes/07: an 8-bit cache, or one in pages; split_k: a partial result for each piece of a row; equal_shares: one for each block and once more for
  * each head, of the rows that a block takes together, and a ticket a head. The device takes so many blocks at once: the CPU device
  * 5, and a GPU (the problems are small) as many as there are key tiles. */
 static inline int decoding_pieces(const char *variant, const Problem *p, Piece *w) {
-    enum { SPLITS, SPLIT_SIZE, KV_CACHE };
+    enum { SPLITS, SPLIT_SIZE, KV_CACHE, PAGE_SIZE };
+    static const int page_sizes[] = {0, 16, 64, 128};
     const int *settings = p->settings;
     const DeviceProperties *device = device_properties();
     double rows = (double)p->heads / p->kv_heads * p->seqlen_q;
@@ -65,6 +66,13 @@ static inline int decoding_pieces(const char *variant, const Problem *p, Piece *
         w[n++] = (Piece){"V cache", keys * p->head_dim, 0};
         w[n++] = (Piece){"scales", 4 * 2.0 * p->batch * p->kv_heads, 0};
         w[n++] = (Piece){"largest of a slice", 4 * 2.0 * p->batch * p->kv_heads * 32, 0};
+    }
+    if (settings[PAGE_SIZE]) { /* the next power of two above the entries of the table */
+        double page = page_sizes[settings[PAGE_SIZE]], entries = p->batch * ceil(p->seqlen_k / page);
+        double pool = pow(2, floor(log2(entries)) + 1) * page * p->kv_heads * p->head_dim * (p->dtype == DTYPE_FP32 ? 4 : 2);
+        w[n++] = (Piece){"K cache", pool, 0};
+        w[n++] = (Piece){"V cache", pool, 0};
+        w[n++] = (Piece){"page table", 4 * entries, 0};
     }
     if (strcmp(variant, "07_flash_decoding/one_block") == 0)
         return n;

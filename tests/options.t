@@ -148,6 +148,10 @@ refused_by('05_fa2_backward', 'the forward pass cannot run here: 04_fa2/fma take
 refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from 1 to", '--splits', $_) for '0', '-1', '1e3', '1025', 'Auto';
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same\|e4m3', '--kv-cache', 'fp8');
+refused_by('07_flash_decoding', "--page-size $_: choose none\\|16\\|64\\|128", '--page-size', $_) for 0, 17, 32, 256, '64k', '-16';
+refused_by('07_flash_decoding', '--variant split_k cannot run here: has no pages of 8 bits: with --page-size choose --kv-cache same',
+    '--variant', 'split_k', '--page-size', 64, '--kv-cache', 'e4m3');
+refused('--page-size: no such option', '--page-size', 64);
 refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes no --splits and no --split-size: only split_k does", '--variant', $_, '--splits', 2)
     for 'one_block', 'equal_shares';
@@ -232,7 +236,7 @@ my %tells = (
     '10_block_sparse' => ["this stage's own", '--blocks SPEC +all, window:W, sink:S:W, documents:.*; else', 'window:256'],
     '11_score_mod' => ["this stage's own", '--score SPEC +softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none'],
     '07_flash_decoding' => ['Without options: batch 1, heads 32/8, seqlen 1x65536, head dim 128', 'Without options, on the CPU device: batch 1, heads 8/2, seqlen 1x2048, head dim 64',
-                            '--splits N .*', 'auto or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3'],
+                            '--splits N .*', 'auto or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3', '--page-size N .*: none\|16\|64\|128'],
 );
 for my $stage (stages()) {
     my $help = run($stage, '--help')->{out};

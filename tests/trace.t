@@ -44,7 +44,8 @@ my %more_shapes = (
     '07_flash_decoding' => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 333 --causal --batch 2 --splits 3',
         (map { "CPU_DEVICE_SHARED=$_ $decoding_shapes[2]" } 65536, 101376),
         '--heads 8 --kv-heads 2 --seqlen 16 --seqlen-k 700 --causal --dtype bf16 --split-size 200', '--heads 12 --kv-heads 1 --seqlen 3 --seqlen-k 333 --causal --batch 2',
-        '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3'],
+        '--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 2 --lengths 500,77 --kv-cache e4m3',
+        (map { "--heads 4 --kv-heads 2 --seqlen 1 --seqlen-k 500 --batch 3 --lengths 500,0,77 --page-size $_" } '16', '64 --head-dim 128', '128 --dtype fp32')],
     '10_block_sparse' => [map { "--heads 2 --kv-heads 1 --seqlen 200 --seqlen-k 300 --batch 2 --lengths 300,150 $_" } '--blocks window:100 --head-dim 128',
         '--causal --blocks sink:3:40', '--blocks documents:80+150+70', '--causal --blocks strided:3 --head-dim 128', '--blocks random:40:1'],
     '09_fa3_backward' => ['--heads 3 --kv-heads 1 --seqlen 300 --seqlen-k 100', # a last wave, cut into pieces

@@ -69,7 +69,7 @@ double compulsory_bytes(const Problem *p, const int *key_lengths, Passes passes,
 
 double moved_bytes(const Row *row) {
     const Run *run = row->run;
-    int is_cached = variant_prepares(row->variant, run->p) && row->variant->preparation->key_bytes;
+    int is_cached = variant_rounds(row->variant, run->p) && row->variant->preparation->key_bytes;
     return compulsory_bytes(run->p, run->options->key_lengths, row->passes,
                             is_cached ? row->variant->preparation->key_bytes : dtype_bytes(run->p->dtype));
 }

@@ -54,7 +54,9 @@ int variant_prepares(const Variant *v, const Problem *p) {
     return v->preparation && (!v->preparation->wanted || v->preparation->wanted(p));
 }
 
-int variant_rounds(const Variant *v, const Problem *p) { return variant_prepares(v, p) && v->preparation->values; }
+int variant_rounds(const Variant *v, const Problem *p) {
+    return variant_prepares(v, p) && v->preparation->values && (!v->preparation->changes || v->preparation->changes(p));
+}
 
 const Variant *forward_of(const Stage *stage, const Problem *p) {
     return stage->forward_otherwise && variant_refuses(stage->forward, p) ? stage->forward_otherwise : stage->forward;
