@@ -56,7 +56,7 @@ __device__ inline void exponentials(float (&s)[1][N][4], const float (&m)[2], fl
      * and P = 2^16 would be beyond the format's largest number. */
     UNROLL for (int r = 0; r < 2; r++)
         exponent[r] = __fadd_rd(E::largest_exponent - FP8_SLACK, -m[r]);
-    each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor + exponent[r]); });
+    each_summed(s, l, [&](float x, int r) { return exp2_approx(__fmaf_rn(x, factor, exponent[r])); });
 }
 
 /* P, rounded, as the A operand of P V. A step is 32 keys, four pieces of the accumulator. A quarter has rows lane / 4 + 8
