@@ -4,9 +4,9 @@
 # head dims 64 and 128, one to five tiles long. What a tool finds is in its log beside the grid, and then this ends with 1.
 #
 # With 09_fa3_backward it does: racecheck of CUDA 13.0 reports that TMA writes the next LSE and delta while lanes read the last
-# ones. We take it for a false alarm: behind the reads a __syncwarp orders all lanes before the one that arrives for its warp. But
-# where the lanes are together anyway ptxas leaves no instruction of the __syncwarp, and racecheck watches instructions. The
-# trace watches the source: it finds no race, and without the __syncwarp it finds these two.
+# ones. We take it for a false alarm. One lane arrives for its warp at the mbarrier that TMA's producer waits for, and it does so after a
+# wgmma_wait of the whole warpgroup; what the lanes have read of LSE and delta went into a wgmma before it (warp_arrive in
+# common/gpu/warpgroup.cuh). The trace finds no race there.
 export LC_ALL=C
 found=
 for grid; do
