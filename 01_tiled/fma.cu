@@ -1,23 +1,25 @@
 /* 01_tiled/fma - the two products through tiles in shared memory, on the CUDA cores.
  *
- * The idea. 00_naive reads 2 D elements for each element of S. But all 64 x 64 elements of a tile of S need only 64 rows of Q
- * and 64 rows of K: load those once into shared memory and use each of them 64 times. The same holds for O = P V.
+ * The idea. 00_naive reads 2 D elements for each element of S. But all 64 x 64 elements of a tile of S need only 64
+ * rows of Q and 64 rows of K: load those once into shared memory and use each of them 64 times. The same holds for O =
+ * P V.
  *
  *     device memory read for S, elements:    00_naive  2 D N^2        here  2 D N^2 / 64
  *
- * Then the same once more, one level up: a thread that owns 4 x 4 elements of the tile reads 4 + 4 numbers from shared memory
- * for 16 multiply-adds, instead of 2 for 1.
+ * Then the same once more, one level up: a thread that owns 4 x 4 elements of the tile reads 4 + 4 numbers from shared
+ * memory for 16 multiply-adds, instead of 2 for 1.
  *
- * Who owns what: a block of 256 threads owns a 64 x 64 tile of the product. Thread (r, col) of the 16 x 16 arrangement owns the
- * elements at rows r, r+16, r+32, r+48 and columns col, col+16, col+32, col+48:
+ * Who owns what: a block of 256 threads owns a 64 x 64 tile of the product. Thread (r, col) of the 16 x 16 arrangement
+ * owns the elements at rows r, r+16, r+32, r+48 and columns col, col+16, col+32, col+48:
  *
  *             col +16  +32  +48         The strides of 16 (not 4 neighbours) are for the banks: the 16 threads of equal r
  *        r    x    x    x    x          read 16 neighbouring rows of the right-hand tile, PITCH = 33 words apart, which
  *        +16  x    x    x    x          are 16 different banks. With a pitch of 32 they would all be one bank.
  *        ...
  *
- * The inner dimension (D for S, the keys for O) is processed in slices of 32, so a block needs only two tiles of 64 x 33
- * floats, 16.5 KB. S and P are still stored: these are lines 34 and 38 of standard_forward in notes/flash.c, in tiles.
+ * The inner dimension (D for S, the keys for O) is processed in slices of 32, so a block needs only two tiles of 64 x
+ * 33 floats, 16.5 KB. S and P are still stored: these are lines 34 and 38 of standard_forward in notes/flash.c, in
+ * tiles.
  *
  *     make 01_tiled && ./01_tiled/01_tiled --variant fma
  */
@@ -87,8 +89,8 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
     }
 }
 
-/* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. Three blocks run on a
- * multiprocessor, as many as of fma_scores. */
+/* O = P V. Block: (tile of queries, tile of head_dim, batch x head); the inner dimension is the keys. Three blocks run
+ * on a multiprocessor, as many as of fma_scores. */
 template <typename T> __global__ void __launch_bounds__(THREADS, 3) fma_output(Problem p, Tensors t, const T *P) {
     SHARED_MEMORY(shared, Shared);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.z);

@@ -1,9 +1,9 @@
 /* 01_tiled/mma - the same tiles, multiplied by the tensor cores.
  *
- * The idea. One mma.m16n8k16 instruction multiplies a 16 x 16 by a 16 x 8 matrix, 4096 FLOPs for a warp, where 32 lanes of
- * fused multiply-adds do 64. The tiles, what is stored and the softmax are those of fma.cu. Every later stage has kernels
- * that use tensor cores. This one shows what they buy apart from the later ideas, and spells out, fragment by fragment,
- * what the later ones say in the words of gpu/warp.cuh.
+ * The idea. One mma.m16n8k16 instruction multiplies a 16 x 16 by a 16 x 8 matrix, 4096 FLOPs for a warp, where 32 lanes
+ * of fused multiply-adds do 64. The tiles, what is stored and the softmax are those of fma.cu. Every later stage has
+ * kernels that use tensor cores. This one shows what they buy apart from the later ideas, and spells out, fragment by
+ * fragment, what the later ones say in the tile primitives of gpu/warp.cuh.
  *
  * What else must change against fma.cu, and why:
  *
@@ -14,19 +14,19 @@
  *     no slices of D          in 16 bits all of D fits: one copy, one barrier, then only products
  *     128 threads, not 256    a warp owns the 16 rows of an mma, and the tile has 64
  *
- * One more change has nothing to do with mma: a block of the output owns all D columns, not 64 of them, so that P is read once
- * and not D / 64 times.
+ * One more change has nothing to do with mma: a block of the output owns all D columns, not 64 of them, so that P is
+ * read once and not D / 64 times.
  *
  * Who owns what: a block of 4 warps owns 64 rows; warp w owns rows 16 w .. 16 w + 15 of the tile, in fragments (see
  * gpu/instructions.cuh) of 16 x 8. In each, lane T = 4 g + j holds columns 2j, 2j+1 of rows g and g + 8:
  *
- *                  8 columns      8 columns           scores: 64 columns = 8 fragments, 32 registers a lane
+ *                  8 columns      8 columns           scores: 64 columns = 8 fragments, 32 registers per lane
  *     row g        c[0][0..1]     c[1][0..1]  ...     output:  D columns = D/8 fragments, 32 or 64 registers
  *     row g + 8    c[0][2..3]     c[1][2..3]  ...
  *
  * Shared memory: two tiles of 16-bit elements, 16 KB (D = 64) or 32 KB (D = 128) for the scores, 16 or 24 KB for the
- * output, in the swizzled layout of gpu/tile.cuh. Without it the eight rows that ldmatrix reads together would lie in the
- * same four banks.
+ * output, in the swizzled layout of gpu/tile.cuh. Without it the eight rows that ldmatrix reads together would lie in
+ * the same four banks.
  *
  *     make 01_tiled && ./01_tiled/01_tiled --variant mma
  */

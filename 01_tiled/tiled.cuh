@@ -14,14 +14,14 @@ constexpr int Bc = 64; /* columns of a tile of S: keys */
 
 HOST_DEVICE inline int score_pitch(const Problem *p) { return ceil_div(p->seqlen_k, Bc) * Bc; }
 
-/* P is stored 1024 times as large, and O divided by 1024, as in 00_naive: among N keys P is about 1 / N, where fp16 has fewer
- * digits when N is large. */
+/* P is stored 1024 times as large, and O divided by 1024, as in 00_naive: among N keys P is about 1 / N, where fp16 has
+ * fewer digits when N is large. */
 constexpr float P_SCALE = 1024;
 
 constexpr int SOFTMAX_WARPS = 8; /* rows a block; they do not cooperate */
 
-/* The same softmax as 00_naive, a warp a row instead of a thread a row: the 32 lanes read 32 neighbouring columns, and find
- * the row's max and sum by exchanging registers. It still walks over a stored row three times; the next stage
+/* The same softmax as 00_naive, a warp per row instead of a thread per row: the 32 lanes read 32 neighbouring columns,
+ * and find the row's max and sum by exchanging registers. It still walks over a stored row three times; the next stage
  * stores none. */
 template <typename T> __global__ void tiled_softmax(Problem p, Tensors t, const float *S, T *P) {
     size_t flat_row = (size_t)blockIdx.x * SOFTMAX_WARPS + threadIdx.x / 32;

@@ -6,10 +6,11 @@
  *
  *     m' = max(m, m~)     alpha = e^(m - m')     beta = e^(m~ - m')     l' = alpha l + beta l~
  *
- * (Milakov and Gimelshein 2018, section 3.1.) So two numbers a row stand for all columns seen so far. A single score
+ * (Milakov and Gimelshein 2018, section 3.1.) So two numbers per row stand for all columns seen so far. A single score
  * S_j is (S_j, 1), no column at all is (-inf, 0). Two passes over the keys:
  *
- *     pass 1     merges all scores of a row into m, l and LSE = m + ln l (flash_forward in notes/flash.c, lines 67 to 75)
+ *     pass 1     merges all scores of a row into m, l and LSE = m + ln l (flash_forward in notes/flash.c, lines 67 to
+ *                75)
  *     pass 2     computes the same scores again, P = e^(S - LSE) (flash_backward, line 90), and O += P V
  *
  * What it saves and costs against 01_tiled/fma, for each (batch, head) with N queries and N keys: S and P are not kept,
@@ -28,8 +29,8 @@
  * 30.4 KB at D = 64, 54.4 at 128. Rows are padded for the banks: by one word where 16 threads read 16 rows (K), by 16
  * where a warp stores 16 columns of two rows (P).
  *
- * Device memory, bytes a (batch, head), e bytes an element. Sums are over the tiles of 32 rows, `columns` is how many
- * keys the last row of a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
+ * Device memory, bytes per (batch, head), e bytes per element. Sums are over the tiles of 32 rows, `columns` is how
+ * many keys the last row of a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
  *
  *     Q    Sq D e            K    2 sum columns D e, once in each pass            O      Sq D e written
  *                            V    sum columns D e                                 LSE    4 Sq written
@@ -39,8 +40,8 @@
 #include "../common/gpu/softmax.cuh"
 #include "../common/traffic.h"
 
-/* A tile of S has Br rows, queries, and Bc columns, keys. Its threads stand DOWN by ACROSS, and each owns ROWS by COLUMNS
- * of it. */
+/* A tile of S has Br rows, queries, and Bc columns, keys. Its threads stand DOWN by ACROSS, and each owns ROWS by
+ * COLUMNS of it. */
 constexpr int Br = 32, Bc = 32, DOWN = 8, ACROSS = 16, THREADS = DOWN * ACROSS;
 constexpr int ROWS = Br / DOWN, COLUMNS = Bc / ACROSS;
 
@@ -107,7 +108,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_f
                 shared.p[r + DOWN * i][c + ACROSS * n] =
                     first_column + c + ACROSS * n < visible[i] ? expf(p.scale * s[i][n] - lse[i]) : 0;
         __syncthreads(); /* P is there */
-        float pv[ROWS][D / ACROSS] = {}; /* P V of the tile by itself, so that O is rounded once a tile */
+        float pv[ROWS][D / ACROSS] = {}; /* P V of the tile by itself, so that O is rounded once per tile */
         for (int key = 0; key < Bc; key++)
             for (int i = 0; i < ROWS; i++)
                 for (int d = 0; d < D / ACROSS; d++)

@@ -1,48 +1,44 @@
 /* 02_online_softmax/online - the row maximum and sum are found tile by tile, so S is never stored.
  *
  * fma.cu has the same on one screen, in plain CUDA. Here the products are mma's, as in 01_tiled/mma, and each pass is a
- * kernel of its own: the first needs neither shared memory for V nor registers for O, and twice as many of its blocks run
- * at a time.
+ * kernel of its own: the first needs neither shared memory for V nor registers for O, and twice as many of its blocks
+ * run at a time.
  *
- * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let some
- * columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
- * e^(S_j - m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
+ * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let
+ * some columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since e^(S_j -
+ * m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
  *
  *     m' = max(m, m~)          l' = e^(m - m') l + e^(m~ - m') l~               (Milakov and Gimelshein 2018, section 3.1)
  *
- * So two numbers a row stand for all columns seen so far. The empty set is (-inf, 0). The rule merges any two sets of
+ * So two numbers per row stand for all columns seen so far. The empty set is (-inf, 0). The rule merges any two sets of
  * columns: here first a lane's tiles, one after the other, then the four lanes that share a row.
  *
  *     online_statistics    walks over the key tiles with (m, l) and writes LSE = m + ln l: the whole softmax in one number
  *     online_output        computes the same tiles of S again, P = e^(S - LSE), and O += P V: nothing is ever rescaled
  *
- * What it saves and costs, for each (batch, head) with N queries and N keys: S and P are not kept, 6 N^2 bytes, nor moved,
- * 20 N^2 (S written once and read three times, P written and read). Memory is the tensors alone, O(N). But Q K^T is
- * computed twice: 6 N^2 D FLOPs instead of 4 N^2 D.
+ * What it saves and costs, for each (batch, head) with N queries and N keys: S and P are not kept, 6 N^2 bytes, nor
+ * moved, 20 N^2 (S written once and read three times, P written and read). Memory is the tensors alone, O(N). But Q K^T
+ * is computed twice: 6 N^2 D FLOPs instead of 4 N^2 D.
  *
- * Who owns what: as in 01_tiled/mma, a block of 4 warps owns 64 rows, warp w the rows 16 w .. 16 w + 15. But it now walks
- * over all key tiles of its rows. A lane holds parts of two rows, g = lane / 4 and g + 8, hence two (m, l):
+ * Who owns what: as in 01_tiled/mma, a block of 4 warps owns 64 rows, warp w the rows 16 w .. 16 w + 15. But it now
+ * walks over all key tiles of its rows. A lane holds parts of two rows, g = lane / 4 and g + 8, hence two (m, l):
  *
- *                    key tile 0   key tile 1   ...              registers a lane: S 32, then O 32 (D = 64) or 64 (D = 128)
+ *                    key tile 0   key tile 1   ...              registers per lane: S 32, then O 32 (D = 64) or 64 (D = 128)
  *     warp 0, row 0  -------------------------> m, l            shared memory: Q and K, 16 or 32 KB, for the statistics;
  *     ...                                                                      Q, K and V, 24 or 48 KB, for the output
  *     warp 3, row 63 -------------------------> m, l
  *
- * P is an accumulator of the first product and the left operand of the second. Both fragments give a lane the same elements,
- * so P goes from one to the other in registers (pack_pair), and shared memory holds no tile of P any more.
+ * P is an accumulator of the first product and the left operand of the second. Both fragments give a lane the same
+ * elements, so P goes from one to the other in registers (pack_pair), and shared memory holds no tile of P any more.
  *
  * The tile primitives (add_abt, each, mask, each_row, add_ab, store_rows) are in common/gpu/warp.cuh.
  *
- * The mask is one number a row: columns from `visible` on do not count. `columns` is the largest of them in the block, so
- * that tiles no row sees are not visited at all.
+ * The mask is one number per row: columns from `visible` on do not count. `columns` is the largest of them in the
+ * block, so that tiles no row sees are not visited at all.
  *
- * Device memory, bytes a (batch, head), e = 2 bytes an element, sums over query tiles of 64 rows with their `columns`:
- *
- *                        full, tile multiples          in general
- *     statistics   Q     Sq D e                        the same             LSE written   4 Sq
- *                  K     Sq/64 Sk D e                  sum columns D e
- *     output       Q     Sq D e                        the same             LSE read      4 Sq, by four lanes each
- *                  K, V  Sq/64 Sk D e each             sum columns D e      O written     Sq D e
+ * Device memory. Bytes as in fma.cu, with query tiles of 64 rows, not 32: K and V are read half as often. Because each
+ * pass is a kernel, Q is loaded twice, and the second kernel reads LSE, which the four lanes that share a row each
+ * load.
  *
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --head-dim 128 --causal
  */
@@ -53,8 +49,8 @@ constexpr int Br = 64, Bc = 64; /* a tile of S: rows are queries, columns are ke
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 static_assert(Br == 16 * WARPS, "a warp owns the 16 rows of one mma");
 
-/* P = e^(S - LSE) is 1024 times as large when it is multiplied by V, and O is divided by 1024, as in 00_naive: among N keys P
- * is about 1 / N, where fp16 has fewer digits when N is large. */
+/* P = e^(S - LSE) is 1024 times as large when it is multiplied by V, and O is divided by 1024, as in 00_naive: among N
+ * keys P is about 1 / N, where fp16 has fewer digits when N is large. */
 constexpr float P_SCALE = 1024, LN_P_SCALE = 6.9314718f;
 
 /* Maximum and sum of e^(S - m) over a set of columns, and the merge rule. */

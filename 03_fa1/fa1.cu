@@ -2,17 +2,18 @@
  *
  * fma.cu has the same on one screen, in plain CUDA. Here the products are mma's, and K and V are split over the warps.
  *
- * The idea. 02_online_softmax had to know LSE before it could multiply by V, and paid Q K^T twice. But O can start with the
- * statistics of the keys seen so far and be corrected later, exactly as l is. Let O = P V / l over the columns seen so far.
- * A new tile with P~ = e^(S - m~) and its own (m~, l~) changes it to
+ * The idea. 02_online_softmax had to know LSE before it could multiply by V, and paid Q K^T twice. But O can start with
+ * the statistics of the keys seen so far and be corrected later, exactly as l is. Let O = P V / l over the columns seen
+ * so far. A new tile with P~ = e^(S - m~) and its own (m~, l~) changes it to
  *
  *     m' = max(m, m~)      l' = e^(m - m') l + e^(m~ - m') l~      O' = (l e^(m - m') O + e^(m~ - m') P~ V) / l'
  *
  * One pass, 4 N^2 D FLOPs, and O is a proper softmax average after every step.
  *
- * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its inner loop
- * lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key tiles: they live in device
- * memory. Each key tile is a pass over them, so Bc is what shared memory can hold: 256 keys at D = 64, 128 at D = 128.
+ * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its inner
+ * loop lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key tiles: they live
+ * in device memory. Each key tile is a pass over them, so Bc is what shared memory can hold: 256 keys at D = 64, 128 at
+ * D = 128.
  *
  *                          keys ->                    Who owns what: a block of 4 warps owns a head. The keys of the tile
  *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because K and V are what
@@ -24,28 +25,20 @@
  *
  * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
- * What this takes back. In 02_online_softmax/online queries are outer, a block a query tile, and a warp owns rows: nothing is
- * exchanged, and there are blocks for the whole chip. Both are given up here, because the algorithm was published so: keys
- * are outer, so that each key is loaded once; and as K and V stay while queries go by, each warp keeps a share of the keys.
- * 04_fa2 puts both back, one a kernel, and so shows what each of them is worth: loop_swap, split_q.
+ * Keys are outer so that each key is loaded once, and because K and V stay while queries go by, each warp keeps a share
+ * of the keys. That is how the algorithm was published. It costs what 02_online_softmax/online has: a block for each
+ * query tile, and warps that own rows and exchange nothing.
  *
- * Registers a lane: the warp's S, 32 x Bc / 4, takes Bc / 4; its product with V, 32 x D, takes D. Shared memory: 64 KB for K
- * and V, 64 D bytes for Q, 22 KB for what the warps exchange: 90 KB (D = 64) or 94 KB (D = 128); on sm_75, with half of Bc,
- * 58 or 62 KB.
+ * Registers per lane: the warp's S, 32 x Bc / 4, takes Bc / 4; its product with V, 32 x D, takes D. Shared memory: 64
+ * KB for K and V, 64 D bytes for Q, 22 KB for what the warps exchange: 90 KB (D = 64) or 94 KB (D = 128); on sm_75,
+ * with half of Bc, 58 or 62 KB.
  *
- * What it costs. Workspace O(N): O in fp32, l and m. But they are read and written at every step, and the partial products
- * go through shared memory at every step too: 4 warps x 32 x D x 4 bytes, written and read, for a 32 x Bc tile of S. And the
- * grid is batch x heads: with fewer heads than multiprocessors, the rest of the chip idles.
+ * What it costs. Workspace O(N): O in fp32, l and m. But they are read and written at every step, and the partial
+ * products go through shared memory at every step too: 4 warps x 32 x D x 4 bytes, written and read, for a 32 x Bc tile
+ * of S. And the grid is batch x heads: with fewer heads than multiprocessors, the rest of the chip idles.
  *
- * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / Bc:
- *
- *     K, V     Sk D e each                         O accumulator    read and written, each   (steps - 1) Sq D 4
- *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
- *     O        Sq D e written                      LSE              Sq 4 written
- *
- * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded
- * up), where columns is the number of keys the last row of the tile sees. The last step of a tile writes O and LSE, the
- * steps before it write the O accumulator, l and m.
+ * Device memory. Bytes as in fma.cu, with steps = Sk / Bc: a key tile has 256 or 128 keys, not 32, so there are fewer
+ * steps. One thread per row reads l and m, not 16.
  *
  *     make 03_fa1 && ./03_fa1/03_fa1 --head-dim 128 --causal
  */
@@ -54,13 +47,13 @@
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int m_tiles = Br / 16; /* 16-row pieces of mma: a warp has all rows */
+constexpr int m_tiles = Br / 16; /* 16-row mma tiles: a warp has all rows */
 
 /* Bc, the columns of a tile of S: keys. Each key tile is one more pass over O, l and m, so tiles are large: K and V get
  * 64 KB of the 99 KB of shared memory that a block can have on every chip from sm_80 on, and 32 KB of the 64 KB of
  * sm_75. */
 HOST_DEVICE constexpr int key_tile(int D, int capability) {
-    return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes a key */
+    return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes per key */
 }
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
@@ -88,8 +81,8 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
     /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
     for (int first_column = 0; first_column == 0 || first_column < head.keys; first_column += Bc) {
         bool first = first_column == 0;
-        /* Nobody reads the K and V before any more: since its last P~ V every warp has passed a barrier, that of a slice
-         * of O */
+        /* Nobody reads the K and V before any more: since its last P~ V every warp has passed a barrier, that of a
+         * slice of O */
         load_tile_async<THREADS>(shared.k, head.k, first_column, head.keys);
         load_tile_async<THREADS>(shared.v, head.v, first_column, head.keys);
 
@@ -133,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
                 float m_tile = -INFINITY, row_sum = 0;
                 for (int w = 0; w < WARPS; w++)
                     m_tile = fmaxf(m_tile, shared.warp_max[w][row_of(r)]);
-                each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_tile)), row_sum += x; });
+                each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_tile)); row_sum += x; });
                 row_sum = quad_sum(row_sum);
                 if (lane % 4 == 0)
                     shared.warp_sum[warp][row_of(r)] = row_sum;

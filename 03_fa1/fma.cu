@@ -9,9 +9,9 @@
  *
  * One pass, 4 N^2 D FLOPs, and O is a proper softmax average after every step.
  *
- * The loops, as published: a block owns a head. Its outer loop loads a tile of K and V into shared memory, and its inner
- * loop visits all queries: lines 62 and 65 of flash_forward in notes/flash.c have changed places. So O, l and m cannot
- * stay on the chip between two key tiles: they are kept in device memory, and every step reads and writes them.
+ * The loops, as published: a block owns a head. Its outer loop loads a tile of K and V into shared memory, and its
+ * inner loop visits all queries: lines 62 and 65 of flash_forward in notes/flash.c have changed places. So O, l and m
+ * cannot stay on the chip between two key tiles: they are kept in device memory, and every step reads and writes them.
  *
  *                          keys ->                    Each step, by its lines in Algorithm 1:
  *                   tile 0   tile 1   tile 2
@@ -29,7 +29,7 @@
  * What it costs. Workspace O(N): O in fp32, l and m. They are read and written at every step, and the grid is batch x
  * heads: with fewer heads than multiprocessors, the rest of the chip idles.
  *
- * Device memory, bytes a (batch, head), e bytes an element. Full attention, whole tiles, steps = Sk / 32:
+ * Device memory, bytes per (batch, head), e bytes per element. Full attention, whole tiles, steps = Sk / 32:
  *
  *     K, V     Sk D e each                O accumulator    read and written, each   (steps - 1) Sq D 4
  *     Q        steps Sq D e               l, m             written (steps - 1) Sq 4 each; read 16 times that, by
@@ -72,7 +72,8 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
             if (!first && first_column >= columns)
                 continue; /* no row of the tile sees any of these keys */
 
-            /* line 8: all that belongs to the query tile. In its first step nothing is stored yet: m = -inf, l = 0, O = 0 */
+            /* line 8: all that belongs to the query tile. In its first step nothing is stored yet: m = -inf, l = 0, O =
+             * 0 */
             load_tile<THREADS>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
             float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS], s[ROWS][COLUMNS] = {};
             for (int i = 0; i < ROWS; i++) {
@@ -102,7 +103,8 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
                 float alpha = expf(row_m[i] - shift_of(m_new)), beta = expf(m_tile - shift_of(m_new));
 
                 for (int n = 0; n < COLUMNS; n++) {
-                    s[i][n] = expf(s[i][n] - shift_of(m_tile)), l_tile += s[i][n]; /* P~ */
+                    s[i][n] = expf(s[i][n] - shift_of(m_tile)); /* P~ */
+                    l_tile += s[i][n];
                     shared.p[r + DOWN * i][c + ACROSS * n] = beta * s[i][n];
                 }
                 for (int offset = ACROSS / 2; offset > 0; offset /= 2)

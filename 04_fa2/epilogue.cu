@@ -1,7 +1,7 @@
 /* 04_fa2/epilogue - FlashAttention-2, first change: O is divided by l once, in the last step.
  *
- * The idea. After every step 03_fa1 divides O by l, and at the next step multiplies it by that l again. Only the O of the
- * last step is wanted. So this kernel keeps O undivided, measures O and l against the new maximum m' in each step,
+ * The idea. After every step 03_fa1 divides O by l, and at the next step multiplies it by that l again. Only the O of
+ * the last step is wanted. So this kernel keeps O undivided, measures O and l against the new maximum m' in each step,
  *
  *     m' = max(m, m~)      P = e^(S - m')      l' = e^(m - m') l + rowsum(P)      O' = e^(m - m') O + P V
  *
@@ -11,20 +11,11 @@
  *
  * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
- * What it saves, for a tile of S: one exponential a row, and one multiplication for each of the Br D elements of O, since
- * in 03_fa1 both terms of O' have a factor. (1 / l is still computed in each step, by one thread a row.) An A100 does 16 times as many FLOPs a second on its
- * tensor cores as elsewhere, so FLOPs outside the products are dear. Here they cost little, because this kernel waits for
- * device memory and for the exchange between warps, as 03_fa1 does: expect little before the next variant.
- *
- * Device memory, bytes a (batch, head), e = 2 bytes an element. Full attention, whole tiles, steps = Sk / Bc:
- *
- *     K, V     Sk D e each                         O accumulator    read and written, each   (steps - 1) Sq D 4
- *     Q        steps Sq D e                        l, m             read and written, each   (steps - 1) Sq 4
- *     O        Sq D e written                      LSE              Sq 4 written
- *
- * In general: the key length instead of Sk; and each row has the steps of its query tile, max(1, columns / Bc rounded
- * up), where columns is the number of keys the last row of the tile sees. The last step of a tile writes O and LSE, the
- * steps before it write the O accumulator, l and m.
+ * What it saves, for a tile of S: one exponential per row, and one multiplication for each of the Br D elements of O,
+ * since in 03_fa1 both terms of O' have a factor. (1 / l is still computed in each step, by one thread per row.) An
+ * A100 does 16 times as many FLOPs per second on its tensor cores as elsewhere, so FLOPs outside the products are dear.
+ * Here they cost little, because this kernel waits for device memory and for the exchange between warps, as 03_fa1
+ * does: expect little before the next variant.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant epilogue --head-dim 128 --causal
  */
@@ -33,13 +24,13 @@
 
 constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for P V */
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int m_tiles = Br / 16; /* 16-row pieces of mma: a warp has all rows */
+constexpr int m_tiles = Br / 16; /* 16-row mma tiles: a warp has all rows */
 
 /* Bc, the columns of a tile of S: keys. Each key tile is one more pass over O, l and m, so tiles are large: K and V get
  * 64 KB of the 99 KB of shared memory that a block can have on every chip from sm_80 on, and 32 KB of the 64 KB of
  * sm_75. */
 HOST_DEVICE constexpr int key_tile(int D, int capability) {
-    return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes a key */
+    return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes per key */
 }
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
@@ -112,7 +103,7 @@ __global__ void __launch_bounds__(THREADS, 2) epilogue_kernel(Problem p, Tensors
                 float m_new = shared.m[row_of(r)], row_sum = 0;
                 for (int w = 0; w < WARPS; w++)
                     m_new = fmaxf(m_new, shared.warp_max[w][row_of(r)]);
-                each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)), row_sum += x; });
+                each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)); row_sum += x; });
                 row_sum = quad_sum(row_sum);
                 if (lane % 4 == 0)
                     shared.warp_sum[warp][row_of(r)] = row_sum;

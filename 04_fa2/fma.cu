@@ -1,17 +1,19 @@
-/* 04_fa2/fma - FlashAttention-2 (Dao 2023, Algorithm 1) in plain CUDA: queries outer, O stays in registers, divided once.
+/* 04_fa2/fma - FlashAttention-2 (Dao 2023, Algorithm 1) in plain CUDA: queries outer, O stays in registers, divided
+ * once.
  *
  * The idea. 03_fa1/fma let all queries go by at every key tile. So O, l and m went to device memory and back each time,
  * and one block had to do a whole head. Two of the paper's three changes, both at once here:
  *
- *     loop order   queries outer, keys inner: a block owns a tile of queries and walks over the keys. O, l and m stay in
- *                  its registers, no other block needs them, and the grid is query tiles x batch x heads.
+ *     loop order   queries outer, keys inner: a block owns a tile of queries and walks over the keys. O, l and m stay
+ *                  in its registers, no other block needs them, and the grid is query tiles x batch x heads.
  *     epilogue     O is not divided by l at every key tile, but once, at the end. Until then it is relative to the
  *                  maximum m of the keys seen so far. A key tile brings m' and P~ = e^(S - m') :
  *
  *                  m' = max(m, max_j S_j)     alpha = e^(m - m')     l' = alpha l + sum_j P~_j     O' = alpha O + P~ V
  *
- * The third, that warps own rows, is there since 02_online_softmax/fma. On tensor cores, epilogue, loop_swap and split_q
- * make the three changes one by one. This is flash_forward in notes/flash.c, whose outer loop (line 62) is now the grid.
+ * The third, that warps own rows, is there since 02_online_softmax/fma. On tensor cores, epilogue, loop_swap and
+ * split_q make the three changes one by one. This is flash_forward in notes/flash.c, whose outer loop (line 62) is now
+ * the grid.
  *
  *                          keys ->                    Each step, by its lines in Algorithm 1:
  *                   tile 0   tile 1   tile 2
@@ -21,15 +23,15 @@
  *                                                         10       O'
  *
  * Who owns what in a step, as in 03_fa1/fma: 128 threads, thread (r, c) of 8 x 16 owns rows r, r+8, r+16 and r+24 of S
- * and O, the columns c and c+16 of S, the columns c, c+16, c+32, ... of O. The 16 threads of equal r are half a warp: by
- * shuffles each of them gets the maximum and the sum of its rows. P~ goes through shared memory. All tiles there are
+ * and O, the columns c and c+16 of S, the columns c, c+16, c+32, ... of O. The 16 threads of equal r are half a warp:
+ * by shuffles each of them gets the maximum and the sum of its rows. P~ goes through shared memory. All tiles there are
  * fp32: 30.4 KB at D = 64, 54.4 KB at D = 128.
  *
  * What it costs. 4 N^2 D FLOPs for each (batch, head) with N queries and N keys, and no workspace. K and V are read
  * again by each tile of queries.
  *
- * Device memory, bytes a (batch, head), e bytes an element. Sums are over the tiles of 32 rows, `columns` is how many
- * keys the last row of a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
+ * Device memory, bytes per (batch, head), e bytes per element. Sums are over the tiles of 32 rows, `columns` is how
+ * many keys the last row of a tile sees; full attention, whole tiles: sum columns = Sq/32 Sk.
  *
  *     Q    Sq D e            K, V    sum columns D e each            O    Sq D e written            LSE    4 Sq written
  *
@@ -46,8 +48,8 @@ template <int D> struct Shared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
-/* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so
- * there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
+/* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks on a multiprocessor at most,
+ * so there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_fma(Problem p, Tensors t) {
     SHARED_MEMORY(shared, Shared<D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
@@ -84,7 +86,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
             float alpha = expf(row_m[i] - shift_of(m_new));
 
             for (int n = 0; n < COLUMNS; n++) {
-                s[i][n] = expf(s[i][n] - shift_of(m_new)), l_tile += s[i][n]; /* P~ */
+                s[i][n] = expf(s[i][n] - shift_of(m_new)); /* P~ */
+                l_tile += s[i][n];
                 shared.p[r + DOWN * i][c + ACROSS * n] = s[i][n];
             }
             for (int offset = ACROSS / 2; offset > 0; offset /= 2)
@@ -95,7 +98,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) fa2_f
         }
         __syncthreads(); /* P~ is there */
 
-        float pv[ROWS][D / ACROSS] = {}; /* line 10: P~ V of the tile by itself, so that O is rounded once a tile */
+        float pv[ROWS][D / ACROSS] = {}; /* line 10: P~ V of the tile by itself, so that O is rounded once per tile */
         for (int key = 0; key < Bc; key++)
             for (int i = 0; i < ROWS; i++)
                 for (int d = 0; d < D / ACROSS; d++)

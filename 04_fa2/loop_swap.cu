@@ -1,9 +1,9 @@
 /* 04_fa2/loop_swap - FlashAttention-2, second change: queries outer, keys inner, so that O stays in registers.
  *
- * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Swap the loops:
- * a block owns one tile of queries and walks over all keys, and O, l and m stay in its registers from the first key to
- * the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of batch x heads: one
- * head alone can fill the chip (Dao 2023, section 3.2).
+ * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Swap the
+ * loops: a block owns one tile of queries and walks over all keys, and O, l and m stay in its registers from the first
+ * key to the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of batch x
+ * heads: one head alone can fill the chip (Dao 2023, section 3.2).
  *
  *                          keys ->                    Who owns what: a block of 4 warps owns 32 rows of queries. As in
  *                   tile 0   tile 1   tile 2          03_fa1, the keys of a tile are split over its warps:
@@ -19,18 +19,12 @@
  *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *
- * Registers a lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32, and
- * each warp rescales 32 x D numbers for 32 x 16 scores. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
+ * Registers per lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32,
+ * and each warp rescales 32 x D numbers for 32 x 16 scores. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
  *
- * Device memory, bytes a (batch, head), e = 2 bytes an element, sums over query tiles of 32 rows:
- *
- *              full, whole tiles     in general, `columns` being the keys that a tile's last row sees
- *     Q        Sq D e                the same           O      Sq D e written
- *     K, V     Sq/32 Sk D e each     sum columns D e    LSE    Sq 4 written
- *
- * No workspace. 03_fa1 reads K and V once, and Q, O, l and m once for each key tile. Here Q is read once, and K and V
- * once for each query tile, mostly from L2. K and V of a tile, 2 Bc D e bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs a
- * byte. The next variant raises Br.
+ * Device memory: bytes as in fma.cu, whose query tiles have 32 rows, too. No workspace. 03_fa1 reads K and V once, and
+ * Q, O, l and m once for each key tile. Here Q is read once, and K and V once for each query tile, mostly from L2. K
+ * and V of a tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs per byte.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
@@ -39,7 +33,7 @@
 
 constexpr int Br = 32, Bc = 64; /* a tile of S. More keys would save no passes over O, which stays in registers */
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int m_tiles = Br / 16;      /* 16-row pieces of mma: a warp has all rows, */
+constexpr int m_tiles = Br / 16;      /* 16-row mma tiles: a warp has all rows, */
 constexpr int warp_keys = Bc / WARPS; /* and these keys of a tile */
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
@@ -53,7 +47,8 @@ template <typename T, int D> struct LoopSwapShared {
     float m[Br];                                    /* of all key tiles, for LSE */
 };
 
-/* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128 registers. */
+/* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128
+ * registers. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Problem p, Tensors t) {
     SHARED_MEMORY(shared, LoopSwapShared<T, D>);
     static_assert(sizeof(shared) <= 64 * 1024, "what a block can have on sm_75");
@@ -64,8 +59,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
     load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);
     load_tile_async<THREADS>(shared.k, head.k, 0, columns);
 
-    /* O, m and l of the key tiles so far. m is that of the whole row. O is the sum over this warp's keys alone, l over this
-     * lane's alone. */
+    /* O, m and l of the key tiles so far. m is that of the whole row. O is the sum over this warp's keys alone, l over
+     * this lane's alone. */
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = -INFINITY, l[r] = 0;
@@ -92,8 +87,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, head.k, first_column + Bc, columns);
 
-        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has seen
-         * no key: -inf - -inf is NaN */
+        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has
+         * seen no key: -inf - -inf is NaN */
         UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
             float m_new = m[r];
             for (int w = 0; w < WARPS; w++)
@@ -101,7 +96,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 
             float alpha = __expf(m[r] - shift_of(m_new)), row_sum = 0;
             m[r] = m_new;
             each_row(o, r, [&](float &x) { x *= alpha; });
-            each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)), row_sum += x; });
+            each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)); row_sum += x; });
             l[r] = alpha * l[r] + row_sum;
         }
 

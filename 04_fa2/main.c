@@ -1,4 +1,5 @@
-/* 04_fa2 - FlashAttention-2 in plain CUDA; then its three changes against FlashAttention-1, one a variant; then what makes it fast. */
+/* 04_fa2 - FlashAttention-2 in plain CUDA; then its three changes against FlashAttention-1, one a variant; then what
+ * makes it fast. */
 #include "../common/traffic.h"
 
 extern Launcher fa2_fma_forward, fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tall, fa2_tuned;
@@ -12,7 +13,7 @@ const Stage stage = {
     .variants = {
         {.name = "fma", .idea = "queries outer, keys inner; O in registers, divided once; plain CUDA", .launch = fa2_fma_forward,
          .predict = fa2_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
-        {.name = "epilogue", .idea = "O is kept unnormalised and divided once, in the last step", .launch = fa2_epilogue,
+        {.name = "epilogue", .idea = "O is divided by l once, in the last step", .launch = fa2_epilogue,
          .plan = keys_outer_workspace, .predict = fa2_epilogue_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
         {.name = "loop_swap", .idea = "queries outer, keys inner: O stays in registers", .launch = fa2_loop_swap,

@@ -1,5 +1,5 @@
-/* split_q.cuh - the kernel of split_q and of tall, which differ in Br alone: how many rows of queries a warp owns. split_q.cu
- * explains it.
+/* split_q.cuh - the kernel of split_q and of tall, which differ in Br alone: how many rows of queries a warp owns.
+ * split_q.cu explains it.
  */
 #ifndef FA_SPLIT_Q_CUH
 #define FA_SPLIT_Q_CUH
@@ -49,14 +49,14 @@ template <typename T, int D, int Br> __global__ void __launch_bounds__(THREADS) 
         if (first_column + Bc < columns)
             load_tile_async<THREADS>(shared.k, head.k, first_column + Bc, columns);
 
-        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has seen
-         * no key: -inf - -inf is NaN */
+        /* m', the sums so far rescaled to it, and P = e^(S - m'). shift_of (softmax.cuh) is m', but 0 while a row has
+         * seen no key: -inf - -inf is NaN */
         UNROLL for (int r = 0; r < 2 * m_tiles; r++) {
             float m_new = fmaxf(m[r], row_max(s, r));
             float alpha = __expf(m[r] - shift_of(m_new)), row_sum = 0;
             m[r] = m_new;
             each_row(o, r, [&](float &x) { x *= alpha; });
-            each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)), row_sum += x; });
+            each_row(s, r, [&](float &x) { x = __expf(x - shift_of(m_new)); row_sum += x; });
             l[r] = alpha * l[r] + row_sum;
         }
 

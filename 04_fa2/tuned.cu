@@ -1,9 +1,9 @@
-/* 04_fa2/tuned - tall (split_q with 32 query rows a warp) made fast by seven tricks. The algorithm stays as it is.
+/* 04_fa2/tuned - tall (split_q with 32 query rows per warp) made fast by seven tricks. The algorithm stays as it is.
  *
- * The idea. Each trick below saves instructions or waiting. Its number is at its lines in the code; notes/tuning.md explains them,
- * and says what the kernel loses without each.
+ * The idea. Each trick below saves instructions or waiting. Its number is at its lines in the code; notes/tuning.md
+ * explains them, and says what the kernel loses without each.
  *
- * [1] double buffering       the next K and V arrive while this tile is used: one barrier a tile
+ * [1] double buffering       the next K and V arrive while this tile is used: one barrier per tile
  * [2] last key tile first    the only tile that can reach past the keys is loaded before the loop
  * [3] base 2                 e^x = 2^(x log2 e): log2 e is folded into the scale, and a score costs one fused
  *                            multiply-add (FFMA) and one ex2
@@ -16,7 +16,7 @@
  *
  * Who owns what. A block owns Br queries of one head. It walks over the keys in tiles of Bc, the last tile first.
  *
- *                 keys ->                            In a warp's 16 x 8 piece of S or O (an accumulator of mma)
+ *                 keys ->                            In a warp's 16 x 8 mma tile of S or O
  *            +--------+--------+--------+            lane 4r + c, c = 0..3, holds columns 2c, 2c + 1 of row r
  *     warp 0 | 32 x Bc|        |        |            and of row r + 8: the four lanes of a quad share two
  *     warp 1 | 32 x Bc|        |        |  queries   rows, and a row's maximum takes two shuffles.
@@ -25,9 +25,9 @@
  *            +--------+--------+--------+
  *
  * What it costs. A block, for each key tile: 4 Br Bc D FLOPs on the tensor cores, Br Bc exponentials on the
- * special-function units, and each warp reads all of the K and V tile and its part of Q from shared memory: 2 bytes x D x
- * (8 Bc + Br). Device memory, a block: 2 bytes x D x (2 Br + 2 Sk), the K and V part mostly from L2. No workspace.
- * Registers a lane: O takes Br D / 128, S takes Br Bc / 128; with Br = 128 together D + Bc. That decides the tile.
+ * special-function units, and each warp reads all of the K and V tile and its part of Q from shared memory: 2 bytes x D
+ * x (8 Bc + Br). Device memory, a block: 2 bytes x D x (2 Br + 2 Sk), the K and V part mostly from L2. No workspace.
+ * Registers per lane: O takes Br D / 128, S takes Br Bc / 128; with Br = 128 together D + Bc. That decides the tile.
  * Shared memory: 2 bytes x D x (Br + 4 Bc).
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant tuned --head-dim 128 --causal
@@ -40,10 +40,10 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* A warp owns 32 rows. At D = 256 the O of 32 rows alone would fill the 255 registers of a lane, so there it owns 16. Bc is
- * what O leaves: O and S of 32 rows take D + Bc registers, at most 192; of 16 rows (256 + 32) / 2 = 144.
+/* A warp owns 32 rows. At D = 256 the O of 32 rows alone would fill the 255 registers of a lane, so there it owns 16.
+ * Bc is what O leaves: O and S of 32 rows take D + Bc registers, at most 192; of 16 rows (256 + 32) / 2 = 144.
  *
- * Two blocks a multiprocessor: while one is at its softmax, the other can use the tensor cores. Registers allow two
+ * Two blocks per multiprocessor: while one is at its softmax, the other can use the tensor cores. Registers allow two
  * (2 x 128 threads x 255). So does the shared memory of an H100 (at most 2 x 96 KB of 228); an A100's 164 KB hold one
  * block at D = 128 and 256, two at smaller D. sm_75 has 64 KB a block: half of Bc. */
 template <int D, int capability> struct Shape {
@@ -85,12 +85,12 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
+        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one overwrites it */
         if (tile > 0)
             load_keys(tile - 1, INT_MAX); /* [2] a whole tile: only the first one visited can reach past the keys */
 
-        /* S = Q K^T: this warp's rows, all keys of the tile. [5] The mask only in tiles that the diagonal or the end of the
-         * keys cuts */
+        /* S = Q K^T: this warp's rows, all keys of the tile. [5] The mask only in tiles that the diagonal or the end of
+         * the keys cuts */
         float s[m_tiles][Bc / 8][4] = {};
         add_abt<T>(s, shared.q, warp_row, shared.k[tile % 2], 0);
         if (tile >= here.whole_tiles)
@@ -101,7 +101,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 
-        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. */
+        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 per element. O += P V. */
         each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });
         add_ab(o, s, shared.v[tile % 2], 0);
     }

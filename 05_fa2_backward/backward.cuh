@@ -1,5 +1,6 @@
-/* backward.cuh - what both two_pass and atomic use: the two numbers LSE and delta of a tile's rows, which a pre-pass has made
- * (prepare_rows.cuh), and the choice of tiles that fit. Their common kernel, for dK and dV, is in key_half.cuh.
+/* backward.cuh - what both two_pass and atomic use: the two numbers LSE and delta of a tile's rows, which a pre-pass
+ * has made (prepare_rows.cuh), and the choice of tiles that fit. Their common kernel, for dK and dV, is in
+ * key_half.cuh.
  *
  * The gradients (Dao et al. 2022, appendix B.2; Dao 2023, algorithm 2). With dP = dO V^T,
  *
@@ -15,11 +16,6 @@
 #include "../common/gpu/warp.cuh"
 #include "../common/host/errors.h"
 #include "backward.h"
-
-/* Whether several query heads share a K/V head; rows of an accumulator of dK or dV. */
-HOST_DEVICE inline bool heads_share_keys(const Problem *p) { return p->heads > p->kv_heads; }
-HOST_DEVICE inline int padded_keys(const Problem *p) { return ceil_div(p->seqlen_k, ROW_PADDING) * ROW_PADDING; }
-HOST_DEVICE inline size_t all_padded_keys(const Problem *p) { return (size_t)p->batch * p->kv_heads * padded_keys(p); }
 
 /* The statistics of a tile's rows in shared memory. */
 template <int Rows> struct StatisticsTile { alignas(16) float lse[Rows], delta[Rows]; };

@@ -1,14 +1,16 @@
-/* 05_fa2_backward/fma - the backward pass of FlashAttention-2 (Dao 2023, Algorithm 2) in plain CUDA: P from LSE, by tiles.
+/* 05_fa2_backward/fma - the backward pass of FlashAttention-2 (Dao 2023, Algorithm 2) in plain CUDA: P from LSE, by
+ * tiles.
  *
- * The idea. The gradients need P, N x N numbers that the forward pass never stored. It left LSE, one number a row, and
- * from it any tile of P can be computed again, with no maximum and no sum to carry along. With S_ij = scale q_i . k_j,
+ * The idea. The gradients need P, N x N numbers that the forward pass never stored. It left LSE, one number per row,
+ * and from it any tile of P can be computed again, with no maximum and no sum to carry along. With S_ij = scale q_i .
+ * k_j,
  *
  *     P_ij = e^(S_ij - LSE_i)     dP_ij = dO_i . v_j     dS_ij = P_ij (dP_ij - delta_i)     delta_i = dO_i . O_i
  *     dV = P^T dO                 dK = scale dS^T Q      dQ = scale dS K
  *
- * The loops, as published, are those of flash_backward in notes/flash.c, and its line 87 is now the grid: a block owns a
- * tile of keys of a K/V head, keeps K and V in shared memory and dK and dV in registers, and visits the queries of all
- * heads of the group. dK and dV are sums over queries, so one block makes them. dQ is a sum over keys, and so over
+ * The loops, as published, are those of flash_backward in notes/flash.c, and its line 87 is now the grid: a block owns
+ * a tile of keys of a K/V head, keeps K and V in shared memory and dK and dV in registers, and visits the queries of
+ * all heads of the group. dK and dV are sums over queries, so one block makes them. dQ is a sum over keys, and so over
  * blocks: each adds its share to an fp32 array in device memory, the accumulator, by atomic additions.
  *
  *                          keys ->                    Each step, by its lines in Algorithm 2:
@@ -28,9 +30,10 @@
  * With 32 queries they would not fit into the 64 KB that a block can have on sm_75.
  *
  * What it costs. For each (batch, head) with N queries and N keys 10 N^2 D FLOPs in five products, N^2 exponentials, a
- * workspace of 4 N (D + 1) bytes; and the order of the atomics, and with it the last bits of dQ, differ from run to run.
+ * workspace of 4 N (D + 1) bytes; and the order of the atomics, and with it the last bits of dQ, differ from run to
+ * run.
  *
- * Device memory, bytes a (batch, head), e bytes an element. Full attention, whole tiles, blocks = Sk / 32:
+ * Device memory, bytes per (batch, head), e bytes per element. Full attention, whole tiles, blocks = Sk / 32:
  *
  *     prepare_rows    O, dO      Sq D e each                       delta, dQ accumulator    Sq 4 and Sq D 4 written
  *     backward_fma    Q, dO      blocks Sq D e each                LSE, delta               blocks Sq 4 each, 16 times, by
@@ -54,7 +57,8 @@ template <int D> struct BackwardShared {
     float q[Br][D + 1], d_o[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS], ds[Br][Bc + ACROSS];
 };
 
-/* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large as dQ. 16 threads take a row. */
+/* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large as dQ. 16 threads take a
+ * row. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, float *delta, float *dq_accumulator) {
     size_t row = (size_t)blockIdx.x * DOWN + threadIdx.x / ACROSS;
@@ -70,8 +74,8 @@ __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, fl
         delta[row] = sum;
 }
 
-/* c += a^T b: the elements of dV, or of dK, that this thread owns. The product of the two tiles is summed by itself first, so
- * that c, which may be a sum over a million queries, is rounded once a tile. */
+/* c += a^T b: the elements of dV, or of dK, that this thread owns. The product of the two tiles is summed by itself
+ * first, so that c, which may be a sum over a million queries, is rounded once per tile. */
 template <int N>
 __device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc + ACROSS], const float (&b)[Br][N * ACROSS + 1],
                                    int r, int column) {
@@ -85,7 +89,8 @@ __device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc 
             c[i][n] += part[i][n];
 }
 
-/* Block: (tile of keys, batch x K/V head). Shared memory has room for 4 blocks on a multiprocessor, as in 04_fa2/fma. */
+/* Block: (tile of keys, batch x K/V head). Shared memory has room for 4 blocks on a multiprocessor, as in
+ * 04_fa2/fma. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4)
     backward_fma(Problem p, Tensors t, const float *delta, float *dq_accumulator) {

@@ -1,18 +1,18 @@
 /* key_half.cuh - the half of the backward pass that two_pass and atomic have in common: dK and dV of a tile of keys.
  *
- * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br at
- * a time: in two_pass over those of all query heads that share the K/V head, in atomic over those of one of them. So in
- * atomic several blocks may add to the same dK and dV, in fp32 accumulators in device memory. S and dP are computed
+ * Who owns what. A block owns Bc keys of one key/value head. It walks over the queries that see any of these keys, Br
+ * at a time: in two_pass over those of all query heads that share the K/V head, in atomic over those of one of them. So
+ * in atomic several blocks may add to the same dK and dV, in fp32 accumulators in device memory. S and dP are computed
  * transposed: rows are keys, columns are queries. So a warp owns rows of S^T, that is keys: P^T and dS^T turn from
  * accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its registers, and dK and dV stay
  * there until the end. With the largest tiles (chips with less shared memory get smaller ones, and fewer warps):
  *
  *     D = 64   4 warps, each owns 32 keys             D = 128   8 warps. dK and dV of 32 keys x 128 columns would fill 256
- *              S^T of 32 queries at a time                      registers a lane, so two warps share 32 keys. For S and dP
+ *              S^T of 32 queries at a time                      registers per lane, so two warps share 32 keys. For S and dP
  *              dK, dV: 32 x 64, 128 registers                   each takes half of the queries; for dK and dV half of the
  *                                                               columns, and the other's P and dS through shared memory
  *
- * The words for tiles (add_abt, add_step, store_rows) are in common/gpu/warp.cuh.
+ * The tile primitives (add_abt, add_step, store_rows) are in common/gpu/warp.cuh.
  */
 #ifndef FA_KEY_HALF_CUH
 #define FA_KEY_HALF_CUH
@@ -21,10 +21,10 @@
 
 /* ---- the shape of a block ---- */
 
-/* A warp computes S^T of 32 keys x 8 n_tiles queries. At D = 128 (paired) these are 64 queries with the largest tiles, so
- * that each fragment of K, once read, is multiplied by eight fragments of Q: such a kernel waits for reads of shared
- * memory more than for products. At D = 64 a warp takes 32 queries at a time. Registers a lane: dK and dV 128, S or dP
- * at most 64, P and dS as operands 4 n_tiles each.
+/* A warp computes S^T of 32 keys x 8 n_tiles queries. At D = 128 (paired) these are 64 queries with the largest tiles,
+ * so that each fragment of K, once read, is multiplied by eight fragments of Q: such a kernel waits for reads of shared
+ * memory more than for products. At D = 64 a warp takes 32 queries at a time. Registers per lane: dK and dV 128, S or
+ * dP at most 64, P and dS as operands 4 n_tiles each.
  *
  * keeps_ds: dS^T of all keys is stored in `ds` at every D, since atomic needs it there. Without it only pairs of warps
  * use `ds`. */
@@ -34,7 +34,7 @@ template <typename T_, int D_, int Br_, int Bc_, bool keeps_ds_> struct KeyShape
     static constexpr bool paired = D == 128, keeps_ds = keeps_ds_;
     static constexpr int sharing = paired ? 2 : 1; /* warps that share 32 keys */
     static constexpr int WARPS = Bc / 32 * sharing, THREADS = 32 * WARPS;
-    static constexpr int chunk = paired ? Br : 32; /* queries at a time: a pair exchanges P and dS once a tile */
+    static constexpr int chunk = paired ? Br : 32; /* queries at a time: a pair exchanges P and dS once per tile */
     static constexpr int n_tiles = chunk / 8 / sharing;
     static constexpr int blocks = paired ? 1 : 2; /* a multiprocessor */
 
@@ -70,23 +70,24 @@ struct KeyBlock {
 };
 template <typename S> __device__ inline KeyBlock key_block(const Problem &p) {
     const int key_tiles = ceil_div(p.seqlen_k, S::Bc), group = p.heads / p.kv_heads;
-    const int block = blockIdx.x, kv_matrices = p.batch * p.kv_heads;
+    const int block = blockIdx.x, kv_heads = p.batch * p.kv_heads;
     if (S::keeps_ds)
         return {block / key_tiles, block % key_tiles * S::Bc};
-    /* Head by head. But under a causal mask blocks that walk over a group differ by much, and all the longest ones begin. */
+    /* Head by head. But under a causal mask blocks that walk over a group differ by much, and all the longest ones
+     * begin. */
     if (p.causal && group > 1)
-        return {block % kv_matrices * group, block / kv_matrices * S::Bc};
+        return {block % kv_heads * group, block / kv_heads * S::Bc};
     return {block / key_tiles * group, block % key_tiles * S::Bc};
 }
 template <typename S> int key_blocks(const Problem &p, int rows) { return ceil_div(p.seqlen_k, S::Bc) * p.batch * rows; }
 
-/* The accumulators of dK and dV have the order in which the lanes hold them: [key tile][warp][fragment][lane][4 floats]. This is
- * where the lane's first four floats of the key tile from padded_key on are. */
-template <typename S> __device__ inline size_t key_place(size_t padded_key) {
+/* The accumulators of dK and dV have the order in which the lanes hold them: [key tile][warp][fragment][lane][4
+ * floats]. This is where the lane's first four floats of the key tile from padded_key on are. */
+template <typename S> __device__ inline size_t key_offset(size_t padded_key) {
     return padded_key * S::D + (threadIdx.x / 32 * 16 * 32 + threadIdx.x % 32) * 4;
 }
 
-/* Adds a warp's piece, 32 x 8 N, whose first four floats of this lane have their place at `to`. */
+/* Adds a warp's piece, 32 x 8 N, where this lane's first four floats are at `to`. */
 template <int N> __device__ inline void add_piece(float *to, const float (&c)[2][N][4]) {
     UNROLL for (int i = 0; i < 2; i++)
         UNROLL for (int n = 0; n < N; n++)
@@ -95,8 +96,9 @@ template <int N> __device__ inline void add_piece(float *to, const float (&c)[2]
 
 /* ---- P and dS of a warp ---- */
 
-/* P^T and dS^T of 32 keys x 16 Steps queries are kept as left operands: [16 queries][m16 tile of keys]. This is the quarter
- * of an operand (instructions.cuh draws them) with the lane's two queries of the n-th eight, in its row number r. */
+/* P^T and dS^T of 32 keys x 16 Steps queries are kept as left operands: [16 queries][m16 tile of keys]. This is the
+ * quarter of an operand (instructions.cuh draws them) with the lane's two queries of the n-th eight, in its row number
+ * r. */
 template <int Steps> __device__ inline uint32_t &quarter(uint32_t (&a)[Steps][2][4], int r, int n) {
     return a[n / 2][r / 2][2 * (n % 2) + r % 2];
 }
@@ -125,8 +127,8 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[Steps][2][4], uint32_t (
         }
     }
 
-    /* The mask, only in tiles that the diagonal or the end of the keys cuts. It sets P to 0, not S to -inf: with this branch
-     * before the exponentials the compiler would not let them begin among the last products. */
+    /* The mask, only in tiles that the diagonal or the end of the keys cuts. It sets P to 0, not S to -inf: with this
+     * branch before the exponentials the compiler would not let them begin among the last products. */
     if (first_column + S::Bc > visible_keys(&p, keys, first_row)) {
         const int column = first_column + warp_key + lane / 4;
         UNROLL for (int n = 0; n < n_tiles; n++)
@@ -201,12 +203,12 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
 
     const KeyBlock here = key_block<S>(p);
     const int first_column = here.first_column, group = p.heads / p.kv_heads;
-    const int kv_matrix = here.head / group; /* the K/V head, counted through the batch */
-    const int keys = key_length(&p, t.key_lengths, kv_matrix / p.kv_heads);
-    const size_t kv_offset = (size_t)kv_matrix * p.seqlen_k * D;
+    const int kv_head = here.head / group; /* the K/V head, counted through the batch */
+    const int keys = key_length(&p, t.key_lengths, kv_head / p.kv_heads);
+    const size_t kv_offset = (size_t)kv_head * p.seqlen_k * D;
 
-    /* A step is one query tile of one head. Under a causal mask, row first_column - (keys - seqlen_q) is the first to see
-     * any of these keys. The block's heads follow each other: dK and dV are summed over all of them. */
+    /* A step is one query tile of one head. Under a causal mask, row first_column - (keys - seqlen_q) is the first to
+     * see any of these keys. The block's heads follow each other: dK and dV are summed over all of them. */
     const int query_tiles = ceil_div(p.seqlen_q, Br);
     const int first_seeing = p.causal ? max(first_column - (keys - p.seqlen_q), 0) : 0;
     const int first_tile = min(first_seeing / Br, query_tiles);
@@ -270,9 +272,9 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
         store_rows<D>((T *)t.dk + kv_offset + warp_d, first_key, p.seqlen_k, dk, p.scale);
         store_rows<D>((T *)t.dv + kv_offset + warp_d, first_key, p.seqlen_k, dv, 1);
     } else if (steps > 0) {
-        const size_t place = key_place<S>((size_t)kv_matrix * padded_keys(&p) + first_column);
-        add_piece(sums.dk + place, dk);
-        add_piece(sums.dv + place, dv);
+        const size_t offset = key_offset<S>((size_t)kv_head * padded_keys(&p) + first_column);
+        add_piece(sums.dk + offset, dk);
+        add_piece(sums.dv + offset, dv);
     }
 }
 

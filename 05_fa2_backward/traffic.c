@@ -1,11 +1,13 @@
-/* traffic.c - the bytes that 05_fa2_backward moves. Where keys are the outer loop, K, V, dK and dV move once, Q and dO once for
- * each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each query tile. */
+/* traffic.c - the bytes that 05_fa2_backward moves. Where keys are the outer loop, K, V, dK and dV move once, Q and dO
+ * once for each key tile. In the second kernel of two_pass queries are: Q, dO and dQ move once, K and V once for each
+ * query tile. */
 #include "../common/traffic.h"
 #include "backward.h"
 
-/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *rows becomes the
- * number of rows of all tiles walked over, and *tile_rows the same, rows that do not exist included. blocks_a_tile: 1, or if there is a
- * block for each query head, the heads that share a tile; dK and dV are then added. */
+/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *rows
+ * becomes the number of rows of all tiles walked over, and *tile_rows the same, rows that do not exist included.
+ * blocks_a_tile: 1, or if there is a block for each query head, the heads that share a tile; dK and dV are then
+ * added. */
 static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, TileShape tile, int blocks_a_tile,
                       double *rows, double *tile_rows, Traffic *traffic) {
     int Br = tile.Br, Bc = tile.Bc;

@@ -1,6 +1,6 @@
 /* 05_fa2_backward/two_pass - dK and dV by one kernel, dQ by another: blocks share nothing, and every sum has one order.
  *
- * The idea. The forward pass keeps LSE, one number a row, and from it any tile of P can be computed again: P = e^(S -
+ * The idea. The forward pass keeps LSE, one number per row, and from it any tile of P can be computed again: P = e^(S -
  * LSE), with no maximum and no sum to carry along. But dK and dV are sums over queries, and dQ is a sum over keys. A
  * block that keeps dK and dV in registers has all queries but only some keys, so it cannot have the whole sum of dQ. So
  * there are two kernels, and both compute S and dP:
@@ -8,14 +8,15 @@
  *     key_gradients      a block owns keys and walks over queries:    S, dP, dV += P^T dO, dK += dS^T Q     4 products
  *     query_gradients    a block owns queries and walks over keys:    S, dP, dQ += dS K                     3 products
  *
- * 7 products where 5 would do, 14 N^2 D FLOPs instead of 10; in return no atomics, no accumulator of dQ in device memory,
- * and the same bits in every run. The workspace is two floats a query row (backward.cuh).
+ * 7 products where 5 would do, 14 N^2 D FLOPs instead of 10; in return no atomics, no accumulator of dQ in device
+ * memory, and the same bits in every run. The workspace is two floats a query row (backward.cuh).
  *
- * Who owns what. key_gradients is key_half.cuh and nothing else. query_gradients is like the forward pass with dQ instead
- * of O: 4 warps own 16 m_tiles queries each, and take 32 keys at a time. Registers a lane: dQ D, S and dP 32 each. Chips
- * with less shared memory get smaller tiles.
+ * Who owns what. key_gradients is key_half.cuh and nothing else. query_gradients is like the forward pass with dQ
+ * instead of O: 4 warps own 16 m_tiles queries each, and take 32 keys at a time. Registers per lane: dQ D, S and dP 32
+ * each. Chips with less shared memory get smaller tiles.
  *
- * The words for tiles (add_abt, mask, add_ab, store_rows) are in common/gpu/warp.cuh, query_tile in query_tile.cuh beside it.
+ * The tile primitives (add_abt, mask, add_ab, store_rows) are in common/gpu/warp.cuh, query_tile in query_tile.cuh
+ * beside it.
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --variant two_pass --head-dim 128 --causal
  */
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 2) query_gradients(Problem p, Tensors
     #pragma unroll 1
     for (int tile = 0; tile < here.key_tiles; tile++) {
         cp_async_wait<0>();
-        __syncthreads(); /* K and V are there; every warp has read the K and V before, whose place the next ones take */
+        __syncthreads(); /* K and V are there; every warp has read the K and V before, which the next ones overwrite */
         if (tile + 1 < here.key_tiles)
             load_keys(tile + 1);
 

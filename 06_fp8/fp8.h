@@ -1,4 +1,5 @@
-/* fp8.h - what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu, wgmma.cu, overlapped.cu).
+/* fp8.h - what the pre-pass (quantise.cu) leaves in the workspace for the attention kernels (mma.cu, wgmma.cu,
+ * overlapped.cu).
  *
  * A number x is stored as x / scale, rounded to an 8-bit format. One scale serves a whole tile, or a whole head:
  *
@@ -46,14 +47,15 @@ enum {
 
 #define LEAST_SCALE 0x1p-100f
 
-/* Rows that share a scale with --scaling block. 64 queries are the query tile of mma and wgmma. 128 keys are wgmma's key
- * tile and two of mma's: so S of one tile has one scale, and so has its product with V. */
+/* Rows that share a scale with --scaling block. 64 queries are the query tile of mma and wgmma. 128 keys are wgmma's
+ * key tile and two of mma's: so S of one tile has one scale, and so has its product with V. */
 enum { BLOCK_Q = 64, BLOCK_K = 128 };
 
 HOST_DEVICE static inline int q_scale_count(const Problem *p) { return (p->seqlen_q + BLOCK_Q - 1) / BLOCK_Q; }
 HOST_DEVICE static inline int k_scale_count(const Problem *p) { return (p->seqlen_k + BLOCK_K - 1) / BLOCK_K; }
 
-/* The scales of one head: indexed by row / BLOCK_Q, or by key / BLOCK_K. With --scaling tensor all of a head are equal. */
+/* The scales of one head: indexed by row / BLOCK_Q, or by key / BLOCK_K. With --scaling tensor all of a head are
+ * equal. */
 HOST_DEVICE static inline size_t q_scale_offset(const Problem *p, int batch, int head) {
     return ((size_t)batch * p->heads + head) * q_scale_count(p);
 }
@@ -67,17 +69,17 @@ HOST_DEVICE static inline size_t vt_head_offset(const Problem *p, int batch, int
     return ((size_t)batch * p->kv_heads + kv_head) * p->head_dim * key_pitch(p);
 }
 
-/* The order of keys in a row of VT8. P leaves the tensor cores as the accumulator of Q K^T and comes back as the A operand of
- * P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c, 2c + 1 and 8 + 2c, 8 + 2c + 1; of the operand it must
- * bring places 4c .. 4c + 3. A sum does not care for the order of its terms: V's keys are put into the order in which P has
- * them, and P never moves between lanes.
+/* The order of keys in a row of VT8. P leaves the tensor cores as the accumulator of Q K^T and comes back as the A
+ * operand of P V. Lane c of a quad has, of 16 keys, the accumulator columns 2c, 2c + 1 and 8 + 2c, 8 + 2c + 1; of the
+ * operand it must bring positions 4c .. 4c + 3. A sum does not care for the order of its terms: V's keys are put into
+ * the order in which P has them, and P never moves between lanes.
  *
- *     place     0  1  2  3 | 4  5  6  7 | 8  9 10 11 |12 13 14 15
+ *     position  0  1  2  3 | 4  5  6  7 | 8  9 10 11 |12 13 14 15
  *     key       0  1  8  9 | 2  3 10 11 | 4  5 12 13 | 6  7 14 15       and so on in each group of 16
  *     lane c         0     |      1     |      2     |      3                                                             */
-HOST_DEVICE static inline int key_at_place(int place) {
-    int lane = place % 16 / 4, i = place % 4;
-    return place / 16 * 16 + 2 * lane + (i & 1) + 8 * (i >> 1);
+HOST_DEVICE static inline int key_at_position(int position) {
+    int lane = position % 16 / 4, i = position % 4;
+    return position / 16 * 16 + 2 * lane + (i & 1) + 8 * (i >> 1);
 }
 
 /* The signs of the rotation (rotate.cuh): -1 where 11 occurs an odd number of times in the binary digits of d (in 111
@@ -89,15 +91,15 @@ HOST_DEVICE static inline float rotation_sign(int d) {
     return (pairs ^ pairs >> 1) & 1 ? -1.0f : 1.0f;
 }
 
-/* m, which the exponents of P are relative to, moves only when a row's maximum exceeds it by more than so many powers of two: in
- * few tiles. Until then P may grow to the format's largest power of two, 2^8 (e5m2: 2^15). So P of a score m is 2^FP8_SLACK times
- * less: 2^5 (2^12). */
+/* m, which the exponents of P are relative to, moves only when a row's maximum exceeds it by more than so many powers
+ * of two: in few tiles. Until then P may grow to the format's largest power of two, 2^8 (e5m2: 2^15). So P of a score m
+ * is 2^FP8_SLACK times less: 2^5 (2^12). */
 enum { FP8_SLACK = 3 };
 
 /* The largest scale_log2 with which no score, times scale_log2, passes 2^24. The exponent of P, s scale_log2 - m, is
  * one fma: its product is not rounded, but m is such a product, rounded. Beyond 2^24 m's rounding error may be 1 and
- * more, and P of a score m would not be the power of two that it is to be. So with a larger scale_log2 the kernels multiply S
- * first, which rounds it as m was. */
+ * more, and P of a score m would not be the power of two that it is to be. So with a larger scale_log2 the kernels
+ * multiply S first, which rounds it as m was. */
 HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
 
 #ifdef __cplusplus

@@ -5,34 +5,35 @@
  * transposed. This kernel multiplies S and O by the scales, and rounds P to 8 bits as well. The rest is as in
  * 04_fa2/tuned.
  *
- * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the softmax
- *             scale.
+ * Scales.     S = (scale q_scale k_scale) Q8 K8^T, and k_scale belongs to the key tile: one number, it joins the
+ *             softmax scale.
  * P.          A probability is at most 1 and mostly far below. The smallest number of e4m3 is 2^-9, the largest 448. So
  *             P = 1 becomes 2^5 in e4m3 and 2^12 in e5m2. That costs nothing: the power is added to the exponent, where
- *             the maximum is subtracted. l is summed from the same P before rounding, so that O / l needs no correction;
- *             LSE needs one. m may lag behind the maximum, as in tuned, but only until P is 2^8 or 2^15: SLACK.
+ *             the maximum is subtracted. l is summed from the same P before rounding, so that O / l needs no
+ *             correction; LSE needs one. m may lag behind the maximum, as in tuned, but only until P is 2^8 or 2^15:
+ *             SLACK.
  * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So the product P V8 of a key
  *             tile starts from 0, and is then added to O in fp32, with V's scale: O = alpha O + v_scale (P V8).
  * V.          In P V the sum runs over keys, and mma wants neighbouring keys in one register. ldmatrix moves pairs of
  *             bytes and cannot transpose single ones, so the pre-pass has transposed V; and it has put V's keys into
- *             the order in which P lies in the accumulators (fp8.h: key_at_place).
+ *             the order in which P lies in the accumulators (fp8.h: key_at_position).
  *
  * Who owns what. As in tuned: a block owns Br queries of one head and walks over the keys in tiles of Bc, the last one
  * first.
  *
- *                 keys ->                            In a warp's 16 x 8 piece of S or O (one mma accumulator)
+ *                 keys ->                            In a warp's 16 x 8 mma tile of S or O
  *            +--------+--------+--------+            lane 4r + c, c = 0..3, holds columns 2c, 2c + 1 of row r
  *     warp 0 | 16 x Bc|        |        |            and of row r + 8. Of P as the A operand, 16 x 32, it brings
- *     warp 1 | 16 x Bc|        |        |  queries   places 4c .. 4c + 3 and 16 + 4c .. of the same rows.
+ *     warp 1 | 16 x Bc|        |        |  queries   positions 4c .. 4c + 3 and 16 + 4c .. of the same rows.
  *     warp 2 | 16 x Bc|        |        |     |
  *     warp 3 | 16 x Bc|        |        |     v
  *            +--------+--------+--------+
  *
  * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V,
- * half of tuned's. Registers a lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40 KB:
- * less than sm_75 has, so one shape for all chips. On sm_89 the tensor cores multiply 8-bit numbers. On sm_90 mma.sync
- * has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it shows
- * what 8 bits lose; for speed see wgmma.cu.
+ * half of tuned's. Registers per lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40
+ * KB: less than sm_75 has, so one shape for all chips. On sm_89 the tensor cores multiply 8-bit numbers. On sm_90
+ * mma.sync has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it
+ * shows what 8 bits lose; for speed see wgmma.cu.
  *
  * The tile primitives (add_abt, mask) are in common/gpu/warp.cuh, all others in softmax8.cuh.
  *
@@ -52,7 +53,8 @@ typedef uint16_t Pair;
 constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
 
-/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is enough. */
+/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is
+ * enough. */
 template <int D> struct Fp8Shared {
     Tile<Pair, Br, D / 2> q;
     Tile<Pair, Bc, D / 2> k[2]; /* [key][d] */
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(THREADS)
         const float k_scale = k_scales[tile * Bc / BLOCK_K], v_scale = v_scales[tile * Bc / BLOCK_K];
         const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there, and every warp is done with the one before, whose place the next one takes */
+        __syncthreads(); /* this tile is there, and every warp is done with the one before, which the next one overwrites */
         if (tile > 0)
             load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
 
@@ -102,12 +104,13 @@ __global__ void __launch_bounds__(THREADS)
 
         /* P, in the place of S, and rounded */
         float alpha[2]; /* factor of what was summed with the old maximum */
-        const float factor = move_maximum<E, D>(s, m, l, alpha, scale_log2);
+        const float factor = update_maximum<E, D>(s, m, l, alpha, scale_log2);
         exponentials<E>(s, m, l, factor);
         uint32_t rounded_p[1][Bc / 32][4];
         to_operand<E>(rounded_p[0], s);
 
-        /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in fp32 */
+        /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in
+         * fp32 */
         UNROLL for (int d = 0; d < D / 8; d += 2) {
             float product[1][2][4] = {};
             add_abt<E>(product, rounded_p, shared.v[tile % 2], 8 * d);

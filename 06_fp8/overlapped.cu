@@ -1,16 +1,20 @@
-/* 06_fp8/overlapped - 08_fa3/overlapped with 8-bit operands: softmax runs beside products, of the same warpgroup and of the others.
+/* 06_fp8/overlapped - 08_fa3/overlapped with 8-bit operands: softmax runs beside products, of the same warpgroup and of
+ * the others.
  *
- * The idea. `wgmma` leaves all overlap to chance: three blocks that happen to be at different steps. 08_fa3/overlapped arranges
- * it: a producer loads ahead, consumers take turns at the tensor cores, and a consumer starts S of the next tile before P V
- * of this one. This kernel is that one; its header explains roles, ring and turns. What 8 bits change:
+ * The idea. `wgmma` leaves all overlap to chance: three blocks that happen to be at different steps. 08_fa3/overlapped
+ * arranges it: a producer loads ahead, consumers take turns at the tensor cores, and a consumer starts S of the next
+ * tile before P V of this one. This kernel is that one; its header explains roles, ring and turns. What 8 bits change:
  *
- *     product   the product of a key tile with V starts from 0, because wgmma adds 8-bit products with only some 13 bits (see
- *               notes/06_fp8_hopper.md). So O, the product and S of the next tile are all in registers at the same time
- *     alpha     the product of a tile joins O after the softmax of the next tile has moved m: each has an alpha of its own
+ *     product   the product of a key tile with V starts from 0, because wgmma adds 8-bit products with only some 13
+ *               bits (see notes/06_fp8_hopper.md). So O, the product and S of the next tile are all in registers at the
+ *               same time
+ *     alpha     the product of a tile joins O after the softmax of the next tile has updated m: each has an alpha of
+ *               its own
  *     ring      a tile of K and V takes half of the bytes, so the ring has four stages
- *     turns     products take half of the cycles, exponentials do not: at D = 128 both now take equally long. If a turn ended as
- *               soon as its products are started, all consumers would be at their exponentials at the same time. So here a turn
- *               ends when S has come and its maximum is found (a query tile's first turn already when S has come)
+ *     turns     products take half of the cycles, exponentials do not: at D = 128 both now take equally long. If a turn
+ *               ended as soon as its products are started, all consumers would be at their exponentials at the same
+ *               time. So here a turn ends when S has come and its maximum is found (a query tile's first turn already
+ *               when S has come)
  *
  *     consumer 0   Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2   exp of S2, O += P V1
  *     consumer 1                             Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2
@@ -18,11 +22,11 @@
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
  *     shared memory                          2 x 12 + 4 x 16 KB                   2 x 16 + 4 x 32 KB
- *     registers a producer, consumer         32, 160: O 32, product 32, S 64      24, 240: O 64, product 64, S 64
+ *     registers per producer, consumer       32, 160: O 32, product 32, S 64      24, 240: O 64, product 64, S 64
  *                                            and P 16                             and P 16
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 1024 cycles of the tensor cores at D = 128 and 768 at D = 64; Br Bc
- * exponentials, 1024 and 1536 cycles of the special-function units.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 1024 cycles of the tensor cores at D = 128 and 768 at D = 64;
+ * Br Bc exponentials, 1024 and 1536 cycles of the special-function units.
  *
  * The workspace is what quantise.cu left there: fp8.h.
  *
@@ -32,13 +36,6 @@
 #include "softmax8.cuh"
 
 constexpr int Bc = BLOCK_K, STAGES = 4;
-
-/* At D = 128 registers allow two consumers of 64 queries, at D = 64 three. */
-template <int D> struct Roles {
-    static constexpr int consumers = D == 64 ? 3 : 2, threads = 128 * (1 + consumers), Br = 64 * consumers;
-    static constexpr int producer_registers = D == 64 ? 32 : 24, consumer_registers = D == 64 ? 160 : 240;
-    static_assert(128 * (producer_registers + consumers * consumer_registers) <= 65536, "a multiprocessor's registers");
-};
 
 /* V is transposed. */
 template <typename E, int D>
@@ -68,8 +65,8 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
         const int q_block = min(here.first_row / BLOCK_Q + consumer, q_scale_count(&p) - 1); /* its rows may not exist */
         const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + q_block];
 
-        /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that one's, and
-         * `share` the product to the scale. */
+        /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that
+         * one's, and `share` the product to the scale. */
         OutputScale<by_block> o_scale;
         float o[1][D / 8][4] = {}, share, m[2] = {LOWEST, LOWEST}, l[2] = {}, alpha[2];
 
@@ -87,24 +84,25 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
 
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 32][4];
-            float first[1][Bc / 8][4];
+            float s[1][Bc / 8][4];
             shared.wait_for_k(n);
             turn.wait();
-            start_abt(first, q, 64 * consumer, shared.k[shared.stage(n)]);
+            start_abt(s, q, 64 * consumer, shared.k[shared.stage(n)]);
             /* Scales come while products run. */
             float scale_log2 = scale_log2_now(); /* e^(scale s) = 2^(scale_log2 s) */
             o_scale.move_to(v_scale, share);
             next_scales(tile - 1);
-            wgmma_wait<0>(first);
+            wgmma_wait<0>(s);
             turn.end();
             shared.release_k(n);
             if (tile >= here.whole_tiles)
-                mask(first, p, here.keys, row, tile * Bc);
-            const float factor = move_maximum<E, D>(first, m, l, alpha, scale_log2);
-            exponentials<E>(first, m, l, factor);
-            to_operand<E>(a, first);
+                mask(s, p, here.keys, row, tile * Bc);
+            const float factor = update_maximum<E, D>(s, m, l, alpha, scale_log2);
+            exponentials<E>(s, m, l, factor);
+            to_operand<E>(a, s);
 
-            /* Each step: S of the next tile and P V of this one; the next tile's maximum under P V; then its exponentials */
+            /* Each step: S of the next tile and P V of this one; the next tile's maximum under P V; then its
+             * exponentials */
             float product[1][D / 8][4];
             const auto add_product = [&] {
                 multiply_if_less(product, share);
@@ -128,7 +126,7 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
                 shared.release_k(n + 1);
                 if (tile >= here.whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
-                const float factor = move_maximum<E, D>(s, m, l, next_alpha, scale_log2);
+                const float factor = update_maximum<E, D>(s, m, l, next_alpha, scale_log2);
                 turn.end();
 
                 wgmma_wait<0>(product, a); /* the compiler mixes the exponentials with what follows */
@@ -194,10 +192,11 @@ LAUNCHER(fp8_overlapped) {
     const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, WITH_SCALING(p->settings[SCALING], by_block, {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 1);
-        const TensorMap q_map = tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
+        const TensorMap q_map = tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads,
+                                                                                         Roles<D>::Br);
         const TensorMap k_map = tensor_map<E, Panels<E, Bc, D>::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((overlapped<E, D, by_block>), min(order.count, device_properties()->sm_count), Roles<D>::threads, sizeof(Shared<E, D>), *p, *t,
-               scales, order, next, q_map, k_map, v_map);
+        LAUNCH((overlapped<E, D, by_block>), min(order.count, device_properties()->sm_count), Roles<D>::threads,
+               sizeof(Shared<E, D>), *p, *t, scales, order, next, q_map, k_map, v_map);
     })));
 }

@@ -14,20 +14,22 @@
  *                       score of a row falls by the same number, which softmax does not see. LSE falls by that number,
  *                       too, and the attention kernel adds it again. For keys that have much in common.
  *
- * Where what is. row_tile.cuh: a block's tile of 128 queries or keys in registers, and its scales. rotate.cuh, smooth.cuh:
- * the last two options. transpose.cuh: V, which is stored transposed. This file: rounding, and the order of the work.
+ * Where what is. row_tile.cuh: a block's tile of 128 queries or keys in registers, and its scales. rotate.cuh,
+ * smooth.cuh: the last two options. transpose.cuh: V, which is stored transposed. This file: rounding, and the order of
+ * the work.
  *
- * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. FLOPs do not count: device memory is the
- * limit. --smooth-k reads K once more before. And --scaling tensor reads everything twice, as the maximum of a head is known
- * only when all of it has been read. The second time L2 shall have it, so maxima and rounding go on side by side:
+ * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. FLOPs do not count: device memory is
+ * the limit. --smooth-k reads K once more before. And --scaling tensor reads everything twice, as the maximum of a head
+ * is known only when all of it has been read. The second time L2 shall have it, so maxima and rounding go on side by
+ * side:
  *
  *     maxima     ... tile 70   tile 71   tile 72 ...       an item each, numbered in this order: 140, 141, 142, 143 ...
  *     rounding   ... tile 10   tile 11   tile 12 ...       here 60 tiles behind; at least a head's, so that its maximum is on
  *                                                          its way, and few enough for L2
  *
- * Blocks draw items from a counter, until there are no more. To round a tile a block waits until all maxima of the head are
- * there. These items have lower numbers; so they are done, or blocks are at work on them or on lower ones. The lowest one
- * at work waits for nothing: no order of the blocks can hang.
+ * Blocks draw items from a counter, until there are no more. To round a tile a block waits until all maxima of the head
+ * are there. These items have lower numbers; so they are done, or blocks are at work on them or on lower ones. The
+ * lowest one at work waits for nothing: no order of the blocks can hang.
  *
  *     make 06_fp8 && ./06_fp8/06_fp8 --variant mma --scaling block --hadamard
  */
@@ -45,7 +47,8 @@ __device__ static void round_rows(Warps (&shared)[2], const Problem &p, const Op
     RowTile<T, D, Plain> tile;
     tile.load(x, index);
     float scale[scales];
-    find_scales<F>(scale, shared, p, x, index, [&](int i) { return tile.amax(i * tile.count / scales, (i + 1) * tile.count / scales); });
+    find_scales<F>(scale, shared, p, x, index,
+                   [&](int i) { return tile.amax(i * tile.count / scales, (i + 1) * tile.count / scales); });
 
     float turned_mean[8] = {}; /* this thread's components of the mean, rotated if the rows of Q are */
     if (!Plain && IsQ && k_mean) {
@@ -75,8 +78,9 @@ __device__ static void round_rows(Warps (&shared)[2], const Problem &p, const Op
 
 /* ---- the order of the work ---- */
 
-/* With --scaling tensor item 2i is to find the maximum of tile i, and item 2i + 1 to round the tile `behind` tiles before; with
- * --scaling block item i is to round tile i. Tiles are counted through Q, K and V; some that are asked for do not exist. */
+/* With --scaling tensor item 2i is to find the maximum of tile i, and item 2i + 1 to round the tile `behind` tiles
+ * before; with --scaling block item i is to round tile i. Tiles are counted through Q, K and V; some that are asked for
+ * do not exist. */
 struct Work {
     Operand x[3]; /* Q8, K8, VT8 */
     int tiles[3], behind, items;

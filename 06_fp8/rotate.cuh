@@ -1,12 +1,12 @@
 /* rotate.cuh - --hadamard: a row times an orthogonal matrix, in registers.
  *
- * R = diag(sign) H / sqrt(D). H is Hadamard's matrix, +-1: H[i][j] = (-1)^(number of binary digits that are 1 both in i and in
- * j). It is never stored: like a Fourier transform it is log2(D) rounds of butterflies (a, b) -> (a + b, a - b), between the
- * components that differ in one binary digit. The signs keep a row that is constant, or in any other way regular, from ending
- * up in one component.
+ * R = diag(sign) H / sqrt(D). H is Hadamard's matrix, +-1: H[i][j] = (-1)^(number of binary digits that are 1 both in i
+ * and in j). It is never stored: like a Fourier transform it is log2(D) rounds of butterflies (a, b) -> (a + b, a - b),
+ * between the components that differ in one binary digit. The signs keep a row that is constant, or in any other way
+ * regular, from ending up in one component.
  *
- * A row lies in D/8 neighbouring lanes, eight components each. Digits 0-2 of a component are places in a thread, digits 3 and
- * up are lanes; so three rounds of butterflies stay in registers and the others are shuffles:
+ * A row lies in D/8 neighbouring lanes, eight components each. Digits 0-2 of a component are positions in a thread,
+ * digits 3 and up are lanes; so three rounds of butterflies stay in registers and the others are shuffles:
  *
  *     lane           0           1     ...    D/8 - 1     D/8  ...
  *     components   0..7       8..15          .. D - 1     0..7 ...

@@ -1,8 +1,8 @@
-/* row_tile.cuh - the tile of Q, K or V that a block of the pre-pass works on: where it is, its rows in registers, their largest
- * number, and the scale that this asks for.
+/* row_tile.cuh - the tile of Q, K or V that a block of the pre-pass works on: where it is, its rows in registers, their
+ * largest number, and the scale that this asks for.
  *
- * A block: a tile of 128 queries or keys. A thread: 8 neighbours of a row, 16 bytes, and the same of a few rows further down,
- * all kept in registers as they came.
+ * A block: a tile of 128 queries or keys. A thread: 8 neighbours of a row, 16 bytes, and the same of a few rows further
+ * down, all kept in registers as they came.
  */
 #ifndef FA_ROW_TILE_CUH
 #define FA_ROW_TILE_CUH
@@ -42,7 +42,8 @@ __device__ static size_t head_offset(const Operand &x, const TileIndex &index, i
     return (size_t)matrix_of(x, index) * x.seqlen * D;
 }
 
-/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each. Plain: none is smoothed or rotated. */
+/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each. Plain: none is smoothed or
+ * rotated. */
 template <typename T, int D, bool Plain> struct RowTile {
     static constexpr int across = D / 8, down = THREADS / across, count = ROWS / down;
     uint4 raw[count];
@@ -93,8 +94,8 @@ __device__ static float wait_for_maximum(Warps &shared, const Operand &x, const 
     return block_max(shared, largest);
 }
 
-/* The scales of a tile: all its head's with --scaling tensor; else own_amax(i) is this thread's share of maximum number i. What
- * a scale must be for `amax` to land on the format's largest number: fp8.h. */
+/* The scales of a tile: all its head's with --scaling tensor; else own_amax(i) is this thread's share of maximum number
+ * i. What a scale must be for `amax` to land on the format's largest number: fp8.h. */
 template <typename F, int Scales, typename Amax>
 __device__ static void find_scales(float (&scale)[Scales], Warps (&shared)[2], const Problem &p, const Operand &x,
                                    const TileIndex &index, Amax own_amax) {
@@ -104,9 +105,9 @@ __device__ static void find_scales(float (&scale)[Scales], Warps (&shared)[2], c
             amax = block_max(shared[i], own_amax(i));
         scale[i] = amax > 0 ? fmaxf(amax / F::largest, LEAST_SCALE) : 1;
         constexpr int scale_rows = ROWS / Scales;
-        const int place = index.first_row / scale_rows + i, scales = ceil_div(x.seqlen, scale_rows);
-        if (threadIdx.x == 0 && place < scales)
-            x.scales[(size_t)matrix_of(x, index) * scales + place] = scale[i];
+        const int number = index.first_row / scale_rows + i, scales = ceil_div(x.seqlen, scale_rows);
+        if (threadIdx.x == 0 && number < scales)
+            x.scales[(size_t)matrix_of(x, index) * scales + number] = scale[i];
     }
 }
 

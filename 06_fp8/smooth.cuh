@@ -9,8 +9,8 @@
 
 #include "row_tile.cuh"
 
-/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V needs
- * there. */
+/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V
+ * needs there. */
 template <int D> using Sums = float[THREADS / (D / 8)][D];
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
     SHARED_MEMORY(row, Sums<D>);

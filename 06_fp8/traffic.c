@@ -18,8 +18,9 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
     return sum;
 }
 
-/* The pre-pass. With --scaling tensor Q, K and V are read twice. Each item is drawn, and each block draws once in vain; that and
- * leaving a tile's maximum are atomics, which count as read and written. Waiting for a maximum is not counted. */
+/* The pre-pass. With --scaling tensor Q, K and V are read twice. Each item is drawn, and each block draws once in vain;
+ * that and leaving a tile's maximum are atomics, which count as read and written. Waiting for a maximum is not
+ * counted. */
 int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double D = p->head_dim, q_in_head = ceil(p->seqlen_q / 128.0), k_in_head = ceil(p->seqlen_k / 128.0);
     const double q_scales = (double)q_scale_offset(p, p->batch, 0), k_scales = (double)k_scale_offset(p, p->batch, 0);
@@ -37,7 +38,8 @@ int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traf
         traffic[i++] = (Traffic){"key_sums", "VT8", 0, sums};
         traffic[i++] = (Traffic){"key_mean", "VT8", sums, 0};
         traffic[i++] = (Traffic){"key_mean", "K mean", 0, 4 * D * k_heads(p)};
-        /* with each key for its maximum and its rounding; and each of 256 threads its eight components for a tile of Q */
+        /* with each key for its maximum and its rounding; and each of 256 threads its eight components for a tile of
+         * Q */
         traffic[i++] = (Traffic){"quantise", "K mean", 2 * keys * D * 4 + q_tiles * 256 * 32, 0};
     }
     traffic[i++] = (Traffic){"begin", "progress", 0, 4 * (1 + tiles)};
@@ -55,9 +57,9 @@ int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traf
     return i;
 }
 
-/* The variants walk like tuned, over Br queries in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; TMA, which wgmma
- * and overlapped have, knows only where the tensor ends, and a query tile that sees no key does without Q. Each of two threads a
- * query reads a scale of Q once, and those of K and V once a tile. */
+/* The variants walk like tuned, over Br queries in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; TMA,
+ * which wgmma and overlapped have, knows only where the tensor ends, and a query tile that sees no key does without Q.
+ * Each of two threads a query reads a scale of Q once, and those of K and V once per tile. */
 static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, int is_wgmma,
                              Traffic *traffic) {
     const int threads = 2 * Br;

@@ -1,7 +1,7 @@
 /* transpose.cuh - V to 8 bits, and transposed. In P V the sum runs over keys, so mma and wgmma want neighbouring keys
  * side by side; V has neighbouring components side by side. In 8 bits neither ldmatrix nor wgmma can transpose on the
  * way. So the pre-pass does, through shared memory: a thread loads 8 components of each of four keys, and stores, for
- * each of the 8 components, four keys together, in the order of keys that fp8.h explains (key_at_place).
+ * each of the 8 components, four keys together, in the order of keys that fp8.h explains (key_at_position).
  */
 #ifndef FA_TRANSPOSE_CUH
 #define FA_TRANSPOSE_CUH
@@ -29,7 +29,7 @@ __device__ static void round_transposed(TransposedTile<D> &shared, const Problem
     const int group = threadIdx.x / 8, chunk = threadIdx.x % 8;
     uint4 raw[passes * 4];
     UNROLL for (int i = 0; i < passes * 4; i++) {
-        const int key = index.first_row + key_at_place(4 * group + i % 4);
+        const int key = index.first_row + key_at_position(4 * group + i % 4);
         raw[i] = load_16_or_0(from + (size_t)key * D + 64 * (i / 4) + 8 * chunk, key < index.row_end);
     }
     float scale[1];

@@ -1,13 +1,13 @@
 /* 06_fp8/wgmma - attention in 8 bits on Hopper's own instructions: wgmma multiplies, TMA loads.
  *
- * The idea. mma.sync takes both operands from registers, a warp at a time, and Hopper has no hardware for it in fp8. wgmma lets
- * four warps together multiply straight from shared memory, twice as fast in 8 bits as in 16. TMA copies a whole tile
- * when one thread asks for it. What is left to the threads is softmax.
+ * The idea. mma.sync takes both operands from registers, a warp at a time, and Hopper has no hardware for it in fp8.
+ * wgmma lets four warps together multiply straight from shared memory, twice as fast in 8 bits as in 16. TMA copies a
+ * whole tile when one thread requests it. What is left to the threads is softmax.
  *
- * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
- * the last one first.
+ * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of
+ * Bc, the last one first.
  *
- *                 keys ->                           shared memory                       registers a thread, D = 128
+ *                 keys ->                           shared memory                       registers per thread, D = 128
  *            +--------+--------+--------+           Q    64 x D     from the start       O        D / 2 = 64
  *     warp 0 | 16 x Bc|        |        |           K    Bc x D     one tile             S       Bc / 2 = 64, then
  *     warp 1 | 16 x Bc|        |        | queries   V^T  D x Bc     one tile             P       Bc / 8 = 16 and P V 64
@@ -16,14 +16,14 @@
  *            +--------+--------+--------+
  *
  * The four steps of a tile - Q K^T, softmax, P V, adding to O - come one after the other. Shared memory has room for
- * one tile of K and one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block
+ * one tile of K and one of V: the next K is requested when Q K^T is done, the next V when P V is done. Within a block
  * only copies overlap. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
  * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 cycles at D = 128, 8 bits), Br Bc
- * exponentials on the special-function units (512 cycles), some 480 instructions a warp (as many cycles of its scheduler;
- * counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new maxima).
- * 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why blocks
- * at work share few heads (tile_order). What was tried is in notes/second_reading.md.
+ * exponentials on the special-function units (512 cycles), some 480 instructions per warp (as many cycles of its
+ * scheduler; counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new
+ * maxima). 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why blocks at work share few heads
+ * (tile_order). What was tried is in notes/second_reading.md.
  *
  * The workspace is what quantise.cu left there: fp8.h. 08_fa3/wgmma does the same in 16 bits: the difference between
  * the two is what the 8 bits bring, and the difference between 08_fa3/wgmma and 04_fa2/tuned is what the instruction
@@ -94,15 +94,15 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
-        if (warp == 0 && tile > 0 && elect_one()) {
+        if (warp == 0 && tile > 0 && elect_one())
             shared.k.expect_and_load(k_map, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
-        }
 
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
             mask(s, p, here.keys, row, tile * Bc);
-        /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this tile's. */
+        /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this
+         * tile's. */
         float alpha[2];
-        const float factor = move_maximum<E, D>(s, m, l, alpha, scale_log2);
+        const float factor = update_maximum<E, D>(s, m, l, alpha, scale_log2);
         exponentials<E>(s, m, l, factor);
         alpha[0] *= v_ratio, alpha[1] *= v_ratio;
         uint32_t a[Bc / 32][4];
@@ -116,9 +116,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
         multiply_if_less(product, share);
 
         __syncthreads(); /* all four warps are done with V */
-        if (warp == 0 && tile > 0 && elect_one()) {
+        if (warp == 0 && tile > 0 && elect_one())
             shared.v.expect_and_load(v_map, 0, (tile - 1) * Bc, here.kv_head, &shared.v_full);
-        }
 
         UNROLL for (int n = 0; n < D / 8; n++)
             UNROLL for (int i = 0; i < 4; i++)
@@ -138,6 +137,7 @@ LAUNCHER(fp8_wgmma) {
         const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Br);
         const TensorMap k_map = tensor_map<E, decltype(Shared::k)::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
         const TensorMap v_map = tensor_map<E, decltype(Shared::v)::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), *p, *t, scales_in(w), order.together, q_map, k_map, v_map);
+        LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), *p, *t, scales_in(w), order.together, q_map,
+               k_map, v_map);
     }));
 }

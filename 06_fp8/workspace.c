@@ -1,6 +1,6 @@
-/* workspace.c - the workspace of fp8.h as the host sees it: how large it is, and what it stands for. Everything that the
- * pre-pass did is undone here step by step (scale, rotation, mean, transposition); the variants' output is validated against
- * attention of the result (common/judge/prepared.h).
+/* workspace.c - the workspace of fp8.h as the host sees it: how large it is, and what it stands for. Everything that
+ * the pre-pass did is undone here step by step (scale, rotation, mean, transposition); the variants' output is
+ * validated against attention of the result (common/judge/prepared.h).
  */
 #include "../common/device/device.h"
 #include "../common/numeric.h"
@@ -70,12 +70,12 @@ static void dequantise_v(const Problem *p, const Buffer *workspace, float *v) {
     uint8_t *code = read_buffer(&workspace[VT8]);
     float *scale = read_buffer(&workspace[V_SCALES]);
     for (int matrix = 0; matrix < p->batch * p->kv_heads; matrix++)
-        for (int place = 0; place < pitch; place++) {
-            int key = key_at_place(place);
+        for (int position = 0; position < pitch; position++) {
+            int key = key_at_position(position);
             for (int d = 0; key < p->seqlen_k && d < columns; d++)
                 v[((size_t)matrix * p->seqlen_k + key) * columns + d] =
                     scale[(size_t)matrix * k_scale_count(p) + key / BLOCK_K] *
-                    stored(p->settings[FORMAT], code[((size_t)matrix * columns + d) * pitch + place]);
+                    stored(p->settings[FORMAT], code[((size_t)matrix * columns + d) * pitch + position]);
         }
     free(code);
     free(scale);
@@ -89,8 +89,8 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
     free(mean);
 }
 
-/* The formats, and what becomes of Q, K and V before they are rounded. P of a score m is 2^(8 - FP8_SLACK) and 2^(15 - FP8_SLACK) when it is
- * rounded. */
+/* The formats, and what becomes of Q, K and V before they are rounded. P of a score m is 2^(8 - FP8_SLACK) and 2^(15 -
+ * FP8_SLACK) when it is rounded. */
 static PreparedRounding rounding_of(const Problem *p, double sum_roundoff) {
     int e4m3 = p->settings[FORMAT] == FORMAT_E4M3, by_block = p->settings[SCALING] == SCALING_BLOCK;
     double u = e4m3 ? 0x1p-4 : 0x1p-3, half_step = e4m3 ? 0x1p-10 : 0x1p-17;
@@ -107,9 +107,9 @@ static PreparedRounding rounding_of(const Problem *p, double sum_roundoff) {
                               .sum_roundoff = sum_roundoff};
 }
 
-/* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product (SageAttention2,
- * Zhang et al. 2024, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks them to fp16, and on the
- * CPU device, sums are fp32. */
+/* Tensor cores that take 8-bit operands themselves keep about 13 bits of mantissa in the sum of a product
+ * (SageAttention2, Zhang et al. 2024, found it on sm_89; wgmma on sm_90 does the same). Where mma.sync only unpacks
+ * them to fp16, and on the CPU device, sums are fp32. */
 PreparedRounding fp8_mma_prepared_values(const Problem *p, const Buffer *workspace, float *q, float *k, float *v) {
     const DeviceProperties *device = device_properties();
     int unpacks = device->capability < 89 || device->capability == 90 || device->is_cpu;

@@ -78,8 +78,8 @@ template <typename Rows> __device__ inline int first_column_of(const Work &work,
     return tile * work.tile_keys + threadIdx.x / 32 * Rows::Bc;
 }
 
-/* Starts copying the warp's keys from pages, 16 at a time or all if it takes fewer: these lie in one page, whatever its size. Here alone
- * pages are followed: the table says which page it is, and the rest is as in a tensor. */
+/* Starts copying the warp's keys from pages, 16 at a time or all if it takes fewer: these lie in one page, whatever its
+ * size. Here alone pages are followed: the table says which page it is, and the rest is as in a tensor. */
 template <typename Rows>
 __device__ inline void load_pages(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache, const Head &head,
                                   int first_column) {
@@ -100,8 +100,8 @@ __device__ inline void load_pages(typename WarpShared<Rows>::Stage &stage, const
     cp_async_commit(), cp_async_commit(); /* as many groups as without pages */
 }
 
-/* Starts copying the warp's keys of key tile `tile`, if it is before `end`; keys from head.keys on do not exist and become
- * zeros. Two groups of cp.async in any case. */
+/* Starts copying the warp's keys of key tile `tile`, if it is before `end`; keys from head.keys on do not exist and
+ * become zeros. Two groups of cp.async in any case. */
 template <typename Rows>
 __device__ inline void load_stage(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache,
                                   const Work &work, const Head &head, int tile, int end) {
@@ -148,9 +148,10 @@ __device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tens
 
 /* Where element (row, column) of O lies in a slab. XORed as in tile.cuh, so that the four rows that
  * half a warp stores lie in different banks. */
-template <int D> __device__ inline int slab_place(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
+template <int D> __device__ inline int slab_offset(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
 
-/* What some keys contribute to a row: m, l and four neighbouring columns of O, before their division by l. At first no key. */
+/* What some keys contribute to a row: m, l and four neighbouring columns of O, before their division by l. At first no
+ * key. */
 struct Part {
     float m = LOWEST, l = 0;
     float4 o = {};
@@ -171,17 +172,19 @@ template <int n> __device__ inline Part merged(const Part &sum, const Part (&par
     return result;
 }
 
-/* Writes four columns of O, from `column` on, multiplied by o_scale; the thread of column 0 also writes LSE. o, lse: this row's. */
+/* Writes four columns of O, from `column` on, multiplied by o_scale; the thread of column 0 also writes LSE. o, lse:
+ * this row's. */
 template <typename Out> __device__ inline void write_part(const Part &part, float o_scale, int column, Out *o, float *lse) {
     store_4(o + column, (part.l > 0 ? o_scale / part.l : 0) * part.o); /* l = 0: the row saw no key */
     if (column == 0)
         *lse = part.l > 0 ? (part.m + log2f(part.l)) * LN_2 : -INFINITY;
 }
 
-/* Merges what the warps of the block have stored: their O of the rows of one slab, in stage `slot`, and their m and l.
- * Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist. `rows`: how many exist, all slabs together. */
+/* Merges what the warps of the block have stored: their O of the rows of one slab, in stage number `stage`, and their m
+ * and l. Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist. `rows`: how many exist, all
+ * slabs together. */
 template <typename Rows, typename Out>
-__device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, int rows, float o_scale, Out *o, float *lse) {
+__device__ inline void merge_warps(WarpShared<Rows> *warp, int stage, int slab, int rows, float o_scale, Out *o, float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;
     const int warps = blockDim.x / 32;
     const int slab_row = slab * Rows::slab_rows, count = min(Rows::slab_rows, rows - slab_row) * fours;
@@ -191,21 +194,21 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int slot, int slab, i
         UNROLL for (int w = 0; w < MAX_WARPS; w++) /* all loads before the first use */
             if (w < warps)
                 parts[w] = {warp[w].m[slab_row + row], warp[w].l[slab_row + row],
-                            load_4(warp[w].stage[slot].o + slab_place<D>(row, column))};
+                            load_4(warp[w].stage[stage].o + slab_offset<D>(row, column))};
         write_part(merged(Part{}, parts), o_scale, column, o + (size_t)(slab_row + row) * D, lse + slab_row + row);
     }
 }
 
 /* The end of a walk over keys: the states of the warps become O and LSE of `rows` rows, written to `o` and `lse`. They
- * pass through stage `slot` of shared memory, which no copy may be on its way to. */
+ * pass through stage number `stage` of shared memory, which no copy may be on its way to. */
 template <typename Rows, typename Out>
-__device__ inline void finish(Rows &state, WarpShared<Rows> *warp, int slot, int rows, float o_scale, Out *o, float *lse) {
+__device__ inline void finish(Rows &state, WarpShared<Rows> *warp, int stage, int rows, float o_scale, Out *o, float *lse) {
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {
-        state.store(slab, own.stage[slot].o, own.m, own.l);
+        state.store(slab, own.stage[stage].o, own.m, own.l);
         __syncthreads(); /* all warps have come */
-        merge_warps(warp, slot, slab, rows, o_scale, o, lse);
+        merge_warps(warp, stage, slab, rows, o_scale, o, lse);
         __syncthreads(); /* the next slab, or the next keys, come to the same place */
     }
 }

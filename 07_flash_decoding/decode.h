@@ -1,5 +1,5 @@
-/* decode.h - how a decoding problem is cut into work, and where its cache lies, in 8 bits or in pages: what the launchers, the kernels and the
- * traffic formulas agree on.
+/* decode.h - how a decoding problem is cut into work, and where its cache lies, in 8 bits or in pages: what the
+ * launchers, the kernels and the traffic formulas agree on.
  *
  * Decoding has few queries and many keys. With grouped heads, heads / kv_heads query heads, a *group*, read the same
  * K/V head. The queries of all heads of a group are taken as the rows of one matrix: row r is query r % seqlen_q of the
@@ -26,7 +26,7 @@ enum {
     TILE_BYTES = 4096,
     STAGES = 2,
     MAX_WARPS = 8,
-    PLACES = 16, /* partial results that a thread of equal_shares loads at once: one wait for L2 */
+    SLOTS_AT_ONCE = 16, /* partial results that a thread of equal_shares loads at once: one wait for L2 */
     FP32_ROWS = 4, /* rows a block takes on the CUDA cores, see fma_rows.cuh */
     MOST_TILES = 1 << 30, /* key tiles of all heads: ints count them, and equal_shares rounds them up to whole shares */
 };
@@ -68,9 +68,9 @@ static inline Work work_of(const Problem *p) {
     return w;
 }
 
-/* How split_k cuts a head: pieces of so many key tiles (the last one shorter). */
+/* How split_k cuts a head: splits of so many key tiles (the last one shorter). */
 typedef struct {
-    int tiles, pieces;
+    int tiles, count;
 } Split;
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /* 07_flash_decoding/equal_shares - Flash-Decoding, the line of all keys in equal shares, merged in the same launch.
  *
- * The idea. With a fixed number of pieces a head, as in split_k, multiprocessors are idle if heads are not equally
+ * The idea. With a fixed number of splits per head, as in split_k, multiprocessors are idle if heads are not equally
  * long, or if the number of blocks is not a multiple of what the chip holds at once. So the key tiles of all heads are
  * laid end to end on one line, and the line is cut into as many equal shares as the chip holds blocks at once. All
  * blocks start together and, but for the last few, end together, whatever the number of heads and their lengths.
@@ -11,8 +11,8 @@
  *     block  | 0  | 1  | 2  | 3  | 4  | 5  | 6  | 7  | 8  | 9  |        10 equal shares
  *
  *     Block 2 has the end of head 0 and the beginning of head 1: two partial results.
- *     Block g's part of head h goes to place g + h of the workspace. From one part to the next on the line, g or h or
- *     both grow by one, so no two parts have the same place.
+ *     Block g's part of head h goes to slot g + h of the workspace. From one part to the next on the line, g or h or
+ *     both grow by one, so no two parts have the same slot.
  *
  * The merge takes place in the same launch. A block that has written a partial result adds 1 to a counter of the head;
  * the number before is its *ticket*. The block that draws the last ticket knows that all partial results of the head
@@ -27,14 +27,14 @@
 #include "fma_rows.cuh"
 #include "mma_rows.cuh"
 
-/* Partial results: o [places, rows, D], lse [places, rows], with blocks + heads places. */
+/* Partial results: o [slots, rows, D], lse [slots, rows], with blocks + heads slots. */
 struct SharePartials {
     float *o, *lse;
-    int rows;     /* of a place: those of one head */
+    int rows;     /* of a slot: those of one head */
     int *tickets; /* [heads]: how many tickets of the head have been drawn; 0 before and after a launch */
 };
 
-/* A place on the line. */
+/* A position on the line. */
 struct Cursor {
     int left;  /* key tiles of the block's share from here on */
     int index; /* the head's number */
@@ -107,23 +107,23 @@ __device__ inline Cursor find_share(const Problem &p, const int *key_lengths, co
     return c;
 }
 
-/* Merges a head's partial results, `count` places from `place` on, and writes its O and LSE. A thread takes four columns of a row
- * and PLACES places at a time. Where fewer are left it loads the last one again and gives it the weight 0: a branch would make each
- * load wait for the one before. */
+/* Merges a head's partial results, `count` slots from `slot` on, and writes its O and LSE. A thread takes four columns
+ * of a row and SLOTS_AT_ONCE slots at a time. Where fewer are left it loads the last one again and gives it the weight
+ * 0: a branch would make each load wait for the one before. */
 template <int D, typename Out>
-__device__ inline void merge_places(const SharePartials &partials, int place, int count, int rows, Out *o, float *lse) {
+__device__ inline void merge_slots(const SharePartials &partials, int slot, int count, int rows, Out *o, float *lse) {
     constexpr int fours = D / 4;
     for (int i = threadIdx.x; i < rows * fours; i += blockDim.x) {
         const int row = i / fours, column = i % fours * 4;
-        const size_t from = (size_t)place * partials.rows + row;
+        const size_t from = (size_t)slot * partials.rows + row;
         const float *from_o = partials.o + from * D + column, *from_lse = partials.lse + from;
         Part sum;
-        for (int first = 0; first < count; first += PLACES) {
-            Part parts[PLACES];
-            UNROLL for (int j = 0; j < PLACES; j++) {
+        for (int first = 0; first < count; first += SLOTS_AT_ONCE) {
+            Part parts[SLOTS_AT_ONCE];
+            UNROLL for (int j = 0; j < SLOTS_AT_ONCE; j++) {
                 const int distance = min(first + j, count - 1) * partials.rows;
-                const float piece_lse = from_lse[distance];
-                parts[j].m = first + j < count ? piece_lse * LOG2_E : -INFINITY;
+                const float slot_lse = from_lse[distance];
+                parts[j].m = first + j < count ? slot_lse * LOG2_E : -INFINITY;
                 parts[j].l = 1; /* LSE is m and l in one */
                 parts[j].o = load_4(from_o + distance * D);
             }
@@ -142,52 +142,52 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1)
     WarpShared<Rows> *warp = &first_warp, &own = warp[threadIdx.x / 32];
     int &last_ticket = *reinterpret_cast<int *>(warp + blockDim.x / 32);
 
-    /* Two places on the line: `use`, the keys that are computed with, and ahead of it `load`, the keys that are copied.
-     * `load` may have reached the next head already. */
+    /* Two positions on the line: `use`, the keys that are computed with, and ahead of it `load`, the keys that are
+     * copied. `load` may have reached the next head already. */
     Cursor use = find_share(p, t.key_lengths, work, share);
     Cursor load = use;
-    const auto load_next = [&](int slot) {
+    const auto load_next = [&](int stage) {
         /* behind the share's last tile, where load.left <= 0, nothing is copied */
-        load_stage<Rows>(own.stage[slot], p, cache, work, load.head, load.tile, load.tile + load.left);
+        load_stage<Rows>(own.stage[stage], p, cache, work, load.head, load.tile, load.tile + load.left);
         advance(load, p, t.key_lengths, work);
     };
-    for (int slot = 0; slot < STAGES - 1; slot++)
-        load_next(slot);
+    for (int stage = 0; stage < STAGES - 1; stage++)
+        load_next(stage);
 
-    int next = 0, slot = 0; /* the stage that comes next, and the one in use */
+    int next = 0, stage = 0; /* the stage that comes next, and the one in use */
     while (use.left > 0) {
         const Cursor part = use; /* of a head, up to its end or the share's */
         const Head &head = part.head;
         const size_t head_row = head_row_of(work, head);
-        const int first = part.start / share, pieces = (part.start + head.tiles - 1) / share - first + 1;
+        const int first = part.start / share, splits = (part.start + head.tiles - 1) / share - first + 1;
         Rows state;
         state.begin(p, head, (const T *)t.q + head_row * D, p.scale * scale_of(cache.k_scale, head));
         while (use.left > 0 && use.index == part.index) {
-            slot = next, next = slot + 1 < STAGES ? slot + 1 : 0;
-            load_next(slot > 0 ? slot - 1 : STAGES - 1); /* into the stage that was used before this one */
+            stage = next, next = stage + 1 < STAGES ? stage + 1 : 0;
+            load_next(stage > 0 ? stage - 1 : STAGES - 1); /* into the stage that was used before this one */
             wait_for_stage();
-            auto &in = own.stage[slot].in;
+            auto &in = own.stage[stage].in;
             state.step(in.k, in.v, first_column_of<Rows>(work, use.tile));
             __syncwarp(); /* all lanes are done with the stage */
             advance(use, p, t.key_lengths, work);
         }
 
         const float o_scale = scale_of(cache.v_scale, head);
-        if (pieces == 1) {
-            finish(state, warp, slot, head.rows, o_scale, (T *)t.o + head_row * D, t.lse + head_row);
+        if (splits == 1) {
+            finish(state, warp, stage, head.rows, o_scale, (T *)t.o + head_row * D, t.lse + head_row);
             continue;
         }
-        const size_t place = ((size_t)blockIdx.x + part.index) * partials.rows;
-        finish(state, warp, slot, head.rows, o_scale, partials.o + place * D, partials.lse + place);
+        const size_t slot_row = ((size_t)blockIdx.x + part.index) * partials.rows;
+        finish(state, warp, stage, head.rows, o_scale, partials.o + slot_row * D, partials.lse + slot_row);
 
         /* finish() ended with a barrier, so all threads of this block have written their part of the result before
          * thread 0 draws the ticket. The ordered atomic makes these results visible to whoever draws a later ticket. So
          * if this ticket is the last, the results of all blocks can be read after it. */
         if (threadIdx.x == 0)
-            last_ticket = atomic_add_ordered(&partials.tickets[part.index], 1) == pieces - 1;
+            last_ticket = atomic_add_ordered(&partials.tickets[part.index], 1) == splits - 1;
         __syncthreads();
         if (last_ticket) {
-            merge_places<D>(partials, first + part.index, pieces, head.rows, (T *)t.o + head_row * D, t.lse + head_row);
+            merge_slots<D>(partials, first + part.index, splits, head.rows, (T *)t.o + head_row * D, t.lse + head_row);
             if (threadIdx.x == 0)
                 partials.tickets[part.index] = 0; /* for the next launch */
         }
@@ -213,7 +213,7 @@ extern "C" int decode_equal_shares_blocks(const Problem *p) {
 PLANNER(decode_equal_shares_plan) {
     const Work work = work_of(p);
     const int cache = cache_plan(p, workspace);
-    const size_t places = (size_t)decode_equal_shares_blocks(p) + work.heads, rows = places * min(work.rows, work.tile_rows);
+    const size_t slots = (size_t)decode_equal_shares_blocks(p) + work.heads, rows = slots * min(work.rows, work.tile_rows);
     workspace[cache] = {"partial O", rows * p->head_dim * sizeof(float), nullptr, 0};
     workspace[cache + 1] = {"partial LSE", rows * sizeof(float), nullptr, 0};
     workspace[cache + 2] = {"tickets", work.heads * sizeof(int), nullptr, 1};

@@ -17,7 +17,7 @@
 template <int D> struct FmaRows {
     using Element = float;
     static constexpr int head_dim = D, Br = FP32_ROWS, slab_rows = FP32_ROWS;
-    static constexpr int Bc = TILE_BYTES / (4 * D), units = 2 * D; /* the warp's keys of a key tile; 16-bit units a row */
+    static constexpr int Bc = TILE_BYTES / (4 * D), units = 2 * D; /* the warp's keys of a key tile; 16-bit units per row */
     static constexpr int lanes = 32 / Bc, chunks = D / 4 / lanes; /* lanes a key, and each one's chunks of its row */
     static constexpr int columns = D / 32;                          /* of O, a lane's */
     using KeyTile = Tile<uint16_t, Bc, units>;
@@ -75,7 +75,7 @@ template <int D> struct FmaRows {
                 o[row].x[i] *= factor;
         }
 
-        /* O += P V, the tile's P V by itself first, so that O is rounded once a tile */
+        /* O += P V, the tile's P V by itself first, so that O is rounded once per tile */
         Columns pv[Br] = {};
         UNROLL for (int j = 0; j < Bc; j++) {
             const auto *chunk = reinterpret_cast<const float *>(v_tile.chunk(j, lane * columns / 4));
@@ -101,7 +101,7 @@ template <int D> struct FmaRows {
                 sum += __shfl_xor_sync(WHOLE_WARP, sum, offset);
             if (lane == 0)
                 to_m[row] = m[row], to_l[row] = sum;
-            *reinterpret_cast<Columns *>(to + slab_place<D>(row, lane * columns)) = o[row];
+            *reinterpret_cast<Columns *>(to + slab_offset<D>(row, lane * columns)) = o[row];
         }
     }
 };

@@ -1,4 +1,4 @@
-/* 07_flash_decoding/one_block - one block a head, its keys in order.
+/* 07_flash_decoding/one_block - one block per head, its keys in order.
  *
  * The idea. This is FlashAttention-2 with one query: the grid is query tiles x K/V heads x batch, and there is one
  * query tile. The queries of grouped heads are the rows of one tile, so that each byte of K and V is read once. The
@@ -10,9 +10,9 @@
  *     head 1   |======= block 1 =======|          have nothing to do.
  *     ...
  *
- * What it costs. Device memory: K and V once, 2 x bytes x D x keys a head. A block has 64 KB of them under way at a time, and
- * they take about 0.7 us: some 90 GB/s a block, where an H200 gives 4.3 TB/s. So the
- * time is that of the longest head, however few heads there are. No workspace.
+ * What it costs. Device memory: K and V once, 2 x bytes x D x keys a head. A block has 64 KB of them under way at a
+ * time, and they take about 0.7 us: some 90 GB/s per block, where an H200 gives 4.3 TB/s. So the time is that of the
+ * longest head, however few heads there are. No workspace.
  *
  *     make 07_flash_decoding && ./07_flash_decoding/07_flash_decoding --variant one_block
  */

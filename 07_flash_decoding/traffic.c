@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that 07_flash_decoding's variants move. K and V once (for each tile of rows); split_k and equal_shares
- * also write and read partial results. */
+/* traffic.c - the bytes that 07_flash_decoding's variants move. K and V once (for each tile of rows); split_k and
+ * equal_shares also write and read partial results. */
 #include "decode.h"
 #include "../common/traffic.h"
 
@@ -36,9 +36,10 @@ int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffi
     return i;
 }
 
-/* What every variant reads. `walks`: walks of a block over keys of one head; `rows`: the rows of all these walks together. How
- * many lanes ask for each byte of Q: one of each warp; in fp32 one for each key of a tile. Every thread reads the scales. With pages all 32
- * lanes of a warp read an entry of the table for each 16 keys, or for as many as the warp takes at a time, if that is fewer. */
+/* What every variant reads. `walks`: walks of a block over keys of one head; `rows`: the rows of all these walks
+ * together. How many lanes ask for each byte of Q: one of each warp; in fp32 one for each key of a tile. Every thread
+ * reads the scales. With pages all 32 lanes of a warp read an entry of the table for each 16 keys, or for as many as the
+ * warp takes at a time, if that is fewer. */
 static int walk_traffic(const char *kernel, const Problem *p, const int *key_lengths, double walks, double rows,
                         Traffic *traffic) {
     Work w = work_of(p);
@@ -66,19 +67,19 @@ int decode_one_block_traffic(const Problem *p, const int *key_lengths, Traffic *
 
 /* Each of the D threads that merge a row reads LSE twice. */
 int decode_split_k_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
-    double pieces = decode_split(p).pieces, rows = pieces * (double)row_count(p), D = p->head_dim;
-    int i = walk_traffic("split_k", p, key_lengths, work_of(p).heads * pieces, rows, traffic);
+    double splits = decode_split(p).count, rows = splits * (double)row_count(p), D = p->head_dim;
+    int i = walk_traffic("split_k", p, key_lengths, work_of(p).heads * splits, rows, traffic);
     traffic[i++] = (Traffic){"split_k", "partial O", 0, rows * D * 4};
     traffic[i++] = (Traffic){"split_k", "partial LSE", 0, rows * 4};
-    traffic[i++] = (Traffic){"merge_pieces", "partial O", rows * D * 4, 0};
-    traffic[i++] = (Traffic){"merge_pieces", "partial LSE", 2 * rows * D * 4, 0};
-    traffic[i++] = (Traffic){"merge_pieces", "O", 0, query_bytes(p)};
-    traffic[i++] = (Traffic){"merge_pieces", "LSE", 0, row_bytes(p)};
+    traffic[i++] = (Traffic){"merge_splits", "partial O", rows * D * 4, 0};
+    traffic[i++] = (Traffic){"merge_splits", "partial LSE", 2 * rows * D * 4, 0};
+    traffic[i++] = (Traffic){"merge_splits", "O", 0, query_bytes(p)};
+    traffic[i++] = (Traffic){"merge_splits", "LSE", 0, row_bytes(p)};
     return i;
 }
 
-/* A head in one piece has no partial result. One in several has a ticket for each. Threads that merge read PLACES pieces at a time,
- * and LSE with each four columns. */
+/* A head in one split has no partial result. One in several has a ticket for each. Threads that merge read
+ * SLOTS_AT_ONCE splits at a time, and LSE with each four columns. */
 int decode_equal_shares_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     Work w = work_of(p);
     double all_tiles = 0, start = 0, D = p->head_dim;
@@ -86,16 +87,17 @@ int decode_equal_shares_traffic(const Problem *p, const int *key_lengths, Traffi
         all_tiles += tiles_of(key_length(p, key_lengths, h / w.row_tiles / p->kv_heads), w.tile_keys);
     long long share = (long long)round_up(all_tiles / decode_equal_shares_blocks(p), 1);
 
-    /* Pieces, and rows in them; the same of heads with several pieces, and these heads */
+    /* Splits, and rows in them; the same of heads with several splits, and these heads */
     double walks = 0, walk_rows = 0, tickets = 0, partial_rows = 0, merged_rows = 0, merges = 0;
     for (int h = 0; h < w.heads; h++) {
         int first_row = h % w.row_tiles * w.tile_rows;
         int rows = w.rows - first_row < w.tile_rows ? w.rows - first_row : w.tile_rows;
         int tiles = tiles_of(key_length(p, key_lengths, h / w.row_tiles / p->kv_heads), w.tile_keys);
-        int pieces = (int)((long long)(start + tiles - 1) / share - (long long)start / share) + 1;
-        walks += pieces, walk_rows += (double)rows * pieces;
-        if (pieces > 1)
-            tickets += pieces, partial_rows += (double)rows * pieces, merged_rows += rows * round_up(pieces, PLACES), merges++;
+        int splits = (int)((long long)(start + tiles - 1) / share - (long long)start / share) + 1;
+        walks += splits, walk_rows += (double)rows * splits;
+        if (splits > 1)
+            tickets += splits, partial_rows += (double)rows * splits, merges++,
+                merged_rows += rows * round_up(splits, SLOTS_AT_ONCE);
         start += tiles;
     }
     int i = walk_traffic("equal_shares", p, key_lengths, walks, walk_rows, traffic);

@@ -1,35 +1,37 @@
 /* 08_fa3/overlapped - FlashAttention-3: softmax runs beside products, of the same warpgroup and of the others; tuned.
  *
  * The idea. In `specialised` a consumer does Q K^T, then softmax, then P V of a tile, and both consumers tend to be at
- * the same step. The tensor cores stand still during the softmax. Two changes fill that time:
+ * the same step. The tensor cores stand still during the softmax. Three changes fill that time. Their numbers are at
+ * their lines in the code, and notes/08_fa3.md says how fast the kernel is without each:
  *
- *     overlap   a consumer starts S of the next tile before P V of this one. wgmma_wait<1> waits for S alone, the older of
- *               two batches, and the softmax of S runs beside P V
- *     turns     consumers start their products in turns, by named barriers. A turn ends when the products are started: while
- *               they run, the others are at their softmax
+ * [1] overlap             a consumer starts S of the next tile before P V of this one. wgmma_wait<1> waits for S alone,
+ *                         the older of two batches, and the softmax of S runs beside P V
+ * [2] ping-pong           consumers start their products in turns, by named barriers. A turn ends when the products are
+ *     scheduling          started: while they run, the other consumers are at their softmax
+ * [3] persistent blocks   there are as many blocks as multiprocessors, and each works on many query tiles. The producer
+ *                         draws the next query tile's number from a counter in device memory (a dynamic tile
+ *                         scheduler), and loads that tile's Q, K and V while the consumers still work on the query tile
+ *                         before
  *
  *     consumer 0   Q K1^T   P V0                            Q K2^T   P V1                            Q K3^T ...
  *                           softmax of S1                            softmax of S2
  *     consumer 1                        Q K1^T   P V0                            Q K2^T   P V1
  *                                                softmax of S1                            softmax of S2
  *
- * A third change: there are as many blocks as multiprocessors, and a block works on many query tiles, one after the
- * other. The producer draws the next query tile's number from a counter in device memory, and loads that tile's Q, K
- * and V while the consumers still work on the query tile before.
- *
  * Who owns what. A block is a producer warpgroup and two or three consumer warpgroups, 64 queries each. Roles, ring and
- * barriers are as in `specialised`. The producer hands the consumers a description of each query tile: which head, which rows,
- * how many keys. Q comes with it, into one of two buffers: the next Q is there before the slowest consumer is done with this one.
+ * barriers are as in `specialised`. The producer hands the consumers a description of each query tile: which head,
+ * which rows, how many keys. Q comes with it, into one of two buffers: the next Q is there before the slowest consumer
+ * is done with this one.
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
  *     shared memory                          2 x 24 + 2 x 32 KB                   2 x 32 + 2 x 64 KB
- *     registers a producer, consumer         32, 160: O 32, S 64, P 32            24, 240: O 64, S 64, P 32
+ *     registers per producer, consumer       32, 160: O 32, S 64, P 32            24, 240: O 64, S 64, P 32
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 1536 at D = 64; Br Bc
- * exponentials, 1024 and 1536 cycles of the special-function units. So at D = 128 products can cover the softmax, and
- * at D = 64 they cannot quite. What each change brought is in notes/08_fa3.md, what was tried in notes/second_reading.md.
- * The tile primitives are those of `wgmma`.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 1536 at D = 64;
+ * Br Bc exponentials, 1024 and 1536 cycles of the special-function units. So at D = 128 products can cover the softmax,
+ * and at D = 64 they cannot quite. What else was tried is in notes/second_reading.md. The tile primitives are those of
+ * `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal
  */
@@ -37,14 +39,6 @@
 #include "../common/gpu/ring.cuh"
 
 constexpr int Bc = 128, STAGES = 2;
-
-/* At D = 128 registers allow two consumers, at D = 64 three: O takes half as many, and each tile of K and V then serves 192
- * queries. */
-template <int D> struct Roles {
-    static constexpr int consumers = D == 64 ? 3 : 2, threads = 128 * (1 + consumers), Br = 64 * consumers;
-    static constexpr int producer_registers = D == 64 ? 32 : 24, consumer_registers = D == 64 ? 160 : 240;
-    static_assert(128 * (producer_registers + consumers * consumer_registers) <= 65536, "a multiprocessor's registers");
-};
 
 template <typename T, int D>
 using Shared = Ring<Panels<T, Roles<D>::Br, D>, Panels<T, Bc, D>, Panels<T, Bc, D>, STAGES, QueryTile>;
@@ -60,11 +54,11 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32 % 4, 0);
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
 
-    const Turns turn = {TURN, consumer, consumers};
+    const Turns turn = {TURN, consumer, consumers}; /* [2] */
     turn.begin();
 
     int n = 0;
-    for (int nth = 0;; nth++) {
+    for (int nth = 0;; nth++) { /* [3] the block's query tiles */
         const QueryTile here = shared.take(nth);
         if (here.batch_head < 0)
             break;
@@ -85,9 +79,9 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
         for (; tile >= seen_tiles; n++, tile--) {
             turn.wait();
             turn.end();
-            /* Its turns stand in for a wait for K: the next one comes only after a consumer that sees this tile has waited. Else k_full
-             * might still be in this phase when the next tile of this stage is waited for, and the parity of the phase before this
-             * one would let that wait pass. */
+            /* Its turns stand in for a wait for K: the next one comes only after a consumer that sees this tile has
+             * waited. Else k_full might still be in this phase when the next tile of this stage is waited for, and the
+             * parity of the phase before this one would let that wait pass. */
             shared.wait_for_v(n);
             shared.release_k(n), shared.release_v(n);
         }
@@ -95,38 +89,38 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
         if (tile >= 0) {
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
-            float first[1][Bc / 8][4];
+            float s[1][Bc / 8][4];
             shared.wait_for_k(n);
             turn.wait();
-            start_abt(first, q, 64 * consumer, shared.k[shared.stage(n)]);
+            start_abt(s, q, 64 * consumer, shared.k[shared.stage(n)]);
             turn.end();
-            wgmma_wait<0>(first);
+            wgmma_wait<0>(s);
             shared.release_k(n);
             if (tile >= whole_tiles)
-                mask(first, p, here.keys, row, tile * Bc);
-            softmax(first, m, l, alpha, scale_log2);
-            to_operand<T>(a, first);
+                mask(s, p, here.keys, row, tile * Bc);
+            softmax(s, m, l, alpha, scale_log2);
+            to_operand<T>(a, s);
 
-            /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
+            /* [1] Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4];
                 shared.wait_for_k(n + 1);
-                turn.wait();
+                turn.wait(); /* [2] */
                 start_abt(s, q, 64 * consumer, shared.k[shared.stage(n + 1)]);
                 shared.wait_for_v(n);
                 start_ab(o, a, shared.v[shared.stage(n)]);
                 turn.end();
 
-                wgmma_wait<1>(s);
+                wgmma_wait<1>(s); /* [1] S alone */
                 shared.release_k(n + 1);
                 if (tile >= whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
-                const bool moved = softmax(s, m, l, alpha, scale_log2);
+                const bool updated = softmax(s, m, l, alpha, scale_log2);
 
                 wgmma_wait<0>(o, a); /* the compiler moves it up into the softmax: notes/08_fa3.md */
                 shared.release_v(n);
                 to_operand<T>(a, s); /* before the branch: the compiler mixes it with the exponentials */
-                if (moved)
+                if (updated)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
             }
 
@@ -174,7 +168,7 @@ PLANNER(fa3_overlapped_plan) {
 }
 
 LAUNCHER(fa3_overlapped) {
-    uint32_t *next = (uint32_t *)workspace[0].pointer; /* how many tiles were taken beyond each block's first one */
+    uint32_t *next = (uint32_t *)workspace[0].pointer; /* [3] how many tiles were taken beyond each block's first one */
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 2);
         const ForwardMaps maps = forward_maps<T, D>(*p, *t, Roles<D>::Br, Bc);

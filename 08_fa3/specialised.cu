@@ -1,33 +1,33 @@
 /* 08_fa3/specialised - warps with roles: one warp loads ahead, two warpgroups compute.
  *
- * The idea. In `wgmma` the threads that compute also request the next tile, as soon as this one need not be kept.
- * To know that, they meet at a barrier twice a tile. Here a *producer* warp does nothing but request tiles, as far
- * ahead as there is memory for them, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES
- * buffers, the *stages*, each. A stage has two mbarriers. They are all that producer and consumers wait at (except once for Q, and
- * where V's last rows are set to zero, see zero_rows):
+ * The idea. In `wgmma` the threads that compute also request the next tile, as soon as this one need not be kept. To
+ * know that, they meet at a barrier twice per tile. Here a *producer* warp does nothing but request tiles, as far ahead
+ * as there is memory for them, and two *consumer* warpgroups do nothing but compute. K and V have a *ring* of STAGES
+ * buffers, the *stages*, each. A stage has two mbarriers. They are all that producer and consumers wait at (except once
+ * for Q, and where V's last rows are set to zero, see zero_rows):
  *
  *     full    the tile is there              TMA's last byte ends its phase, consumers wait for that
  *     empty   both consumers are done        each of their warps arrives, the producer waits until all have
  *
- *     producer     K0 V0 K1 V1       K2             V2       ...      K2 can be asked for when both consumers are done with K0
+ *     producer     K0 V0 K1 V1       K2             V2       ...      K2 can be requested when both consumers are done with K0
  *     consumer 0         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
  *     consumer 1         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
  *
- * A warp that asks for tiles needs few registers, and one that multiplies many. A block starts with the same number for every
- * thread; setmaxnreg then moves them from the producer's warpgroup to the consumers'.
+ * A warp that requests tiles needs few registers, and one that multiplies many. A block starts with the same number for
+ * every thread; setmaxnreg then moves them from the producer's warpgroup to the consumers'.
  *
- * Who owns what. A block is 384 threads: a warpgroup of which one warp produces and three are idle, and two that consume, 64
- * queries each: Br = 128. So a tile of K and V that has come from L2 is used by 128 queries, not 64.
+ * Who owns what. A block is 384 threads: a warpgroup of which one warp produces and three are idle, and two that
+ * consume, 64 queries each: Br = 128. So a tile of K and V that has come from L2 is used by 128 queries, not 64.
  *
- *                          keys ->                            shared memory, D = 128               registers a thread
+ *                          keys ->                            shared memory, D = 128               registers per thread
  *                      +---------+---------+---------+        Q   Br x D              32 KB        producer   24
  *     consumer 0   rows|  64 x Bc|         |         |        K   STAGES x Bc x D     64 KB        consumer  240: O 64, S 64,
  *     consumer 1   rows|  64 x Bc|         |         |        V   STAGES x Bc x D     64 KB                       P 32
- *                      +---------+---------+---------+        160 KB; one block a multiprocessor
+ *                      +---------+---------+---------+        160 KB; one block per multiprocessor
  *
- * What one key tile costs in one block: four times the FLOPs of a tile of `wgmma`, with twice its bytes from L2. There is one
- * block a multiprocessor now, at D = 64 too, where registers decide. Only the two consumers can overlap, and only by chance.
- * The tile primitives are those of `wgmma`.
+ * What one key tile costs in one block: four times the FLOPs of a tile of `wgmma`, with twice its bytes from L2. There
+ * is one block per multiprocessor now, at D = 64 too, where registers decide. Only the two consumers can overlap, and
+ * only by chance. The tile primitives are those of `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant specialised --head-dim 128
  */
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(&shared.k_full[i], 1);
             mbarrier_init(&shared.v_full[i], 1);
-            mbarrier_init(&shared.k_empty[i], 4 * CONSUMERS); /* an arrival a warp */
+            mbarrier_init(&shared.k_empty[i], 4 * CONSUMERS); /* an arrival per warp */
             mbarrier_init(&shared.v_empty[i], 4 * CONSUMERS);
         }
         mbarrier_init_fence();

@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that 08_fa3's variants move. TMA loads whole tiles, as far as the tensor goes: also those keys that
- * exist in it but not for this batch entry. A tile of queries that sees no key loads nothing. */
+/* traffic.c - the bytes that 08_fa3's variants move. TMA loads whole tiles, as far as the tensor goes: also those keys
+ * that exist in it but not for this batch entry. A tile of queries that sees no key loads nothing. */
 #include "../common/traffic.h"
 
 static int tiles_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, Traffic *traffic) {

@@ -1,16 +1,16 @@
-/* 08_fa3/wgmma - FlashAttention-2 on Hopper's own instructions: TMA loads, wgmma multiplies. Every product is waited for
- * as soon as it is started.
+/* 08_fa3/wgmma - FlashAttention-2 on Hopper's own instructions: TMA loads, wgmma multiplies. Every product is waited
+ * for as soon as it is started.
  *
  * The idea. mma.sync, which 04_fa2 uses, takes both operands from registers: each warp loads fragments. On Hopper its
  * rate, also without any loads, is below two thirds of what the tensor cores can do. wgmma lets four warps, a
- * warpgroup, multiply from shared memory. TMA copies a whole tile when one thread asks for it. Both are *asynchronous*:
+ * warpgroup, multiply from shared memory. TMA copies a whole tile when one thread requests it. Both are *asynchronous*:
  * they are started, run by themselves and are waited for. This kernel waits for each product right after starting it.
  * The next two kernels do something else before they wait.
  *
- * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of Bc,
- * the last one first.
+ * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of
+ * Bc, the last one first.
  *
- *                 keys ->                           shared memory                    registers a thread, D = 128
+ *                 keys ->                           shared memory                    registers per thread, D = 128
  *            +--------+--------+--------+           Q    64 x D     16 KB            O   D / 2   64
  *     warp 0 | 16 x Bc|        |        |           K    Bc x D     16 KB            S   Bc / 2  32
  *     warp 1 | 16 x Bc|        |        | queries   V    Bc x D     16 KB            P   Bc / 4  16
@@ -19,13 +19,13 @@
  *            +--------+--------+--------+
  *
  * The steps of a tile - Q K^T, softmax, P V - come one after the other. Shared memory has room for one tile of K and
- * one of V: the next K is asked for when Q K^T is done, the next V when P V is done. Within a block loads
+ * one of V: the next K is requested when Q K^T is done, the next V when P V is done. Within a block loads
  * overlap computing, products and softmax nothing. The blocks of a multiprocessor do: while one is at its softmax,
  * three others can multiply.
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 cycles of the tensor cores at D = 128; Br Bc exponentials, 256
- * cycles of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come once for
- * every 64 queries.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 512 cycles of the tensor cores at D = 128; Br Bc exponentials,
+ * 256 cycles of the special-function units; 4 Bc D bytes from L2. Device memory as in 04_fa2; from L2, K and V come
+ * once for every 64 queries.
  *
  * The tile primitives: start_abt, start_ab, to_operand and zero_rows are in common/gpu/warpgroup.cuh, mask, each and
  * write_output in warp.cuh beside it. softmax, a whole step, is in fa3.cuh beside them.
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(THREADS, 3)
             shared.v.expect_and_load(maps.v, first_key, 0, here.kv_head, &shared.v_full);
         }
     }
-    __syncthreads(); /* no thread waits before the mbarriers are initialised */
+    __syncthreads(); /* no thread waits before the mbarriers are initialized */
 
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
@@ -80,9 +80,8 @@ __global__ void __launch_bounds__(THREADS, 3)
         wgmma_wait<0>(s);
 
         __syncthreads(); /* all four warps are done with K */
-        if (warp == 0 && tile > 0 && elect_one()) {
+        if (warp == 0 && tile > 0 && elect_one())
             shared.k.expect_and_load(maps.k, (tile - 1) * Bc, 0, here.kv_head, &shared.k_full);
-        }
 
         /* Mask, softmax, P as an operand */
         if (tile >= here.whole_tiles)
@@ -103,9 +102,8 @@ __global__ void __launch_bounds__(THREADS, 3)
         wgmma_wait<0>(o);
 
         __syncthreads(); /* all four warps are done with V */
-        if (warp == 0 && tile > 0 && elect_one()) {
+        if (warp == 0 && tile > 0 && elect_one())
             shared.v.expect_and_load(maps.v, (tile - 1) * Bc, 0, here.kv_head, &shared.v_full);
-        }
     }
     write_output(head_tensors<T>(p, t, here.batch_head), row, o, m, l, LN_2);
 #endif

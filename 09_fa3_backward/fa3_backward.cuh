@@ -1,6 +1,6 @@
-/* fa3_backward.cuh - what the kernels of 09_fa3_backward share: the order of the key tiles, P and dS of a tile in registers,
- * the accumulators in device memory, and the kernels before and after. This is 05_fa2_backward's arithmetic on the registers of a
- * warpgroup. Nothing here is asynchronous.
+/* fa3_backward.cuh - what the kernels of 09_fa3_backward share: the order of the key tiles, P and dS of a tile in
+ * registers, the accumulators in device memory, and the kernels before and after. This is 05_fa2_backward's arithmetic
+ * on the registers of a warpgroup. Nothing here is asynchronous.
  *
  * The gradients, with dP = dO V^T and delta = rowsum(dO o O) (notes/05_fa2_backward.md derives them):
  *
@@ -20,30 +20,31 @@
 
 /* Bc keys, and the queries of one head that see any of them. */
 struct KeyTile {
-    int matrix, kv_matrix;  /* the head's number in Q, and that of its K/V head in K and V, through the batch */
+    int batch_head, kv_head;  /* the head's number in Q, and that of its K/V head in K and V, through the batch */
     int first_key, keys;    /* the tile's first key; how many keys the batch entry has */
     int first_query, steps; /* the first query of the first query tile; how many query tiles there are */
-    __device__ size_t padded_row(const Problem &p, int query) const { return (size_t)matrix * padded_rows(&p) + query; }
+    __device__ size_t padded_row(const Problem &p, int query) const { return (size_t)batch_head * padded_rows(&p) + query; }
 };
 
-/* Piece number i in the order of work (key_tiles.h). Within a set of heads the first key tile of every head comes first, because
- * under a causal mask the most queries see it. */
+/* Piece number i in the order of work (key_tiles.h). Within a set of heads the first key tile of every head comes
+ * first, because under a causal mask the most queries see it. */
 __device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, const KeyTileOrder &order, int i, int Br, int Bc) {
     const int behind = max(i - order.whole, 0), cuts = i < order.whole ? 1 : order.cuts, piece = behind % order.cuts;
     const int tile = i - behind + behind / order.cuts;
-    const int key_tiles = ceil_div(p.seqlen_k, Bc), first_matrix = tile / (order.together * key_tiles) * order.together;
-    const int matrices = min(order.together, p.batch * p.heads - first_matrix), turn = tile - first_matrix * key_tiles;
-    const int matrix = first_matrix + turn % matrices, first_key = turn / matrices * Bc;
-    const int keys = key_length(&p, key_lengths, matrix / p.heads);
+    const int key_tiles = ceil_div(p.seqlen_k, Bc), first_head = tile / (order.together * key_tiles) * order.together;
+    const int heads = min(order.together, p.batch * p.heads - first_head), turn = tile - first_head * key_tiles;
+    const int batch_head = first_head + turn % heads, first_key = turn / heads * Bc;
+    const int keys = key_length(&p, key_lengths, batch_head / p.heads);
 
     /* Under a causal mask row first_key - (keys - seqlen_q) is the first that sees any of these keys. */
     const int first_seeing = p.causal ? max(first_key - (keys - p.seqlen_q), 0) / Br : 0; /* the query tile */
     const int query_tiles = first_key < keys ? max(ceil_div(p.seqlen_q, Br) - first_seeing, 0) : 0;
     const int from = piece * query_tiles / cuts, to = (piece + 1) * query_tiles / cuts;
-    return {matrix, matrix / (p.heads / p.kv_heads), first_key, keys, (first_seeing + from) * Br, to - from};
+    return {batch_head, batch_head / (p.heads / p.kv_heads), first_key, keys, (first_seeing + from) * Br, to - from};
 }
 
-/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. (static: the forward pass, 08's, has a function of this name.) */
+/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. (static: the forward pass, 08's, has a function of this
+ * name.) */
 struct TensorMaps {
     TensorMap q, d_o, k, v;
 };
@@ -58,6 +59,16 @@ template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, con
 /* LSE and delta of the queries of a tile, in shared memory. */
 template <int Br> struct Statistics { alignas(128) float lse[Br], delta[Br]; };
 
+/* Requests a tile of Q and LSE of its rows, or of dO and delta: `of_rows`, which lie at `from`. To be called by one
+ * thread. */
+template <typename Rows, int Br>
+__device__ inline void load_rows(Rows &rows, float (&of_rows)[Br], const TensorMap &map, const float *from, const Problem &p,
+                                 const KeyTile &here, int query, Mbarrier *full) {
+    mbarrier_arrive_expect(full, rows.bytes + sizeof of_rows);
+    rows.load(map, query, 0, here.batch_head, full);
+    bulk_load(of_rows, from + here.padded_row(p, query), sizeof of_rows, full);
+}
+
 /* Scores of S^T that a query does not see become -inf. Its first row is key `key`, its first column query `query`. */
 template <int N> __device__ inline void mask_transposed(float (&s)[1][N][4], const Problem &p, int keys, int key, int query) {
     UNROLL for (int n = 0; n < N; n++)
@@ -69,7 +80,8 @@ template <int N> __device__ inline void mask_transposed(float (&s)[1][N][4], con
         }
 }
 
-/* S^T becomes P^T = 2^(scale_log2 S^T - lse): 0 in columns whose query is not there or sees no key, and has lse = +inf. */
+/* S^T becomes P^T = 2^(scale_log2 S^T - lse): 0 in columns whose query is not there or sees no key, and has lse =
+ * +inf. */
 template <int N> __device__ inline void probabilities(float (&s)[1][N][4], const float *lse, float scale_log2) {
     UNROLL for (int n = 0; n < N; n++) {
         const float2 shift = *reinterpret_cast<const float2 *>(&lse[8 * n + 2 * (threadIdx.x % 4)]);
@@ -95,31 +107,30 @@ __device__ inline void score_gradients(float (&dp)[1][N][4], const uint32_t (&p_
 
 /* ---- the accumulators: dQ, and dK and dV of heads that share K and V ---- */
 
-/* fp32 sums in device memory, to which several blocks add. dQ is a sum over key tiles. If several query heads share a K/V head,
- * dK and dV are sums over these heads; else one block has the whole sum, and dk and dv are NULL. */
+/* fp32 sums in device memory, to which several blocks add. dQ is a sum over key tiles. If several query heads share a
+ * K/V head, dK and dV are sums over these heads; else one block has the whole sum, and dk and dv are NULL. */
 struct Accumulators {
     float *dq, *dk, *dv;
 };
-HOST_DEVICE inline int padded_keys(const Problem *p) { return ceil_div(p->seqlen_k, ROW_PADDING) * ROW_PADDING; }
-HOST_DEVICE inline size_t all_padded_keys(const Problem *p) { return (size_t)p->batch * p->kv_heads * padded_keys(p); }
 
 /* An accumulator is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the 16 of
- * each warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64 rows][warp][8 columns][lane][4].
- * So what a warp adds is one piece of memory, and a lane adds 16 bytes at once; the last kernels put rows together. This is
- * where this thread's four floats of the n-th 8 columns are, in the 64 rows from padded_row on. */
-__device__ inline size_t accumulator_place(size_t padded_row, int head_dim, int n) {
+ * each warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64 rows][warp][8
+ * columns][lane][4]. So what a warp adds is one piece of memory, and a lane adds 16 bytes at once; the last kernels put
+ * rows together. This is where this thread's four floats of the n-th 8 columns are, in the 64 rows from padded_row
+ * on. */
+__device__ inline size_t accumulator_offset(size_t padded_row, int head_dim, int n) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     return padded_row * head_dim + ((warp * (head_dim / 8) + n) * 32 + lane) * 4;
 }
 
-/* Adds the warp's part of N x 8 columns, the first of which has its place at `to`. */
+/* Adds the warp's part of N x 8 columns, the first of which are at `to`. */
 template <int N> __device__ inline void add_to(float *to, const float (&x)[1][N][4]) {
     UNROLL for (int n = 0; n < N; n++)
         atomic_add_4(to + n * 128, make_float4(x[0][n][0], x[0][n][1], x[0][n][2], x[0][n][3]));
 }
 
-/* The end of a piece of work: dK and dV of the warpgroup's 64 keys from first_key on are written, or added as the block's
- * addition of dK and dV number nth: by in_turn(KEYS, nth, [&] { ... }). */
+/* The end of a piece of work: dK and dV of the warpgroup's 64 keys from first_key on are written, or added as the
+ * block's addition of dK and dV number nth: by in_turn(KEYS, nth, [&] { ... }). */
 enum Sum { QUERIES, KEYS, SUMS }; /* what is added: dQ; dK and dV */
 struct AtOnce {
     template <typename Add> __device__ void operator()(Sum, int, Add add) const { add(); }
@@ -129,24 +140,24 @@ __device__ inline void finish_keys(const Problem &p, const Tensors &t, const Acc
                                    int first_key, const float (&dk)[1][D / 8][4], const float (&dv)[1][D / 8][4],
                                    int nth = 0, InTurn in_turn = {}) {
     if (heads_share_keys(&p)) {
-        const size_t place = accumulator_place((size_t)here.kv_matrix * padded_keys(&p) + first_key, D, 0);
+        const size_t offset = accumulator_offset((size_t)here.kv_head * padded_keys(&p) + first_key, D, 0);
         if (here.steps > 0)
-            in_turn(KEYS, nth, [&] { add_to(sums.dk + place, dk), add_to(sums.dv + place, dv); });
+            in_turn(KEYS, nth, [&] { add_to(sums.dk + offset, dk), add_to(sums.dv + offset, dv); });
     } else {
-        const size_t first = (size_t)here.kv_matrix * p.seqlen_k * D;
+        const size_t first = (size_t)here.kv_head * p.seqlen_k * D;
         const int key = first_key + threadIdx.x / 32 % 4 * 16;
         store_rows<D>((T *)t.dk + first, key, p.seqlen_k, dk, p.scale);
         store_rows<D>((T *)t.dv + first, key, p.seqlen_k, dv, 1);
     }
 }
 
-/* 64 rows of an accumulator, times `factor`, in the problem's dtype and order: rows padded_row .. of all, of which `exist` of
- * `padded` in each head do. */
+/* 64 rows of an accumulator, times `factor`, in the problem's dtype and order: rows padded_row .. of all, of which
+ * `exist` of `padded` in each head do. */
 template <typename T, int D>
 __device__ inline void convert_rows(void *to, float *sums, size_t padded_row, int exist, int padded, float factor, bool clear) {
     float x[1][D / 8][4];
     UNROLL for (int n = 0; n < D / 8; n++) {
-        float *four = sums + accumulator_place(padded_row, D, n);
+        float *four = sums + accumulator_offset(padded_row, D, n);
         const float4 sum = load_4(four);
         x[0][n][0] = sum.x, x[0][n][1] = sum.y, x[0][n][2] = sum.z, x[0][n][3] = sum.w;
         if (clear)
@@ -168,17 +179,10 @@ template <typename T, int D> __global__ void __launch_bounds__(128) convert_keys
                        is_dk ? p.scale : 1, true);
 }
 
-/* Workspace, the same for all kernels here: LSE in base 2, delta, the accumulators. What a kernel has of its own is behind. */
-inline int plan_backward(const Problem *p, Buffer *workspace) {
-    int count = plan_statistics(p, workspace);
-    workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
-    if (heads_share_keys(p)) {
-        workspace[count++] = Buffer{"dK accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
-        workspace[count++] = Buffer{"dV accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
-    }
-    return count;
+/* What a kernel has in the workspace of its own, behind the statistics and the accumulators, which all kernels have. */
+inline const Buffer *own_workspace(const Problem *p, const Buffer *workspace) {
+    return workspace + (heads_share_keys(p) ? 5 : 3);
 }
-inline const Buffer *own_workspace(const Problem *p, const Buffer *workspace) { return workspace + (heads_share_keys(p) ? 5 : 3); }
 
 /* The kernels: launch(statistics, accumulators) launches the one between the others. */
 template <typename T, int D, typename Launch>

@@ -1,21 +1,23 @@
-/* key_tiles.h - in which pieces and in which order the blocks work, for the kernels and for the formulas of their traffic. */
+/* key_tiles.h - in which pieces and in which order the blocks work, for the kernels and for the formulas of their
+ * traffic. */
 #ifndef FA_KEY_TILES_H
 #define FA_KEY_TILES_H
 
 #include "../common/device/device.h"
 #include "../common/problem.h"
 
-/* Whether several query heads share a K/V head. Then dK and dV are sums over these heads, to which several blocks add. */
+/* Whether several query heads share a K/V head. Then dK and dV are sums over these heads, to which several blocks
+ * add. */
 HOST_DEVICE static inline int heads_share_keys(const Problem *p) { return p->heads > p->kv_heads; }
 
-/* A piece of work is a key tile of one query head. But each key tile from number `whole` on is cut into `cuts` pieces, with some
- * of its queries each. Heads work in sets of `together` heads. */
+/* A piece of work is a key tile of one query head. But each key tile from number `whole` on is cut into `cuts` pieces,
+ * with some of its queries each. Heads work in sets of `together` heads. */
 typedef struct {
     int together, whole, cuts, count; /* pieces in all */
 } KeyTileOrder;
 
-/* Without a causal mask one head works after the other. Under a causal mask as many heads work together as have their Q, dO and
- * accumulator of dQ in half of L2. */
+/* Without a causal mask one head works after the other. Under a causal mask as many heads work together as have their
+ * Q, dO and accumulator of dQ in half of L2. */
 static inline KeyTileOrder key_tile_order(const Problem *p, int Bc) {
     const size_t element_bytes = 2 * dtype_bytes(p->dtype) + sizeof(float);
     const size_t head_bytes = (size_t)p->seqlen_q * p->head_dim * element_bytes;
@@ -26,8 +28,9 @@ static inline KeyTileOrder key_tile_order(const Problem *p, int Bc) {
     return order;
 }
 
-/* The same for `overlapped`, whose blocks stay. Without a mask all key tiles take equally long, so in the last wave some blocks
- * would have no work. If dK and dV are sums of several blocks anyway, the tiles of that wave are cut, so that it ends sooner. */
+/* The same for `overlapped`, whose blocks are persistent. Without a mask all key tiles take equally long, so in the
+ * last wave some blocks would have no work. If dK and dV are sums of several blocks anyway, the tiles of that wave are
+ * cut, so that it ends sooner. */
 static inline KeyTileOrder overlapped_order(const Problem *p, int Bc) {
     enum { MOST_CUTS = 8 };
     KeyTileOrder order = key_tile_order(p, Bc);

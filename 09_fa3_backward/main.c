@@ -22,7 +22,7 @@ static const Variant forward = {
 
 const Stage stage = {
     .name = "09_fa3_backward",
-    .idea = "asynchrony in the backward: five products by wgmma, blocks with roles, and blocks that stay",
+    .idea = "asynchrony in the backward: five products by wgmma, warps with roles, and persistent blocks",
     .kind = BACKWARD,
     .forward = &forward,
     .reference = &naive_gradients,
@@ -34,7 +34,7 @@ const Stage stage = {
         {.name = "specialised", .idea = "a producer and two consumers; dQ a step late, added by bulk copies",
          .launch = fa3_backward_specialised, .plan = fa3_backward_specialised_plan, .predict = fa3_backward_specialised_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
-        {.name = "overlapped", .idea = "blocks that stay, dQ added from registers, dK runs into the next step; tuned",
+        {.name = "overlapped", .idea = "persistent blocks, dQ added from registers, dK runs into the next step; tuned",
          .launch = fa3_backward_overlapped, .plan = fa3_backward_overlapped_plan, .predict = fa3_backward_overlapped_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA, .unordered = 1},
         {.name = "ordered", .idea = "overlapped, dQ added in a fixed order: equal bits in every run",

@@ -1,21 +1,21 @@
-/* 09_fa3_backward/overlapped - `specialised`, tuned: blocks that stay, dQ added from registers, dK that runs into the next
- * step.
+/* 09_fa3_backward/overlapped - `specialised`, tuned: persistent blocks, dQ added from registers, dK that runs into the
+ * next step.
  *
  * The idea. Three things still cost `specialised` time:
  *
- *     blocks     a block that begins waits for K and V, and one that ends writes dK and dV while nothing multiplies. Now there
- *                are as many blocks as multiprocessors, and a block works on many key tiles. The producer draws the next
- *                tile's number from a counter in device memory; it loads that tile's Q, V and K as soon as their places are
- *                free, while the consumers still write dK and dV of the tile before
- *     dQ         shared memory is the busiest unit beside the tensor cores: wgmma reads 64 rows of A and 64 rows of B at 128
- *                bytes a clock, all that it gives. dQ on its way to a bulk copy crosses it twice. Here a lane adds 16 bytes
- *                at a time from its registers, as in `wgmma`
- *     dK         at D = 128 a consumer does not wait for dK before it starts the next step's S and dP. At D = 64, with S and dP
- *                of 64 registers each, there are none left for that
+ *     blocks     a block that begins waits for K and V, and one that ends writes dK and dV while nothing multiplies.
+ *                Now there are as many blocks as multiprocessors, and a block works on many key tiles. The producer
+ *                draws the next tile's number from a counter in device memory; it loads that tile's Q, V and K as soon
+ *                as their buffers are free, while the consumers still write dK and dV of the tile before
+ *     dQ         shared memory is the busiest unit beside the tensor cores: wgmma reads 64 rows of A and 64 rows of B
+ *                at 128 bytes per cycle, all that it gives. dQ on its way to a bulk copy crosses it twice. Here a lane
+ *                adds 16 bytes at a time from its registers, as in `wgmma`
+ *     dK         at D = 128 a consumer does not wait for dK before it starts the next step's S and dP. At D = 64, with
+ *                S and dP of 64 registers each, there are none left for that
  *
- * If several query heads share a K/V head, blocks add dK and dV, too, one block for each key tile and query head. Because they are
- * added, a key tile may be cut into pieces with some of its queries each. Without a mask this is done with the key tiles of the
- * last wave, in which blocks would otherwise have no work (key_tiles.h).
+ * If several query heads share a K/V head, blocks add dK and dV, too, one block for each key tile and query head.
+ * Because they are added, a key tile may be cut into pieces with some of its queries each. Without a mask this is done
+ * with the key tiles of the last wave, in which blocks would otherwise have no work (key_tiles.h).
  *
  *     step n        tensor cores, D = 128   threads of a consumer
  *                   dK(n-1), S(n), dP(n)
@@ -24,13 +24,13 @@
  *                   dQ(n-1), dK(n)
  *                   dK(n)                   dQ(n-1) to the accumulator
  *
- * Who owns what: as in `specialised`. Without a place for dQ shared memory holds 160 KB. K and V have one place each, and an
- * `empty` mbarrier now, since they are loaded many times. So has the description of the key tile, which the producer hands to
- * the consumers.
+ * Who owns what: as in `specialised`. Without a buffer for dQ shared memory holds 160 KB. K and V have one buffer each,
+ * and an `empty` mbarrier now, since they are loaded many times. So has the description of the key tile, which the
+ * producer hands to the consumers.
  *
- * Where it is. Here is what a block takes, and how. The loads of a key tile and the consumer's steps are in overlapped.cuh,
- * which `ordered` uses, too; what `specialised` does alike is in roles.cuh. What each change brought is in
- * notes/09_fa3_backward.md, what was tried in notes/second_reading.md.
+ * Where it is. Here is what a block takes, and how. The loads of a key tile and the consumer's steps are in
+ * overlapped.cuh, which `ordered` uses, too; what `specialised` does alike is in roles.cuh. What each change brought is
+ * in notes/09_fa3_backward.md, what was tried in notes/second_reading.md.
  *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant overlapped --head-dim 128 --causal
  */
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 }
 
 PLANNER(fa3_backward_overlapped_plan) {
-    int count = plan_backward(p, workspace);
+    int count = plan_accumulators(p, workspace);
     workspace[count++] = {"next key tile", sizeof(uint32_t), nullptr, 1};
     return count;
 }

@@ -1,10 +1,11 @@
-/* traffic.c - the bytes that 09_fa3_backward's variants move. TMA loads whole tiles, as far as the tensor goes: also those keys
- * that exist in it but not for this batch entry. A tile of keys that no query sees loads nothing, and adds nothing. */
+/* traffic.c - the bytes that 09_fa3_backward's variants move. TMA loads whole tiles, as far as the tensor goes: also
+ * those keys that exist in it but not for this batch entry. A tile of keys that no query sees loads nothing, and adds
+ * nothing. */
 #include "../common/traffic.h"
 #include "key_tiles.h"
 
-/* How many pieces each of the `heads` tiles with these keys makes, one a head, over all of them. Only full masks have cut tiles,
- * and there the heads come one after the other, from `matrix` on. A piece without queries is none. */
+/* How many pieces each of the `heads` tiles with these keys makes, one a head, over all of them. Only full masks have
+ * cut tiles, and there the heads come one after the other, from `matrix` on. A piece without queries is none. */
 static double pieces(const Problem *p, KeyTileOrder order, int matrix, int tile, int Bc, double query_tiles) {
     double sum = 0;
     for (int head = 0; head < p->heads; head++) {
@@ -93,7 +94,8 @@ int fa3_backward_overlapped_traffic(const Problem *p, const int *key_lengths, Tr
     return i;
 }
 
-/* Each block draws once more, in vain. Both keepers count on at each step and, if dK and dV are added, once more in each tile. */
+/* Each block draws once more, in vain. Both keepers count on at each step and, if dK and dV are added, once more in
+ * each tile. */
 int fa3_backward_ordered_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const KeyTileOrder order = key_tile_order(p, CONSUMER_KEYS);
     int i = tiles_traffic(p, key_lengths, "ordered_backward", consumer_queries(p), CONSUMER_KEYS, order, traffic);

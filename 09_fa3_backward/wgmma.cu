@@ -1,9 +1,9 @@
-/* 09_fa3_backward/wgmma - the five products of the backward pass on Hopper's own instructions. Every product is waited for as
- * soon as it is started.
+/* 09_fa3_backward/wgmma - the five products of the backward pass on Hopper's own instructions. Every product is waited
+ * for as soon as it is started.
  *
- * The idea. 05_fa2_backward/atomic spends most of its time on loading operands from shared memory into registers, for mma.sync.
- * wgmma reads them from shared memory itself. Of the five products three have an operand that lies transposed in shared memory,
- * and none needs a copy: wgmma takes either order of 16-bit operands.
+ * The idea. 05_fa2_backward/atomic spends most of its time on loading operands from shared memory into registers, for
+ * mma.sync. wgmma reads them from shared memory itself. Of the five products three have an operand that lies transposed
+ * in shared memory, and none needs a copy: wgmma takes either order of 16-bit operands.
  *
  *     product                      left operand                   right operand, as it lies       wgmma's names
  *     S^T  = K Q^T                 K, shared                      Q  [query][d]                   both K-major
@@ -12,27 +12,27 @@
  *     dK  += dS^T Q                dS^T, registers                Q  [query][d]                   B MN-major
  *     dQ   = dS K                  dS, shared, as dS^T lies       K  [key][d]                     both MN-major
  *
- * P^T and dS^T are in the registers that they must be in, since S and dP are computed transposed. Only dQ, a sum over keys,
- * needs the dS of all four warps, so dS^T goes through shared memory, once.
+ * P^T and dS^T are in the registers that they must be in, since S and dP are computed transposed. Only dQ, a sum over
+ * keys, needs the dS of all four warps, so dS^T goes through shared memory, once.
  *
- * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys, and one query head. It walks over the queries that see them,
- * Br = 64 at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in 05_fa2_backward/atomic. So are dK and
- * dV at the end, if several query heads share the K/V head.
+ * Who owns what. A block is one warpgroup: 128 threads, Bc = 64 keys, and one query head. It walks over the queries
+ * that see them, Br = 64 at a time. dQ is added to an fp32 accumulator in device memory, by atomics, as in
+ * 05_fa2_backward/atomic. So are dK and dV at the end, if several query heads share the K/V head.
  *
- *              queries ->                             shared memory, D = 128            registers a thread, D = 128
+ *              queries ->                             shared memory, D = 128            registers per thread, D = 128
  *            +--------+--------+--------+             K, V    Bc x D    32 KB           dK, dV   D / 2 each   128
  *     warp 0 | 16 x Br|        |        |             Q, dO   Br x D    32 KB           S, dP    Br / 2 each   64
  *     warp 1 | 16 x Br|        |        | keys        dS      Bc x Br    8 KB           dQ       D / 2         64
  *     warp 2 | 16 x Br|        |        |   |                           72 KB           P, dS as operands      32
  *     warp 3 | 16 x Br|        |        |   v
- *            +--------+--------+--------+             two blocks a multiprocessor
+ *            +--------+--------+--------+             two blocks per multiprocessor
  *
  * No arithmetic overlaps within a block. The blocks of a multiprocessor do: while one computes P, another can multiply.
  *
- * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 clocks of the tensor cores at D = 128; Br Bc exponentials, 256
- * clocks of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.
+ * What a step, one query tile, costs: 10 Br Bc D FLOPs, 1280 cycles of the tensor cores at D = 128; Br Bc exponentials,
+ * 256 cycles of the special-function units; 4 Br D bytes of atomics, 32 KB, and 4 Br D bytes of Q and dO, from L2.
  *
- * The words for tiles: start_abt, start_ab, start_atb, to_operand, store_operand and zero_rows are in
+ * The tile primitives: start_abt, start_ab, start_atb, to_operand, store_operand and zero_rows are in
  * common/gpu/warpgroup.cuh, store_rows in warp.cuh beside it. mask_transposed, probabilities and score_gradients are in
  * fa3_backward.cuh.
  *
@@ -62,16 +62,11 @@ __global__ void __launch_bounds__(THREADS, 2)
 
     /* A step is one query tile. */
     auto load_q = [&](int step) {
-        const int row = here.first_query + step * Br;
-        mbarrier_arrive_expect(&shared.q_full, shared.q.bytes + sizeof shared.statistics.lse);
-        shared.q.load(maps.q, row, 0, here.matrix, &shared.q_full);
-        bulk_load(shared.statistics.lse, statistics.lse + here.padded_row(p, row), sizeof shared.statistics.lse, &shared.q_full);
+        load_rows(shared.q, shared.statistics.lse, maps.q, statistics.lse, p, here, here.first_query + step * Br,
+                  &shared.q_full);
     };
     auto load_d_o = [&](int step) {
-        const int row = here.first_query + step * Br;
-        mbarrier_arrive_expect(&shared.d_o_full, shared.d_o.bytes + sizeof shared.statistics.delta);
-        shared.d_o.load(maps.d_o, row, 0, here.matrix, &shared.d_o_full);
-        bulk_load(shared.statistics.delta, statistics.delta + here.padded_row(p, row), sizeof shared.statistics.delta,
+        load_rows(shared.d_o, shared.statistics.delta, maps.d_o, statistics.delta, p, here, here.first_query + step * Br,
                   &shared.d_o_full);
     };
     if (warp == 0 && elect_one()) {
@@ -81,13 +76,13 @@ __global__ void __launch_bounds__(THREADS, 2)
         mbarrier_init_fence();
         if (here.steps > 0) {
             mbarrier_arrive_expect(&shared.kv_full, shared.k.bytes + shared.v.bytes);
-            shared.k.load(maps.k, here.first_key, 0, here.kv_matrix, &shared.kv_full);
-            shared.v.load(maps.v, here.first_key, 0, here.kv_matrix, &shared.kv_full);
+            shared.k.load(maps.k, here.first_key, 0, here.kv_head, &shared.kv_full);
+            shared.v.load(maps.v, here.first_key, 0, here.kv_head, &shared.kv_full);
             load_q(0);
             load_d_o(0);
         }
     }
-    __syncthreads(); /* no thread waits before the mbarriers are initialised */
+    __syncthreads(); /* no thread waits before the mbarriers are initialized */
 
     if (here.steps > 0)
         mbarrier_wait(&shared.kv_full, 0);
@@ -143,14 +138,14 @@ __global__ void __launch_bounds__(THREADS, 2)
         __syncthreads(); /* all four warps are done with Q and dS */
         if (warp == 0 && next && elect_one())
             load_q(step + 1);
-        add_to(sums.dq + accumulator_place(here.padded_row(p, row), D, 0), dq);
+        add_to(sums.dq + accumulator_offset(here.padded_row(p, row), D, 0), dq);
     }
 
     finish_keys<T, D>(p, t, sums, here, here.first_key, dk, dv);
 #endif
 }
 
-PLANNER(fa3_backward_wgmma_plan) { return plan_backward(p, workspace); }
+PLANNER(fa3_backward_wgmma_plan) { return plan_accumulators(p, workspace); }
 
 LAUNCHER(fa3_backward_wgmma) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {

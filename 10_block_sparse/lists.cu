@@ -1,27 +1,30 @@
 /* 10_block_sparse/lists - which key blocks each query tile keeps: found once, before attention.
  *
- * The idea. A kernel that asks of every tile whether the mask keeps it pays for tiles that it does not keep. So a small kernel
- * asks once, for all heads, and writes down the answers. For each query tile, MASK_BLOCK queries, there are two lists:
+ * The idea. A kernel that asks of every tile whether the mask keeps it pays for tiles that it does not keep. So a small
+ * kernel asks once, for all heads, and writes down the answers. For each query tile, MASK_BLOCK queries, there are two
+ * lists:
  *
- *     partial   key blocks of which some pairs are kept: the diagonal or the edge of a window or document runs through them,
- *               or the keys end in them. Attention evaluates the mask there, element by element
+ *     partial   key blocks of which some pairs are kept: the diagonal or the edge of a window or document runs through
+ *               them, or the keys end in them. Attention evaluates the mask there, element by element
  *     full      key blocks of which every pair is kept. Attention looks at no mask
  *
- * A block of which nothing is kept is in neither list. (FlexAttention and FlashAttention-4 keep the same two lists.) Attention
- * walks the list of the partial blocks first, from its last block on, so that the block in which the keys end comes first of all.
+ * A block of which nothing is kept is in neither list. (FlexAttention and FlashAttention-4 keep the same two lists.)
+ * Attention walks the list of the partial blocks first, from its last block on, so that the block in which the keys end
+ * comes first of all.
  *
  *     key block        0  1  2  3  4  5  6                          a window, causal: query tile 5
  *     query tile 5     .  /  #  #  #  \  .                          . nothing kept   / \ partial   # full
  *     its list         2 3 4 | 1 5                                  3 full, then 2 partial; walked from its end
  *
- * Query tiles whose lists are longest shall start first. A second kernel finds each tile's place: how many tiles have a longer
- * list.
+ * Query tiles whose lists are longest shall start first. A second kernel finds each tile's rank: how many tiles have a
+ * longer list.
  *
- * Who owns what. build_lists: a warp has a query tile, and its lanes ask about 32 key blocks at a time. order_tiles: a thread has
- * a query tile.
+ * Who owns what. build_lists: a warp has a query tile, and its lanes ask about 32 key blocks at a time. order_tiles: a
+ * thread has a query tile.
  *
- * What it costs. As many questions as the mask has blocks, twice; 4 bytes for each block of the mask and 20 for each query tile,
- * for each batch entry. The mask of 65536 x 65536 pairs has 512 x 512 blocks: 1 MiB, where a byte for each pair would take 4 GiB.
+ * What it costs. As many questions as the mask has blocks, twice; 4 bytes for each block of the mask and 20 for each
+ * query tile, for each batch entry. The mask of 65536 x 65536 pairs has 512 x 512 blocks: 1 MiB, where a byte for each
+ * pair would take 4 GiB.
  */
 #include "../common/gpu/softmax.cuh"
 #include "lists.cuh"
@@ -29,7 +32,8 @@
 constexpr int ORDER_THREADS = 128;
 
 /* Writes one of a query tile's lists behind the `end` entries that are there. Returns where it ends. */
-__device__ inline int append_list(int *list, int end, TileKept kind, const Problem &p, const BlockMask &mask, int keys, int row) {
+__device__ inline int append_list(int *list, int end, TileKept kind, const Problem &p, const BlockMask &mask, int keys,
+                                  int row) {
     const int lane = threadIdx.x;
     for (int key = lane * MASK_BLOCK; key - lane * MASK_BLOCK < keys; key += 32 * MASK_BLOCK) {
         const bool found = key < keys && tile_kept(&mask, &p, keys, row, row + MASK_BLOCK, key, key + MASK_BLOCK) == kind;
@@ -58,12 +62,12 @@ __global__ void order_tiles(Problem p, Lists lists) {
     if (batch >= p.batch)
         return;
     const ListLengths *lengths = lists.lengths + batch * query_tiles, own = lengths[tile];
-    int place = 0;
+    int rank = 0;
     for (int other = 0; other < query_tiles; other++) {
         const int longer_by = lengths[other].full + lengths[other].partial - own.full - own.partial;
-        place += longer_by > 0 || (longer_by == 0 && other > tile);
+        rank += longer_by > 0 || (longer_by == 0 && other > tile);
     }
-    lists.order[batch * query_tiles + place] = {tile, own};
+    lists.order[batch * query_tiles + rank] = {tile, own};
 }
 
 static int plan(const Problem *p, Buffer *workspace) {

@@ -1,4 +1,5 @@
-/* lists.cuh - what the kernels of 10_block_sparse know of their lists: which query tile comes next, and which key blocks it has.
+/* lists.cuh - what the kernels of 10_block_sparse know of their lists: which query tile comes next, and which key
+ * blocks it has.
  */
 #ifndef FA_LISTS_CUH
 #define FA_LISTS_CUH
@@ -8,7 +9,7 @@
 
 /* The lists in the workspace (lists.cu). */
 struct Lists {
-    int *key_blocks;      /* [batch, query tiles, key blocks]: numbers of key blocks, first the full ones, then the partial ones */
+    int *key_blocks;      /* [batch, query tiles, key blocks]: their numbers, first the full ones, then the partial */
     ListLengths *lengths; /* [batch, query tiles] */
     OrderedTile *order;   /* [batch, query tiles]: a batch entry's query tiles, those with the longest lists first */
 };
@@ -17,8 +18,8 @@ inline Lists lists_in(const Buffer *workspace) {
             (OrderedTile *)workspace[LONGEST_FIRST].pointer};
 }
 
-/* The order of work. Without a block mask that of 08_fa3. With one, several heads together, as under a causal mask: lists are not equally
- * long. */
+/* The order of work. Without a block mask that of 08_fa3. With one, several heads together, as under a causal mask:
+ * lists are not equally long. */
 inline TileOrder listed_order(const Problem &p, const BlockMask &mask) {
     TileOrder order = tile_order(p, MASK_BLOCK, 2);
     if (mask.window || mask.documents || mask.stride || mask.kept)
@@ -26,8 +27,8 @@ inline TileOrder listed_order(const Problem &p, const BlockMask &mask) {
     return order;
 }
 
-/* MASK_BLOCK queries of one head, and which keys they keep: QueryTile for lists. A key tile is a block on the list, or a piece of
- * one. They are counted along the list, and walked from its end. */
+/* MASK_BLOCK queries of one head, and which keys they keep: QueryTile for lists. A key tile is a block on the list, or
+ * a piece of one. They are counted along the list, and walked from its end. */
 struct ListedTile {
     int batch_head, kv_head, first_row, keys;
     int key_tiles, whole_tiles; /* the first so many need no mask */

@@ -1,4 +1,4 @@
-/* 10_block_sparse - a mask of blocks: tiles that are not there cost nothing. */
+/* 10_block_sparse - a mask of blocks: skipped tiles cost nothing. */
 #include "../common/stage.h"
 
 extern MaskReader blocks_read;
@@ -10,7 +10,7 @@ static const Preparation lists = {.name = "lists", .launch = sparse_lists, .pred
 
 const Stage stage = {
     .name = "10_block_sparse",
-    .idea = "tiles that are not there cost nothing: attention under a mask of blocks",
+    .idea = "skipped tiles cost nothing: attention under a mask of blocks",
     .kind = FORWARD,
     .read_mask = blocks_read,
     .default_mask = "window:256",

@@ -7,9 +7,9 @@
 
 #include <limits.h>
 
-/* Scores of keys that a row does not keep become -inf: mask in warp.cuh under a block mask. The tile lies in one block of it. What a
- * row keeps ends somewhere, and may have a gap: between what every row has, on the left, and what it has alone. The two are
- * masked one after the other: one test of both for each score took more registers than there are. */
+/* Scores of keys that a row does not keep become -inf: mask in warp.cuh under a block mask. The tile lies in one block
+ * of it. What a row keeps ends somewhere, and may have a gap: between what every row has, on the left, and what it has
+ * alone. The two are masked one after the other: one test of both for each score took more registers than there are. */
 template <int M, int N>
 __device__ inline void mask_block(float (&s)[M][N][4], const BlockMask &mask, const Problem &p, int keys, int row, int column) {
     const int key_block = column / MASK_BLOCK;

@@ -1,7 +1,9 @@
-/* 10_block_sparse/masked - 04_fa2/tuned under a block mask: every tile is visited, and what the mask does not keep is thrown away.
+/* 10_block_sparse/masked - 04_fa2/tuned under a block mask: every tile is visited, and what the mask does not keep is
+ * thrown away.
  *
- * The idea. A mask need not change the walk: the scores of pairs that it does not keep become -inf, as those behind the diagonal
- * do. So it is right, and does every tile's products; what skipping saves is measured against it. Three kinds of tiles:
+ * The idea. A mask need not change the walk: the scores of pairs that it does not keep become -inf, as those behind the
+ * diagonal do. So it is right, and does every tile's products; what skipping saves is measured against it. Three kinds
+ * of tiles:
  *
  *     full      no mask is evaluated
  *     partial   it is, element by element
@@ -9,11 +11,11 @@
  *
  * Everything else is as in `tuned`, whose header explains it.
  *
- * Who owns what: as in `tuned`. A tile lies in one block of the mask, so that a block of the mask is kept for all of it or for
- * none.
+ * Who owns what: as in `tuned`. A tile lies in one block of the mask, so that a block of the mask is kept for all of it
+ * or for none.
  *
- * What it costs: what `tuned` costs, but V as far as tiles keep something; and in a tile that is not full some comparisons an
- * element.
+ * What it costs: what `tuned` costs, but V as far as tiles keep something; and in a tile that is not full some
+ * comparisons an element.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant masked --blocks window:64
  */
@@ -25,8 +27,8 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* 32 rows a warp, and so many keys that O and S fit into the registers (04_fa2/tuned). sm_75 has 64 KB of shared memory a block:
- * half of Bc. */
+/* 32 rows per warp, and so many keys that O and S fit into the registers (04_fa2/tuned). sm_75 has 64 KB of shared
+ * memory a block: half of Bc. */
 template <int D, int capability> struct Shape {
     static constexpr int m_tiles = 2;
     static constexpr int Br = WARPS * 16 * m_tiles;
@@ -69,7 +71,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) maske
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
+        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one overwrites it */
         const TileKept kept = next_kept;
         if (tile > 0)
             load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
@@ -85,7 +87,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) maske
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 
-        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. */
+        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 per element. O += P V. */
         each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });
         add_ab(o, s, shared.v[tile % 2], 0);
     }

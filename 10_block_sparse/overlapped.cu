@@ -1,11 +1,13 @@
 /* 10_block_sparse/overlapped - 08_fa3/overlapped on lists: the producer walks a list, and consumers follow.
  *
- * The idea. `skipping` does it for 04_fa2's kernel, this file for 08_fa3's. Roles, ring, turns and barriers stay as they are, and
- * its header explains them. What changes is who is told what:
+ * The idea. `skipping` does it for 04_fa2's kernel, this file for 08_fa3's. Roles, ring, turns and barriers stay as
+ * they are, and its header explains them. What changes is who is told what:
  *
- *     producer    draws a query tile, longest lists first (lists.cuh), and asks for the key blocks on its list, one after the other
- *     consumers   are handed the description of the query tile, as before. It says how many key tiles there are, and how many of
- *                 them are full. So they count along, and look up a key block's number only where they evaluate the mask
+ *     producer    draws a query tile, longest lists first (lists.cuh), and requests the key blocks on its list, one
+ *                 after the other
+ *     consumers   are handed the description of the query tile, as before. It says how many key tiles there are, and
+ *                 how many of them are full. So they count along, and look up a key block's number only where they
+ *                 evaluate the mask
  *
  * Lists of very different lengths are balanced by the counter that query tiles are drawn from, and by the order.
  *
@@ -13,15 +15,16 @@
  *     teams, consumers of each               2, 2                                 1, 2
  *     queries Br, keys Bc                    128, 64                              128, 128
  *     shared memory                          2 x (2 x 16 + 4 x 16) KB             2 x 32 + 2 x 64 KB
- *     registers a producer, consumer         24, 112: O 32, S 32, P 16            24, 240: O 64, S 64, P 32
+ *     registers per producer, consumer       24, 112: O 32, S 32, P 16            24, 240: O 64, S 64, P 32
  *
- * At D = 64 08_fa3 has three consumers, and 192 queries. Here Br is the height of a mask block: a taller tile would have to visit
- * what either of two rows of blocks keeps. So a block has two teams there, each with a query tile, a ring and a producer of its
- * own. Key tiles are half as long, or registers would not suffice. Two teams fill each other's pauses without turns.
+ * At D = 64 08_fa3 has three consumers, and 192 queries. Here Br is the height of a mask block: a taller tile would
+ * have to visit what either of two rows of blocks keeps. So a block has two teams there, each with a query tile, a ring
+ * and a producer of its own. Key tiles are half as long, or registers would not suffice. Two teams fill each other's
+ * pauses without turns.
  *
- * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 512 at D = 64; Br Bc
- * exponentials, 1024 and 512 cycles of the special-function units. Where lists are short, what a query tile costs beside its key
- * tiles shows: Q, O, and the first S and the last P V, under which nothing runs but other consumers.
+ * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 512 at D = 64;
+ * Br Bc exponentials, 1024 and 512 cycles of the special-function units. Where lists are short, what a query tile costs
+ * beside its key tiles shows: Q, O, and the first S and the last P V, under which nothing runs but other consumers.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:1024
  */
@@ -83,17 +86,17 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
 
             /* The first tile's S, softmax and P */
             uint32_t a[Bc / 16][4];
-            float first[1][Bc / 8][4];
+            float s[1][Bc / 8][4];
             shared.wait_for_k(n);
             turn.wait();
-            start_abt(first, q, 64 * consumer, shared.k[shared.stage(n)]);
+            start_abt(s, q, 64 * consumer, shared.k[shared.stage(n)]);
             turn.end();
-            wgmma_wait<0>(first);
+            wgmma_wait<0>(s);
             shared.release_k(n);
             if (tile >= here.whole_tiles)
-                mask_block(first, t.mask, p, here.keys, row, key);
-            softmax(first, m, l, alpha, scale_log2);
-            to_operand<T>(a, first);
+                mask_block(s, t.mask, p, here.keys, row, key);
+            softmax(s, m, l, alpha, scale_log2);
+            to_operand<T>(a, s);
 
             /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
@@ -111,12 +114,12 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
                 shared.release_k(n + 1);
                 if (tile >= here.whole_tiles)
                     mask_block(s, t.mask, p, here.keys, row, key);
-                const bool moved = softmax(s, m, l, alpha, scale_log2);
+                const bool updated = softmax(s, m, l, alpha, scale_log2);
 
                 wgmma_wait<0>(o, a);
                 shared.release_v(n);
                 to_operand<T>(a, s);
-                if (moved)
+                if (updated)
                     each(o, [&](float &x, int r) { x *= alpha[r]; });
             }
 

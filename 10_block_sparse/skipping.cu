@@ -1,24 +1,25 @@
 /* 10_block_sparse/skipping - 04_fa2/tuned on lists: tiles that the mask does not keep are neither loaded nor computed.
  *
- * The idea. `masked` visits every tile and throws most of its work away. Here a block reads which key blocks its query tile keeps
- * (lists.cu found them before), and visits those alone:
+ * The idea. `masked` visits every tile and throws most of its work away. Here a block reads which key blocks its query
+ * tile keeps (lists.cu found them before), and visits those alone:
  *
  *     partial blocks first   the mask is evaluated, element by element
  *     then the full ones     no mask
  *     longest lists first    lists differ in length, and a long one that starts late keeps the whole chip waiting
  *
- * Time, bytes and FLOPs then follow the share of the blocks that is kept. Within a tile all is as in `tuned`, whose header
- * explains the rest.
+ * Time, bytes and FLOPs then follow the share of the blocks that is kept. Within a tile all is as in `tuned`, whose
+ * header explains the rest.
  *
  *     key block        0  1  2  3  4  5  6
  *     query tile 5     .  /  #  #  #  \  .           visited: 5 1 4 3 2, where tuned visits 5 4 3 2 1 0
  *
- * Who owns what. As in `tuned`: a block owns Br queries of one head, a warp 32 of them. A tile of Bc keys is a block of the mask,
- * or half of one (D = 128).
+ * Who owns what. As in `tuned`: a block owns Br queries of one head, a warp 32 of them. A tile of Bc keys is a block of
+ * the mask, or half of one (D = 128).
  *
- * What it costs. A key tile costs what it costs in `tuned`: 4 Br Bc D FLOPs, Br Bc exponentials, 2 bytes x D x 2 Bc of K and V. A
- * partial tile costs some five instructions an element more. Each thread reads its list, 4 bytes a tile, twice of a partial one. Q, O and LSE
- * move whole, whatever is kept: at 1 of 32 key blocks they are most of what is left at short lengths.
+ * What it costs. A key tile costs what it costs in `tuned`: 4 Br Bc D FLOPs, Br Bc exponentials, 2 bytes x D x 2 Bc of
+ * K and V. A partial tile costs some five instructions an element more. Each thread reads its list, 4 bytes a tile,
+ * twice of a partial one. Q, O and LSE move whole, whatever is kept: at 1 of 32 key blocks they are most of what is
+ * left at short lengths.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant skipping --blocks window:128
  */
@@ -28,7 +29,8 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* 32 rows a warp, 128 a block: as many as a block of the mask has. sm_75 has 64 KB of shared memory a block: a quarter of Bc. */
+/* 32 rows per warp, 128 per block: as many as a block of the mask has. sm_75 has 64 KB of shared memory per block: a
+ * quarter of Bc. */
 template <int D, int capability> struct Shape {
     static constexpr int m_tiles = 2;
     static constexpr int Br = WARPS * 16 * m_tiles;
@@ -44,11 +46,13 @@ template <typename T, int D, int capability> struct SkippingShared {
     ListedTile here;
 };
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lists lists, int together) {
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lists lists, int together) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, SkippingShared<T, D, CAPABILITY>);
 
-    /* Which query tile of which head, and its list: see lists.cuh. Registers are short, so it is kept in shared memory. */
+    /* Which query tile of which head, and its list: see lists.cuh. Registers are short, so it is kept in shared
+     * memory. */
     const ListedTile &here = shared.here;
     if (threadIdx.x == 0)
         shared.here = listed_tile(p, t.key_lengths, lists, together, blockIdx.x, Bc);
@@ -75,7 +79,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipp
 
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
+        __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one overwrites it */
         if (tile > 0)
             load_keys(tile - 1, Bc == MASK_BLOCK ? INT_MAX : here.keys); /* only the first block can reach past the keys */
 
@@ -90,7 +94,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) skipp
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 
-        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 an element. O += P V. */
+        /* P = 2^(scale_log2 S - m): one FFMA and one ex2 per element. O += P V. */
         each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });
         add_ab(o, s, shared.v[tile % 2], 0);
     }
@@ -102,7 +106,8 @@ LAUNCHER(sparse_skipping) {
     const bool small = device_properties()->capability < 80;
     const TileOrder order = listed_order(*p, t->mask);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((skipping<T, D>), order.count, THREADS, small ? sizeof(SkippingShared<T, D, 75>) : sizeof(SkippingShared<T, D, 80>),
-               *p, *t, lists_in(workspace), order.together);
+        LAUNCH((skipping<T, D>), order.count, THREADS,
+               small ? sizeof(SkippingShared<T, D, 75>) : sizeof(SkippingShared<T, D, 80>), *p, *t, lists_in(workspace),
+               order.together);
     }));
 }

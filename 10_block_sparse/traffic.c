@@ -67,7 +67,7 @@ int sparse_lists_traffic(const Problem *p, const int *key_lengths, Traffic *traf
     return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
-/* Of each list every head's block reads the place in the order once. */
+/* Of each list every head's block reads the entry of the order once. */
 static int walk_traffic(const Problem *p, const char *kernel, const ListSums *sum, double rows, double list_reads,
                         Traffic *traffic) {
     const double row = p->head_dim * (double)dtype_bytes(p->dtype);
@@ -90,8 +90,9 @@ int sparse_skipping_traffic(const Problem *p, const int *key_lengths, Traffic *t
     return walk_traffic(p, "skipping", &sum, (double)p->batch * p->seqlen_q, 128 * tiles * (sum.entries + sum.partial), traffic);
 }
 
-/* As 08_fa3/overlapped: TMA loads whole tiles as far as the tensor goes, and a query tile without keys loads nothing. The producer
- * reads a block's number for each of its tiles, its 256 consumers for the first tile of a walk and for partial ones. */
+/* As 08_fa3/overlapped: TMA loads whole tiles as far as the tensor goes, and a query tile without keys loads nothing.
+ * The producer reads a block's number for each of its tiles, its 256 consumers for the first tile of a walk and for
+ * partial ones. */
 int sparse_overlapped_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const ListSums sum = sum_lists(p, key_lengths, 1);
     const double draws = p->heads * (double)list_count(p);

@@ -254,7 +254,7 @@ template <typename F> static void test_attention() {
     std::vector<int> vt(64 * 64, 0);
     for (int d = 0; d < 64; d++)
         for (int place = 0; place < 32; place++)
-            vt[64 * d + place] = v[64 * key_at_place(place) + d];
+            vt[64 * d + place] = v[64 * key_at_position(place) + d];
     DeviceArray<Pair> device_q(pairs(q)), device_k(pairs(k)), device_vt(pairs(vt));
     DeviceArray<float> s_out(16 * 32), o_out(16 * 64);
     LAUNCH((run_attention<F>), 1, 32, sizeof(AttentionTiles), device_q.pointer, device_k.pointer, device_vt.pointer,

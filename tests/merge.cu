@@ -7,19 +7,19 @@
 
 #include <cmath>
 
-enum { D = 64, ROWS = 3, FIRST = 2 }; /* the head's first place is number 2; what lies before and behind is NaN */
+enum { D = 64, ROWS = 3, FIRST = 2 }; /* the head's first slot is number 2; what lies before and behind is NaN */
 
 __global__ void merge_kernel(SharePartials partials, int count, float *o, float *lse) {
-    merge_places<D>(partials, FIRST, count, ROWS, o, lse);
+    merge_slots<D>(partials, FIRST, count, ROWS, o, lse);
 }
 
-/* Places whose LSE grow, so that each PLACES of them move the maximum; in row 1 all but the first see no key, as under a mask. */
+/* Places whose LSE grow, so that each SLOTS_AT_ONCE of them move the maximum; in row 1 all but the first see no key, as under a mask. */
 static void test_merge(int count) {
     std::vector<float> o((FIRST + count + 1) * ROWS * D, NAN), lse((FIRST + count + 1) * ROWS, NAN);
     for (int i = FIRST * ROWS; i < (FIRST + count) * ROWS; i++) {
-        const int place = i / ROWS - FIRST;
-        const bool empty = i % ROWS == 1 && place > 0;
-        lse[i] = empty ? -INFINITY : 0.5f * place + (float)(random_bits() % 1000) / 1000;
+        const int slot = i / ROWS - FIRST;
+        const bool empty = i % ROWS == 1 && slot > 0;
+        lse[i] = empty ? -INFINITY : 0.5f * slot + (float)(random_bits() % 1000) / 1000;
         for (int d = 0; d < D; d++)
             o[i * D + d] = empty ? 0 : (float)(random_bits() % 2000) / 1000 - 1;
     }
@@ -30,11 +30,11 @@ static void test_merge(int count) {
     double worst = 0; /* NaN, once it is in, stays */
     for (int row = 0; row < ROWS; row++) {
         double sum = 0, want[D] = {};
-        for (int place = FIRST; place < FIRST + count; place++) {
-            const double weight = exp(lse[place * ROWS + row]);
+        for (int slot = FIRST; slot < FIRST + count; slot++) {
+            const double weight = exp(lse[slot * ROWS + row]);
             sum += weight;
             for (int d = 0; d < D; d++)
-                want[d] += weight * o[(place * ROWS + row) * D + d];
+                want[d] += weight * o[(slot * ROWS + row) * D + d];
         }
         for (int d = 0; d < D; d++)
             worst = fabs(got[row * D + d] - want[d] / sum) <= worst ? worst : fabs(got[row * D + d] - want[d] / sum);
@@ -46,7 +46,7 @@ static void test_merge(int count) {
 }
 
 int main(void) {
-    for (int count : {1, 2, (int)PLACES, PLACES + 1, 3 * PLACES + 5})
+    for (int count : {1, 2, (int)SLOTS_AT_ONCE, SLOTS_AT_ONCE + 1, 3 * SLOTS_AT_ONCE + 5})
         test_merge(count);
     return tap_done();
 }

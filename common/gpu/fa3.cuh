@@ -1,5 +1,5 @@
-/* fa3.cuh - what the kernels of 08_fa3 share, and 10_block_sparse has, too: what TMA loads, and the softmax of a tile of S in registers. That is
- * 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
+/* fa3.cuh - what the kernels of 08_fa3 share, and 10_block_sparse has, too: what TMA loads, and the softmax of a tile
+ * of S in registers. That is 04_fa2's arithmetic on the registers of a warpgroup. Nothing here is asynchronous.
  */
 #ifndef FA_FA3_CUH
 #define FA_FA3_CUH
@@ -16,8 +16,8 @@ template <typename T, int D> static ForwardMaps forward_maps(const Problem &p, c
     return {tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br), keys(t.k), keys(t.v)};
 }
 
-/* S becomes P = 2^(scale_log2 S - m), in place. Updates m (warp.cuh: update_maximum) and this lane's part of l. Returns whether m of any
- * row of the warp may have changed; O must then be multiplied by `alpha`. */
+/* S becomes P = 2^(scale_log2 S - m), in place. Updates m (warp.cuh: update_maximum) and this lane's part of l. Returns
+ * whether m of any row of the warp may have changed; O must then be multiplied by `alpha`. */
 template <int N>
 __device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
     bool updated = false;

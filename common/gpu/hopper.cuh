@@ -1,4 +1,5 @@
-/* hopper.cuh - the instructions that only Hopper has (compute capability 9.0, compiled for sm_90a): mbarrier, TMA, wgmma.
+/* hopper.cuh - the instructions that only Hopper has (compute capability 9.0, compiled for sm_90a): mbarrier, TMA,
+ * wgmma.
  *
  * As in instructions.cuh, each function is one PTX instruction (PTX ISA 8.x, section 9.7), and cpu/hopper_cpu.h has a
  * function of the same name for the CPU device. TMA and wgmma are *asynchronous*: a thread starts the work and goes on.
@@ -7,8 +8,8 @@
  *     TMA        the tensor memory accelerator: one thread names a tile of a tensor, and it comes to shared memory
  *     wgmma      warpgroup mma: four warps together multiply 64 rows by a matrix that lies in shared memory
  *
- * A kernel for these has its body inside #ifdef HOPPER. For other chips it compiles to nothing, and the harness does not
- * launch it there (stage.h: WGMMA).
+ * A kernel for these has its body inside #ifdef HOPPER. For other chips it compiles to nothing, and the harness does
+ * not launch it there (stage.h: WGMMA).
  */
 #ifndef FA_HOPPER_CUH
 #define FA_HOPPER_CUH
@@ -16,8 +17,8 @@
 #include "instructions.cuh"
 
 /* A tile in shared memory as TMA writes it and wgmma reads it: rows of 128 or of 64 bytes, whose 16-byte chunks are
- * swizzled. In a row of 128 bytes, chunk number c lies at place c XOR row % 8, as in tile.cuh. Rows of 64 bytes have
- * four chunks, and two rows fill the 32 banks: there chunk c lies at place c XOR row / 2 % 4. The hardware computes
+ * swizzled. In a row of 128 bytes, chunk number c is at position c XOR row % 8, as in tile.cuh. Rows of 64 bytes have
+ * four chunks, and two rows fill the 32 banks: there chunk c is at position c XOR row / 2 % 4. The hardware computes
  * both from the bits of the address:
  *
  *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9       a tile of such rows begins at a multiple of 1024 bytes
@@ -30,8 +31,8 @@ template <int RowBytes> struct Swizzle {
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
-/* How an operand of wgmma lies in shared memory, A, M x K, or B, K x N. K_MAJOR: [m][k] or [n][k], neighbouring k together;
- * 8-bit types know no other. MN_MAJOR: [k][m] or [k][n]. */
+/* How an operand of wgmma lies in shared memory, A, M x K, or B, K x N. K_MAJOR: [m][k] or [n][k], neighbouring k
+ * together; 8-bit types know no other. MN_MAJOR: [k][m] or [k][n]. */
 enum Major { K_MAJOR, MN_MAJOR };
 
 #ifndef __CUDACC__
@@ -47,7 +48,7 @@ enum Major { K_MAJOR, MN_MAJOR };
 #define HOPPER
 #endif
 
-/* ---- mbarrier: 64 bits in shared memory that count what is still to come -------------------------------------------------
+/* ---- mbarrier: 64 bits in shared memory that count what is still to come --------------------------------------------
  * An mbarrier goes through *phases*. A phase is over when `count` threads have arrived and all bytes that were
  * announced have been written; the next phase begins at once, with the same count. A phase is named by its parity: the
  * first phase has parity 0, the second 1, the third 0 again. A thread says the parity of the phase whose end it waits
@@ -89,9 +90,9 @@ __device__ inline void mbarrier_wait(Mbarrier *barrier, int parity) {
     while (!done);
 }
 
-/* ---- TMA: tiles between device and shared memory ------------------------------------------------------------------------
+/* ---- TMA: tiles between device and shared memory --------------------------------------------------------------------
  * The host describes a tensor once, in a *tensor map*. A kernel takes the map as a parameter, `const __grid_constant__
- * TensorMap map`. One thread then asks for a tile by the coordinates of the tile's first element. The hardware computes
+ * TensorMap map`. One thread then requests a tile by the coordinates of the tile's first element. The hardware computes
  * the addresses, swizzles, and writes zeros for elements outside of the tensor. Those zeros count, too: an mbarrier
  * must expect the bytes of a whole tile. */
 typedef CUtensorMap TensorMap;
@@ -140,8 +141,8 @@ __device__ inline bool elect_one() {
     return elected;
 }
 
-/* Starts the copy to `shared` of the tile that begins at this row and column, and returns. The bytes that have arrived are subtracted from those that
- * `barrier` still expects. To be called by one thread, elect_one's. */
+/* Starts the copy to `shared` of the tile that begins at this row and column, and returns. The bytes that have arrived
+ * are subtracted from those that `barrier` still expects. To be called by one thread, elect_one's. */
 __device__ inline void tma_load(void *shared, const TensorMap &map, int row, int column, int matrix, Mbarrier *barrier) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
                  ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
@@ -154,11 +155,12 @@ __device__ inline void bulk_load(void *shared, const void *from, int bytes, Mbar
                  ::"r"(shared_address(shared)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
-/* The other way, adding: starts the addition of `bytes` bytes of floats in shared memory to neighbouring floats in device
- * memory, each atomic, and returns. All three are multiples of 16. What threads have stored there needs their proxy_fence, as
- * for wgmma. bulk_wait_read waits until this thread's additions, but those of its `Pending` youngest batches, have read shared
- * memory, which can then be written again. A batch is what was started before one bulk_commit and after the one before it.
- * Before a block ends its additions must have been waited for; when a kernel ends they have reached device memory. */
+/* The other way, adding: starts the addition of `bytes` bytes of floats in shared memory to neighbouring floats in
+ * device memory, each atomic, and returns. All three are multiples of 16. What threads have stored there needs their
+ * proxy_fence, as for wgmma. bulk_wait_read waits until this thread's additions, but those of its `Pending` youngest
+ * batches, have read shared memory, which can then be written again. A batch is what was started before one bulk_commit
+ * and after the one before it. Before a block ends its additions must have been waited for; when a kernel ends they
+ * have reached device memory. */
 __device__ inline void bulk_add(float *to, const void *shared, int bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
                  ::"l"(to), "r"(shared_address(shared)), "r"(bytes) : "memory");
@@ -168,7 +170,7 @@ template <int Pending> __device__ inline void bulk_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 
-/* ---- what roles of warps need ------------------------------------------------------------------------------------------ */
+/* ---- what roles of warps need ------------------------------------------------------------------------------------ */
 
 /* A *proxy* is a road to shared memory: loads and stores of threads take the generic one, TMA and wgmma the
  * asynchronous one. This fence makes what this thread has stored visible on the asynchronous road. Where several
@@ -191,11 +193,11 @@ __device__ inline void named_barrier_arrive(int barrier, int threads) {
 template <int N> __device__ inline void setmaxnreg_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
-/* ---- wgmma: D (+)= A B, by the 128 threads of a warpgroup ----------------------------------------------------------------
+/* ---- wgmma: D (+)= A B, by the 128 threads of a warpgroup -----------------------------------------------------------
  *
  *     D 64 x N, fp32, in registers        A 64 x K                        B K x N, in shared memory, stored [n][k]; or,
  *                                                                         16-bit types only, [k][n]: Major
- *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 pieces side by side, as C of mma_m16n8k16:
+ *     warp w owns rows 16 w .. 16 w + 15. In there D is N / 8 mma tiles side by side, as C of mma_m16n8k16:
  *     d[i][0], d[i][1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[i][2], d[i][3]: the same of row lane/4 + 8
  *
  *     N is 64, 128 or 256 here (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of
@@ -217,16 +219,16 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *
  * What lies in shared memory is named by a *descriptor*: see the next section. */
 /* Tells the compiler that these registers change here, so that it moves no write of them down and no read of them up
- * across this place. Makes no instruction. */
-template <int Pieces> __device__ inline void changed(float (&d)[Pieces][4]) {
-    UNROLL for (int i = 0; i < 4 * Pieces; i++)
+ * across this point. Makes no instruction. */
+template <int Tiles> __device__ inline void changed(float (&d)[Tiles][4]) {
+    UNROLL for (int i = 0; i < 4 * Tiles; i++)
         asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 template <int Steps> __device__ inline void changed(uint32_t (&a)[Steps][4]) {
     UNROLL for (int i = 0; i < 4 * Steps; i++)
         asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
-template <int Pieces> __device__ inline void changed(float (&c)[1][Pieces][4]) { changed(c[0]); }
+template <int Tiles> __device__ inline void changed(float (&c)[1][Tiles][4]) { changed(c[0]); }
 template <typename... Registers> __device__ inline void wgmma_fence(Registers &...registers) {
     (changed(registers), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -256,9 +258,9 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 #define IN_OUT_64(d, n) IN_OUT_32(d, n), IN_OUT_32(d, n + 8)
 #define IN_OUT_128(d, n) IN_OUT_64(d, n), IN_OUT_64(d, n + 16)
 
-/* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a descriptor, or
- * four registers), B, whether to add to D or to overwrite it. `end`: for 16-bit types which way A, if shared, and B lie. The
- * factors scale-a and scale-b are 1. */
+/* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a
+ * descriptor, or four registers), B, whether to add to D or to overwrite it. `end`: for 16-bit types which way A, if
+ * shared, and B lie. The factors scale-a and scale-b are 1. */
 #define WGMMA(shape, registers, in_out, from_a, from_b, from_add, end, ...)                                                 \
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_add ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers \
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
@@ -269,31 +271,31 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
     WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
 #define WGMMA_SHARED_ANY(format, end)                                                                                       \
-    if constexpr (Pieces == 8) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                              \
-    else if constexpr (Pieces == 16) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                       \
-    else { static_assert(Pieces == 32, "N is 64, 128 or 256");                                                              \
+    if constexpr (Tiles == 8) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                              \
+    else if constexpr (Tiles == 16) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                       \
+    else { static_assert(Tiles == 32, "N is 64, 128 or 256");                                                              \
         WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131, 132)); }
 #define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
-    if constexpr (Pieces == 8) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
-    else if constexpr (Pieces == 16) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));   \
-    else { static_assert(Pieces == 32, "N is 64, 128 or 256");                                                              \
+    if constexpr (Tiles == 8) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
+    else if constexpr (Tiles == 16) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));   \
+    else { static_assert(Tiles == 32, "N is 64, 128 or 256");                                                              \
         WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); }
 #define A_AND_B_MAJOR(i, j) ", %" #i ", %" #j
 #define B_MAJOR(i) ", %" #i
 #define NOTHING(...) ""
 
 /* D = A B, or D += A B if `add`. E is the element type of A and B: __half, __nv_bfloat16, E4m3, E5m2. N follows from
- * the size of d: Pieces = N / 8. A from shared memory; a and b are descriptors: */
-template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Pieces>
-__device__ inline void wgmma(float (&d)[Pieces][4], uint64_t a, uint64_t b, bool add) {
+ * the size of d: Tiles = N / 8. A from shared memory; a and b are descriptors: */
+template <typename E, Major B = K_MAJOR, Major A = K_MAJOR, int Tiles>
+__device__ inline void wgmma(float (&d)[Tiles][4], uint64_t a, uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_SHARED_ANY("k16.f32.f16.f16", A_AND_B_MAJOR) }
     else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_SHARED_ANY("k16.f32.bf16.bf16", A_AND_B_MAJOR) }
     else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_SHARED_ANY("k32.f32.e4m3.e4m3", NOTHING) }
     else { WGMMA_SHARED_ANY("k32.f32.e5m2.e5m2", NOTHING) }
 }
 /* A from registers, b a descriptor: */
-template <typename E, Major B = K_MAJOR, int Pieces>
-__device__ inline void wgmma(float (&d)[Pieces][4], const uint32_t (&a)[4], uint64_t b, bool add) {
+template <typename E, Major B = K_MAJOR, int Tiles>
+__device__ inline void wgmma(float (&d)[Tiles][4], const uint32_t (&a)[4], uint64_t b, bool add) {
     if constexpr (std::is_same_v<E, __half>) { WGMMA_REGISTERS_ANY("k16.f32.f16.f16", B_MAJOR) }
     else if constexpr (std::is_same_v<E, __nv_bfloat16>) { WGMMA_REGISTERS_ANY("k16.f32.bf16.bf16", B_MAJOR) }
     else if constexpr (std::is_same_v<E, E4m3>) { WGMMA_REGISTERS_ANY("k32.f32.e4m3.e4m3", NOTHING) }
@@ -302,7 +304,7 @@ __device__ inline void wgmma(float (&d)[Pieces][4], const uint32_t (&a)[4], uint
 
 #endif /* __CUDACC__ */
 
-/* ---- the descriptor of a matrix in shared memory, as wgmma takes it: 64 bits ---------------------------------------------
+/* ---- the descriptor of a matrix in shared memory, as wgmma takes it: 64 bits ----------------------------------------
  *
  *     bits    63-62      61-52   51-49     48-46   45-32          31-30   29-16          15-14   13-0
  *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
@@ -320,10 +322,9 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor(const void *
            (uint64_t)1 << 16 | (shared_address(shared) & 0x3ffff) >> 4;
 }
 /* The descriptor of an MN-major B, stored [k][n], of a 16-bit type. It lies in panels: a panel has a row for each k,
- * with RowBytes bytes of n, and the next panel begins panel_bytes further on. (An MN-major A, stored [k][m], is the same; its
- * 64 columns are one panel of 128 bytes.) In this order both offsets are used:
- * leading, from panel to panel; stride, from eight rows to the next eight. The next K = 16 rows are at address + 16
- * RowBytes. */
+ * with RowBytes bytes of n, and the next panel begins panel_bytes further on. (An MN-major A, stored [k][m], is the
+ * same; its 64 columns are one panel of 128 bytes.) In this order both offsets are used: leading, from panel to panel;
+ * stride, from eight rows to the next eight. The next K = 16 rows are at address + 16 RowBytes. */
 template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const void *shared, int panel_bytes) {
     return (uint64_t)Swizzle<RowBytes>::descriptor << 62 | (uint64_t)(Swizzle<RowBytes>::pattern_bytes / 16) << 32 |
            (uint64_t)(panel_bytes / 16) << 16 | (shared_address(shared) & 0x3ffff) >> 4;
@@ -331,7 +332,7 @@ template <int RowBytes> __device__ inline uint64_t wgmma_descriptor_mn(const voi
 /* The descriptor of what lies `bytes` further on. */
 __device__ inline uint64_t wgmma_advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
-/* ---- a matrix in shared memory as TMA writes it and wgmma reads it -------------------------------------------------------
+/* ---- a matrix in shared memory as TMA writes it and wgmma reads it --------------------------------------------------
  * Panels, one after the other, each with Rows rows of 128 bytes; or one panel with rows of 64 bytes, if a row of the
  * matrix has 64. */
 template <typename E, int Rows, int Columns> struct Panels {
@@ -339,14 +340,15 @@ template <typename E, int Rows, int Columns> struct Panels {
     static constexpr int panel_bytes = Rows * row_bytes, bytes = Rows * Columns * sizeof(E);
     alignas(1024) unsigned char byte[bytes];
 
-    /* Asks TMA for the tile that begins at this row and column of the map's matrix number `matrix`; its bytes count at
-     * `full`. To be called by one thread. */
+    /* Requests from TMA the tile that begins at this row and column of the map's matrix number `matrix`; its bytes
+     * count at `full`. To be called by one thread. */
     __device__ void load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
         static_assert(alignof(Panels) >= Swizzle<row_bytes>::pattern_bytes, "the swizzle goes by the address");
         UNROLL for (int i = 0; i < bytes; i += panel_bytes)
             tma_load(byte + i, map, row, column + i / Rows / (int)sizeof(E), matrix, full);
     }
-    /* The same, where nothing else counts in this phase of `full`: arrives there and announces the tile's bytes first. */
+    /* The same, where nothing else counts in this phase of `full`: arrives there and announces the tile's bytes
+     * first. */
     __device__ void expect_and_load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
         mbarrier_arrive_expect(full, bytes);
         load(map, row, column, matrix, full);
@@ -366,8 +368,8 @@ template <typename E, int Rows, int Columns> struct Panels {
         return 32 * step / row_bytes * panel_bytes + 32 * step % row_bytes;
     }
 
-    /* As an MN-major operand, whose rows are k and whose columns, from panel number `panel` on, are m or n: one wgmma takes 16
-     * rows. */
+    /* As an MN-major operand, whose rows are k and whose columns, from panel number `panel` on, are m or n: one wgmma
+     * takes 16 rows. */
     __device__ uint64_t descriptor_mn(int panel = 0) const {
         return wgmma_descriptor_mn<row_bytes>(byte + panel * panel_bytes, panel_bytes);
     }

@@ -1,5 +1,5 @@
-/* prepare_rows.cuh - the pre-pass of the fast backward kernels: the two numbers LSE and delta of each query row, and zeros in
- * the accumulator of dQ. */
+/* prepare_rows.cuh - the pre-pass of the fast backward kernels: the two numbers LSE and delta of each query row, and
+ * zeros in the accumulator of dQ. */
 #ifndef FA_PREPARE_ROWS_CUH
 #define FA_PREPARE_ROWS_CUH
 
@@ -7,9 +7,9 @@
 #include "eight.cuh"
 #include "softmax.cuh"
 
-/* The two numbers of a query row, each in an array [batch x heads][rows padded to a multiple of ROW_PADDING]. A row that
- * does not exist, or sees no key, has lse = +inf. Then P = 2^(s - inf) = 0, and with P its dS and its gradients, without
- * a branch. */
+/* The two numbers of a query row, each in an array [batch x heads][rows padded to a multiple of ROW_PADDING]. A row
+ * that does not exist, or sees no key, has lse = +inf. Then P = 2^(s - inf) = 0, and with P its dS and its gradients,
+ * without a branch. */
 struct RowStatistics {
     float *lse; /* LSE log2(e), so that P = 2^(scale log2(e) S - lse) */
     float *delta;
@@ -27,6 +27,20 @@ inline RowStatistics statistics_in(const Buffer *workspace) {
     return RowStatistics{(float *)workspace[0].pointer, (float *)workspace[1].pointer};
 }
 
+/* The next buffers: fp32 accumulators, to which several blocks add. Those of dK and dV, of so many padded rows, are
+ * needed only if query heads share a K/V head; who reads them leaves zeros there for the next launch. */
+HOST_DEVICE inline int padded_keys(const Problem *p) { return ceil_div(p->seqlen_k, ROW_PADDING) * ROW_PADDING; }
+HOST_DEVICE inline size_t all_padded_keys(const Problem *p) { return (size_t)p->batch * p->kv_heads * padded_keys(p); }
+inline int plan_accumulators(const Problem *p, Buffer *workspace) {
+    int count = plan_statistics(p, workspace);
+    workspace[count++] = Buffer{"dQ accumulator", all_padded_rows(p) * p->head_dim * sizeof(float), nullptr, 0};
+    if (p->heads > p->kv_heads) {
+        workspace[count++] = Buffer{"dK accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
+        workspace[count++] = Buffer{"dV accumulator", all_padded_keys(p) * p->head_dim * sizeof(float), nullptr, 1};
+    }
+    return count;
+}
+
 constexpr int PREPARE_THREADS = 256;
 
 /* Fills in the statistics of all padded rows, and zeros as many rows of D floats at dq_accumulator (unless NULL).
@@ -38,9 +52,9 @@ __global__ void __launch_bounds__(PREPARE_THREADS)
     const size_t thread = (size_t)blockIdx.x * PREPARE_THREADS + threadIdx.x, padded_row = thread / lanes;
     if (padded_row >= all_padded_rows(&p)) /* whole warps: it is a multiple of 128 */
         return;
-    const size_t matrix = padded_row / padded_rows(&p); /* which (batch, head) */
+    const size_t batch_head = padded_row / padded_rows(&p);
     const int row = padded_row % padded_rows(&p), chunk = thread % lanes;
-    const size_t flat_row = matrix * p.seqlen_q + row;
+    const size_t flat_row = batch_head * p.seqlen_q + row;
     const bool exists = row < p.seqlen_q;
 
     const float lse = exists ? t.lse[flat_row] : -INFINITY;

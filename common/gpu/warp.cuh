@@ -1,6 +1,6 @@
-/* warp.cuh - tile primitives: what a warp does to its part of S and O in the kernels on tensor cores. warpgroup.cuh has the
- * products for the four warps of a warpgroup. 01_tiled/mma spells out what they stand for, fragment by fragment; from
- * 02_online_softmax on kernels use the words, and what a kernel adds of its own stands in the kernel.
+/* warp.cuh - tile primitives: what a warp does to its part of S and O in the kernels on tensor cores. warpgroup.cuh has
+ * the products for the four warps of a warpgroup. 01_tiled/mma spells out what they stand for, fragment by fragment;
+ * from 02_online_softmax on kernels use these primitives, and what a kernel adds of its own stands in the kernel.
  *
  *     add_abt       C += A B^T     two tiles; or A from registers         S = Q K^T
  *     add_ab        C += A B       A from registers, B a tile             O += P V
@@ -15,10 +15,10 @@
  *     store_rows    rows of an accumulator to device memory
  *     write_output  the end of a row: O / l, and LSE
  *
- * An accumulator float c[M][N][4] has 16 M rows and 8 N columns, M x N pieces of 16 x 8 as mma makes them (instructions.cuh
- * draws one). A lane has 2 M of the rows: its row number r is row 8 r + lane / 4. What belongs to a row, like m and l, is kept
- * as [2 M]. The four lanes 4i .. 4i + 3, a *quad*, share their rows; of each row a lane has columns 2 (lane % 4) and the
- * next of every eight.
+ * An accumulator float c[M][N][4] has 16 M rows and 8 N columns, M x N mma tiles of 16 x 8 (instructions.cuh draws
+ * one). A lane has 2 M of the rows: its row number r is row 8 r + lane / 4. What belongs to a row, like m and l, is
+ * kept as [2 M]. The four lanes 4i .. 4i + 3, a *quad*, share their rows; of each row a lane has columns 2 (lane % 4)
+ * and the next of every eight.
  */
 #ifndef FA_WARP_CUH
 #define FA_WARP_CUH
@@ -29,8 +29,9 @@
 /* Where the lane's row number r is among the warp's rows. */
 __device__ inline int row_of(int r) { return 8 * r + threadIdx.x % 32 / 4; }
 
-/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies. `Unrolled`
- * of the D / 16 steps are written out, all unless a kernel is short of registers: the compiler loads ahead within those. */
+/* C += A B^T. A is rows `row` .. of a_tile, B rows `column` .. of b_tile, D columns each. T: what mma multiplies.
+ * `Unrolled` of the D / 16 steps are written out, all unless a kernel is short of registers: the compiler loads ahead
+ * within those. */
 template <typename T, int Unrolled = 16, typename Stored, int M, int N, int ARows, int BRows, int D>
 __device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_tile, int row, Tile<Stored, BRows, D> &b_tile,
                                int column) {
@@ -63,8 +64,8 @@ __device__ inline void add_abt(float (&c)[M][N][4], const uint32_t (&a)[M][Steps
         }
 }
 
-/* C += A B, step number `step`. A is 16 columns, in registers as mma takes them; B is the 16 rows of b_tile from 16 step on,
- * and its columns from `column` on. */
+/* C += A B, step number `step`. A is 16 columns, in registers as mma takes them; B is the 16 rows of b_tile from 16
+ * step on, and its columns from `column` on. */
 template <typename T, int M, int N, int BRows, int D>
 __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], Tile<T, BRows, D> &b_tile, int step,
                                 int column = 0) {
@@ -78,9 +79,9 @@ __device__ inline void add_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], 
     }
 }
 
-/* C += f(A) B. A is an accumulator; f(element, r), or the element itself, rounded to T, is its element as an operand, made just
- * before it is multiplied; of a row the elements come from left to right. B is as many rows of b_tile, `row` .., as A has
- * columns. */
+/* C += f(A) B. A is an accumulator; f(element, r), or the element itself, rounded to T, is its element as an operand,
+ * made just before it is multiplied; of a row the elements come from left to right. B is as many rows of b_tile, `row`
+ * .., as A has columns. */
 struct AsItIs {
     __device__ float operator()(float x, int) const { return x; }
 };
@@ -112,26 +113,27 @@ template <int M, int N, typename F> __device__ inline void each(float (&c)[M][N]
         each_row(c, r, [&](float &x) { f(x, r); });
 }
 
-/* Each element x becomes f(x, r), and l[r] grows by their sum over row number r, added up first: beside a large l a single one would lose
- * its last bits. 16 at a time, first all f, then the sums: so the compiler's code is faster (fa3_log.tsv, run 10). */
+/* Each element x becomes f(x, r), and l[r] grows by their sum over row number r, added up first: beside a large l a
+ * single one would lose its last bits. 16 at a time, first all f, then the sums: so the compiler's code is faster
+ * (fa3_log.tsv, run 10). */
 template <int M, int N, typename F> __device__ inline void each_summed(float (&c)[M][N][4], float (&l)[2 * M], F f) {
-    constexpr int pieces = N < 4 ? N : 4;
+    constexpr int at_once = N < 4 ? N : 4;
     float sum[2 * M] = {};
     UNROLL for (int m = 0; m < M; m++)
-        UNROLL for (int n = 0; n < N; n += pieces) {
-            UNROLL for (int i = 0; i < 4 * pieces; i++) {
+        UNROLL for (int n = 0; n < N; n += at_once) {
+            UNROLL for (int i = 0; i < 4 * at_once; i++) {
                 float &x = c[m][n + i / 4][i % 4];
                 x = f(x, 2 * m + i / 2 % 2);
             }
-            UNROLL for (int i = 0; i < 4 * pieces; i++)
+            UNROLL for (int i = 0; i < 4 * at_once; i++)
                 sum[2 * m + i / 2 % 2] += c[m][n + i / 4][i % 4];
         }
     UNROLL for (int r = 0; r < 2 * M; r++)
         l[r] += sum[r];
 }
 
-/* The largest of this lane's elements of row number r; as four maxima side by side, because each fmaxf waits for the one whose
- * result it takes. */
+/* The largest of this lane's elements of row number r; as four maxima side by side, because each fmaxf waits for the
+ * one whose result it takes. */
 template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][4], int r) {
     static_assert(N >= 2, "an element for each of the four");
     float largest[4];
@@ -141,16 +143,17 @@ template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][
     }
     return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
-/* The same by integers: Hopper finds the largest or the smallest of three in one instruction. As bits, floats from 0 on have the order
- * of signed integers, and floats below 0 count as negative: this is the largest of the elements and 0. */
+/* The same by integers: Hopper finds the largest or the smallest of three in one instruction. As bits, floats from 0 on
+ * have the order of signed integers, and floats below 0 count as negative: this is the largest of the elements and
+ * 0. */
 template <int M, int N> __device__ inline float positive_max(const float (&s)[M][N][4], int r) {
     int largest = 0;
     UNROLL for (int i = 0; i < 2 * N; i++)
         largest = max(largest, __float_as_int(s[r / 2][i / 2][2 * (r % 2) + i % 2]));
     return __int_as_float(largest);
 }
-/* As unsigned integers, floats below 0 come after all others, the largest first: this is the largest element where all are below 0, and
- * else one of those that are not. */
+/* As unsigned integers, floats below 0 come after all others, the largest first: this is the largest element where all
+ * are below 0, and else one of those that are not. */
 template <int M, int N> __device__ inline float negative_max(const float (&s)[M][N][4], int r) {
     unsigned smallest = ~0u;
     UNROLL for (int i = 0; i < 2 * N; i++)
@@ -176,11 +179,13 @@ __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int
         mask_row(s, r, visible_keys(&p, keys, row + row_of(r)) - column);
 }
 
-/* How far, in powers of two, a row's maximum may exceed m before O is rescaled: P is then at most 2^8, far from fp16's 65504. */
+/* How far, in powers of two, a row's maximum may exceed m before O is rescaled: P is then at most 2^8, far from fp16's
+ * 65504. */
 [[maybe_unused]] constexpr float SLACK = 8;
 
-/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh: FAR). The
- * lanes exchange nothing but votes. Where all limits m + SLACK of the warp have the same sign, integers find the largest scores. */
+/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh:
+ * FAR). The lanes exchange nothing but votes. Where all limits m + SLACK of the warp have the same sign, integers find
+ * the largest scores. */
 template <int M, int N>
 __device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], float scale_log2) {
     float least = m[0], most = m[0], largest[2 * M];
@@ -202,10 +207,10 @@ __device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2
     return __any_sync(WHOLE_WARP, update);
 }
 
-/* The first half of a tile's softmax: where a row's maximum exceeds m by more than SLACK, m becomes the maximum. m is kept times
- * scale_log2 and starts at LOWEST. Any value near the maximum will do, since the division by l cancels it. l is rescaled here, and
- * rescale(r, alpha) rescales O in row number r; it is called for all rows of a warp, or for none. Returns what to multiply the
- * scores by: scale_log2, or 1 where they are far and have been multiplied already. */
+/* The first half of a tile's softmax: where a row's maximum exceeds m by more than SLACK, m becomes the maximum. m is
+ * kept times scale_log2 and starts at LOWEST. Any value near the maximum will do, since the division by l cancels it. l
+ * is rescaled here, and rescale(r, alpha) rescales O in row number r; it is called for all rows of a warp, or for none.
+ * Returns what to multiply the scores by: scale_log2, or 1 where they are far and have been multiplied already. */
 template <int M, int N, typename Rescale>
 __device__ inline float update_maximum(float (&s)[M][N][4], float (&m)[2 * M], float (&l)[2 * M], float scale_log2,
                                        Rescale rescale) {
@@ -237,8 +242,9 @@ __device__ inline void share_columns(float (&to)[16 * M][Pitch], const float (&c
         }
 }
 
-/* Writes the accumulator's rows, times `factor`, one for all or one a row, to rows `row` .. of `to`, whose rows have D elements;
- * rows from row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes (store_quad). */
+/* Writes the accumulator's rows, times `factor`, one for all or one a row, to rows `row` .. of `to`, whose rows have D
+ * elements; rows from row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes
+ * (store_quad). */
 __device__ inline float of_row(float factor, int) { return factor; }
 template <int R> __device__ inline float of_row(const float (&factor)[R], int r) { return factor[r]; }
 template <int D, typename T, int M, int N, typename Factor>
@@ -254,8 +260,8 @@ __device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[
         }
 }
 
-/* The end: O / l, and LSE = m unit + ln l, of queries `row` .. of a head. l is the lane's own part of the sum. `unit` is
- * ln 2 in kernels that keep m times log2 e. A row that sees no key has l = 0: O = 0 and LSE = -inf. */
+/* The end: O / l, and LSE = m unit + ln l, of queries `row` .. of a head. l is the lane's own part of the sum. `unit`
+ * is ln 2 in kernels that keep m times log2 e. A row that sees no key has l = 0: O = 0 and LSE = -inf. */
 template <typename T, int M, int N>
 __device__ inline void write_output(const HeadTensors<T> &head, int row, const float (&o)[M][N][4], const float (&m)[2 * M],
                                     const float (&l)[2 * M], float unit = 1) {

@@ -9,7 +9,8 @@
  *     store_operand such an operand to shared memory
  *     zero_rows     rows of a tile that TMA has brought and that do not exist
  *
- * A product runs on by itself. Until wgmma_wait has waited for it, C, the tiles and an operand in registers must be left alone.
+ * A product runs on by itself. Until wgmma_wait has waited for it, C, the tiles and an operand in registers must be
+ * left alone.
  */
 #ifndef FA_WARPGROUP_CUH
 #define FA_WARPGROUP_CUH
@@ -18,16 +19,17 @@
 #include "query_tile.cuh"
 #include "warp.cuh"
 
-/* One lane arrives for its warp, after which the producer may overwrite what the warp has read. It needs no __syncwarp for the
- * other lanes: all of them have waited for the wgmma that reads a tile, and what they load themselves (LSE and delta in
- * 09_fa3_backward) has gone into an operand of a wgmma before. A load of another kind would need the __syncwarp. */
+/* One lane arrives for its warp, after which the producer may overwrite what the warp has read. It needs no __syncwarp
+ * for the other lanes: all of them have waited for the wgmma that reads a tile, and what they load themselves (LSE and
+ * delta in 09_fa3_backward) has gone into an operand of a wgmma before. A load of another kind would need the
+ * __syncwarp. */
 __device__ inline void warp_arrive(Mbarrier *barrier) {
     if (elect_one())
         mbarrier_arrive(barrier);
 }
 
-/* C = A B^T. A is the 64 rows of a_tile from `row` on, B the 8 N rows of b_tile. A step takes 32 bytes of every row; the
- * first one overwrites C. */
+/* C = A B^T. A is the 64 rows of a_tile from `row` on, B the 8 N rows of b_tile. A step takes 32 bytes of every row;
+ * the first one overwrites C. */
 template <typename T, int N, int ARows, int BRows, int D>
 __device__ inline void start_abt(float (&c)[1][N][4], const Panels<T, ARows, D> &a_tile, int row,
                                  const Panels<T, BRows, D> &b_tile) {
@@ -56,8 +58,8 @@ __device__ inline void start_ab(float (&c)[1][N][4], uint32_t (&a)[Steps][4], co
     wgmma_commit();
 }
 
-/* C = A^T B. A is the 64 columns of a_tile that are its panel number a_panel, B the 8 N columns of b_tile from panel b_panel
- * on. */
+/* C = A^T B. A is the 64 columns of a_tile that are its panel number a_panel, B the 8 N columns of b_tile from panel
+ * b_panel on. */
 template <typename T, int N, int K, int AColumns, int D>
 __device__ inline void start_atb(float (&c)[1][N][4], const Panels<T, K, AColumns> &a_tile, int a_panel,
                                  const Panels<T, K, D> &b_tile, int b_panel = 0) {
@@ -69,8 +71,8 @@ __device__ inline void start_atb(float (&c)[1][N][4], const Panels<T, K, AColumn
     wgmma_commit();
 }
 
-/* P, an accumulator, rounded, as the A operand of P V. A step is 16 columns, two pieces of the accumulator; each lane already
- * has what it must bring. */
+/* P, an accumulator, rounded, as the A operand of P V. A step is 16 columns, two mma tiles of the accumulator; each
+ * lane already has what it must bring. */
 template <typename T, int N> __device__ inline void to_operand(uint32_t (&a)[N / 2][4], const float (&p)[1][N][4]) {
     UNROLL for (int step = 0; step < N / 2; step++)
         UNROLL for (int j = 0; j < 4; j++) { /* j % 2 is 8 rows down, j / 2 is 8 keys right */
@@ -79,8 +81,8 @@ template <typename T, int N> __device__ inline void to_operand(uint32_t (&a)[N /
         }
 }
 
-/* The warp's 16 rows of an operand to rows `row` .. of a tile. Eight rows of a chunk lie in different banks. What the threads
- * have stored needs a proxy_fence and a barrier before wgmma reads it. */
+/* The warp's 16 rows of an operand to rows `row` .. of a tile. Eight rows of a chunk lie in different banks. What the
+ * threads have stored needs a proxy_fence and a barrier before wgmma reads it. */
 template <typename T, int Steps, int Rows, int Columns>
 __device__ inline void store_operand(Panels<T, Rows, Columns> &tile, const uint32_t (&a)[Steps][4], int row) {
     UNROLL for (int step = 0; step < Steps; step++)
@@ -93,8 +95,8 @@ __device__ inline void store_operand(Panels<T, Rows, Columns> &tile, const uint3
 /* TMA writes zeros behind the tensor's last key, but not behind the last key that this batch entry has. The rows
  * between may hold NaN, and P V would have 0 * NaN = NaN. So these rows of V's tile, from `first` on, are set to zero
  * here. To be called by `threads` threads, numbered `thread` = 0, 1, ...; they must meet at a barrier before wgmma
- * reads V. In a forward pass K needs no zeros, because the mask replaces the scores of these keys; in a backward pass it does,
- * for dS K. */
+ * reads V. In a forward pass K needs no zeros, because the mask replaces the scores of these keys; in a backward pass
+ * it does, for dS K. */
 template <typename V> __device__ inline void zero_rows(V &v, int first, int rows, int thread, int threads) {
     const int chunks = V::bytes / 16 / rows;
     for (int i = first * chunks + thread; i < rows * chunks; i += threads)
