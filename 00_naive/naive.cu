@@ -9,11 +9,11 @@
  *
  * What it costs, for each (batch, head) with N queries and N keys: 4 N^2 D FLOPs in the two products; N^2 scores of 4
  * bytes and N^2 probabilities of 2 bytes (fp32: 4) live in device memory, where a kernel that never stored them would
- * keep 4 N D elements. Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP a load. Caches answer most of these
- * loads, and nothing here makes them fewer.
+ * keep 4 N D elements. Each element of S reads 2 D inputs to do 2 D FLOPs: one FLOP per load. Caches answer most of
+ * these loads, and nothing here makes them fewer.
  *
- * Why it matters all the same: it is short enough to be checked by eye, it fixes what the others must compute (masks, grouped
- * heads, rows without keys, rounding), and every later stage is validated against it.
+ * Why it matters all the same: it is short enough to be checked by eye, it fixes what the others must compute (masks,
+ * grouped heads, rows without keys, rounding), and every later stage is validated against it.
  *
  *     make 00_naive && ./00_naive/00_naive --seqlen 512
  */
@@ -21,10 +21,10 @@
 #include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 
-constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
+constexpr int THREADS = 256; /* threads per block; any multiple of 32 would do, blocks do not cooperate */
 
-/* P is stored 1024 times as large, and O divided by 1024. Among N keys an element of P is about 1 / N, and below 2^-14, so
- * beyond 16,384 keys, an fp16 number has fewer digits. Multiplying by a power of two changes no digit. */
+/* P is stored 1024 times as large, and O divided by 1024. Among N keys an element of P is about 1 / N, and below 2^-14,
+ * so beyond 16,384 keys, an fp16 number has fewer digits. Multiplying by a power of two changes no digit. */
 constexpr float P_SCALE = 1024;
 
 /* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */
@@ -59,7 +59,8 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
     for (int column = 0; column < p.seqlen_k; column++)
         m = fmaxf(m, scores[column]);
 
-    /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are 0. */
+    /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are
+     * 0. */
     float shift = m == -INFINITY ? 0 : m;
     double l = 0; /* in a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % too small */
     if (t.score.sinks) /* in 11_score_mod alone */
@@ -73,8 +74,8 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
         P[flat_row * p.seqlen_k + column] = from_float<T>(scale * expf(scores[column] - shift));
 }
 
-/* O[flat_row][d]. A thread is one element: neighbouring threads are neighbouring columns of V. The sum over the keys is made
- * in pieces (kernel.cuh says why): there are D such sums for each l, too many for doubles on most GPUs. */
+/* O[flat_row][d]. A thread is one element: neighbouring threads are neighbouring columns of V. The sum over the keys is
+ * made in pieces (kernel.cuh says why): there are D such sums for each l, too many for doubles on most GPUs. */
 template <typename T> __global__ void naive_output(Problem p, Tensors t, const T *P) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= query_elements(&p))
@@ -83,7 +84,8 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     RowIndex i = row_index(&p, flat_row);
     int d = element % p.head_dim;
 
-    /* The loop ends where the row's visible keys end. Behind them P is 0, but V may hold NaN there, and 0 * NaN is NaN. */
+    /* The loop ends where the row's visible keys end. Behind them P is 0, but V may hold NaN there, and 0 * NaN is
+     * NaN. */
     const T *v = (const T *)t.v + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
     int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
     const T *weights = P + flat_row * p.seqlen_k;

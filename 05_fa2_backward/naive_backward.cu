@@ -17,7 +17,7 @@
 #include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 
-constexpr int THREADS = 256; /* threads a block; any multiple of 32 would do, blocks do not cooperate */
+constexpr int THREADS = 256; /* threads per block; any multiple of 32 would do, blocks do not cooperate */
 
 /* P[flat_row][column] in the dtype, dP[flat_row][column] and, where there is an f, f'(S) in fp32. A thread is one element. */
 template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, T *P, float *dP, float *derivative) {
@@ -58,15 +58,17 @@ template <typename T> __global__ void naive_delta(Problem p, Tensors t, float *d
     delta[flat_row] = sum;
 }
 
-/* dS[flat_row][column], in place of dP and like it in fp32: fp16 ends at 65504, and dS need not. A thread is one element. */
+/* dS[flat_row][column], in place of dP and like it in fp32: fp16 ends at 65504, and dS need not. A thread is one
+ * element. */
 template <typename T> __global__ void naive_score_gradient(Problem p, const T *P, const float *delta,
-                                                                const float *derivative, float *dP) {
+                                                           const float *derivative, float *dP) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element < score_elements(&p))
         dP[element] = to_float(P[element]) * (dP[element] - delta[element / p.seqlen_k]) * (derivative ? derivative[element] : 1);
 }
 
-/* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's output does. */
+/* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's
+ * output does. */
 template <typename T> __global__ void naive_dq(Problem p, Tensors t, const float *dS) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= query_elements(&p))

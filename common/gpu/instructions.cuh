@@ -44,15 +44,16 @@ __device__ inline uint32_t shared_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/* ---- 16-byte accesses ------------------------------------------------------------------------------------------------
- * The widest load and store a lane has; a warp moves 512 bytes, four full 128-byte lines. Pointers aligned to 16 bytes. */
+/* ---- 16-byte accesses -----------------------------------------------------------------------------------------------
+ * The widest load and store a lane has; a warp moves 512 bytes, four full 128-byte lines. Pointers aligned to 16
+ * bytes. */
 __device__ inline uint4 load_16(const void *from) { return *static_cast<const uint4 *>(from); }
 __device__ inline void store_16(void *to, uint4 value) { *static_cast<uint4 *>(to) = value; }
 
-/* ---- ldmatrix: 8x8 matrices of 16-bit elements from shared memory into fragments --------------------------------------
- * Lane i passes the address of one row (16 bytes, 16-byte aligned): lanes 0-7 the rows of matrix 0, lanes 8-15 of matrix 1,
- * 16-23 of matrix 2, 24-31 of matrix 3. Register i then holds this lane's two elements of matrix i. _trans hands out the
- * transposed matrices (element [c][r] where [r][c] would go).
+/* ---- ldmatrix: 8x8 matrices of 16-bit elements from shared memory into fragments ------------------------------------
+ * Lane i passes the address of one row (16 bytes, 16-byte aligned): lanes 0-7 the rows of matrix 0, lanes 8-15 of
+ * matrix 1, 16-23 of matrix 2, 24-31 of matrix 3. Register i then holds this lane's two elements of matrix i. _trans
+ * hands out the transposed matrices (element [c][r] where [r][c] would go).
  *
  * The hardware reads the eight rows of one matrix at once: if their 16 bytes lie in different banks it takes one
  * pass (wavefront), if all lie in the same four banks it takes eight. tile.cuh swizzles tiles so that it is one. */
@@ -65,7 +66,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
-/* ---- mma m16n8k16: C += A B, 16-bit inputs, fp32 accumulation ----------------------------------------------------------
+/* ---- mma m16n8k16: C += A B, 16-bit inputs, fp32 accumulation -------------------------------------------------------
  *
  *     A 16x16, row-major              B 16x8, "column-major": lane l holds two      C 16x8, fp32
  *                                     neighbours of one COLUMN
@@ -131,9 +132,9 @@ template <> __device__ inline float2 unpack_pair<__nv_bfloat16>(uint32_t pair) {
     return __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&pair));
 }
 
-/* ---- fp8: four elements in one register, the first in the lowest byte ----------------------------------------------------
- * pack_4 rounds to nearest, ties to even, and saturates: what is larger than the format's largest number becomes that one.
- * CUDA's conversion is one instruction for two elements from sm_89 on, and many in software before. */
+/* ---- fp8: four elements in one register, the first in the lowest byte -----------------------------------------------
+ * pack_4 rounds to nearest, ties to even, and saturates: what is larger than the format's largest number becomes that
+ * one. CUDA's conversion is one instruction for two elements from sm_89 on, and many in software before. */
 template <typename F> __device__ uint32_t pack_4(float x0, float x1, float x2, float x3);
 template <> __device__ inline uint32_t pack_4<E4m3>(float x0, float x1, float x2, float x3) {
     return __nv_cvt_float2_to_fp8x2(make_float2(x0, x1), __NV_SATFINITE, __NV_E4M3) |
@@ -193,14 +194,16 @@ template <typename F> __device__ inline float4 unpack_4(uint32_t four) {
     return make_float4(a.x, a.y, b.x, b.y);
 }
 
-/* ---- mma m16n8k32: C += A B, 8-bit inputs, fp32 accumulation ----------------------------------------------------------
- * The picture of m16n8k16 with every 16-bit element replaced by a pair of 8-bit ones: k is twice as long, registers and lanes
- * are the same. a[0]: row lane/4, k = 4*(lane%4) .. + 3; a[2]: the same 16 further in k; b[0], b[1] alike; C is as before. So
- * ldmatrix, which moves pairs of bytes, loads these operands as well. (Not transposed: that would leave the pairs together.)
+/* ---- mma m16n8k32: C += A B, 8-bit inputs, fp32 accumulation --------------------------------------------------------
+ * The picture of m16n8k16 with every 16-bit element replaced by a pair of 8-bit ones: k is twice as long, registers and
+ * lanes are the same. a[0]: row lane/4, k = 4*(lane%4) .. + 3; a[2]: the same 16 further in k; b[0], b[1] alike; C is
+ * as before. So ldmatrix, which moves pairs of bytes, loads these operands as well. (Not transposed: that would leave
+ * the pairs together.)
  *
- * The instruction is there from sm_89 on. On sm_90 the compiler takes it apart as the lines for older chips do here: unpacks
- * both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma is. The order in which k is summed
- * does not matter, so each register's lower pair goes into one m16n8k16 and its upper pair into another. */
+ * The instruction is there from sm_89 on. On sm_90 the compiler takes it apart as the lines for older chips do here:
+ * unpacks both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma is. The order in
+ * which k is summed does not matter, so each register's lower pair goes into one m16n8k16 and its upper pair into
+ * another. */
 template <typename F> __device__ inline void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890
     if constexpr (F::largest_exponent == E4m3::largest_exponent)
@@ -224,7 +227,7 @@ template <typename F> __device__ inline void mma_m16n8k32(float (&c)[4], const u
 #endif
 }
 
-/* ---- cp.async: 16 bytes from device memory to shared memory, past the registers ----------------------------------------
+/* ---- cp.async: 16 bytes from device memory to shared memory, past the registers -------------------------------------
  * Returns at once; the bytes are there after commit, wait and a barrier (the wait covers this thread's copies only, the
  * barrier everyone's). exists == false writes zeros instead and reads nothing, so a tile's tail needs no branch. */
 __device__ inline void cp_async_16(void *shared, const void *global, bool exists = true) {
@@ -248,9 +251,9 @@ template <int pending> __device__ inline void cp_async_wait() {
 #endif
 }
 
-/* ---- red.global.add.v4.f32: adds four neighbouring floats in device memory atomically, each on its own ----------------
- * In no particular order against other threads' additions, and floating-point sums depend on their order in the last bits.
- * `to` is aligned to 16 bytes. Chips before sm_90 take the four one by one. */
+/* ---- red.global.add.v4.f32: adds four neighbouring floats in device memory atomically, each on its own --------------
+ * In no particular order against other threads' additions, and floating-point sums depend on their order in the last
+ * bits. `to` is aligned to 16 bytes. Chips before sm_90 take the four one by one. */
 __device__ inline void atomic_add_4(float *to, float4 value) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
@@ -261,7 +264,7 @@ __device__ inline void atomic_add_4(float *to, float4 value) {
 }
 
 /* ---- atom.acq_rel: atomicAdd that is also a fence, both ways. Every thread that later adds to the
- * same place sees what this thread wrote before (and, if a barrier came before, what its block wrote); this thread sees what those
+ * same address sees what this thread wrote before (and, if a barrier came before, what its block wrote); this thread sees what those
  * wrote that added before it. */
 __device__ inline int atomic_add_ordered(int *to, int value) {
     int old;
@@ -269,7 +272,7 @@ __device__ inline int atomic_add_ordered(int *to, int value) {
                  : "=r"(old) : "l"(__cvta_generic_to_global(to)), "r"(value) : "memory");
     return old;
 }
-/* ld.acquire, until it finds `value`: from then on this thread sees what those wrote that had added to this place. */
+/* ld.acquire, until it finds `value`: from then on this thread sees what those wrote that had added to this address. */
 __device__ inline void wait_ordered(const int *at, int value) {
     int found;
     do
@@ -277,8 +280,8 @@ __device__ inline void wait_ordered(const int *at, int value) {
     while (found != value);
 }
 
-/* ld.relaxed, until it finds a number that is not negative, which it returns. Nothing else is ordered by it: it suits a message
- * of one number, in a place that held -1 before. */
+/* ld.relaxed, until it finds a number that is not negative, which it returns. Nothing else is ordered by it: it suits a
+ * message of one number, at an address that held -1 before. */
 __device__ inline int wait_for_number(const int *at) {
     int found;
     do
@@ -287,7 +290,7 @@ __device__ inline int wait_for_number(const int *at) {
     return found;
 }
 
-/* ---- ex2.approx: 2^x, relative error below 2^-22, 2^-inf = 0 -----------------------------------------------------------
+/* ---- ex2.approx: 2^x, relative error below 2^-22, 2^-inf = 0 --------------------------------------------------------
  * The special-function unit computes 2^x, not e^x; so softmax folds log2(e) into its scale: e^x = 2^(x log2 e). */
 __device__ inline float exp2_approx(float x) {
     float y;
@@ -317,7 +320,7 @@ template <typename T> __device__ inline void mma(float (&c)[4], const uint32_t (
         mma_m16n8k16<T>(c, a, b0, b1);
 }
 
-/* ---- four floats at once -------------------------------------------------------------------------------------------------
+/* ---- four floats at once --------------------------------------------------------------------------------------------
  * 16 bytes of fp32, aligned to 16 bytes; or, rounded to T, 8 bytes aligned to 8. */
 __device__ inline float4 load_4(const float *from) { return *reinterpret_cast<const float4 *>(from); }
 __device__ inline void store_4(float *to, float4 x) { *reinterpret_cast<float4 *>(to) = x; }
