@@ -3,7 +3,8 @@
 .DEFAULT_GOAL := help
 include common/build.mk
 .PHONY: all help clean tests test test-all test-device test-quick test-trace fuzz sanitize mutations mutations-kernels \
-        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures moving site exercise bug lab
+        mutations-host trace trace-defects compare sweep ceilings results hopper trace-hopper plots pictures moving site exercise bug lab \
+        grade student-tree
 
 # ---- build a stage ------------------------------------------------------------------------------------------------------
 all: $(STAGES) ## build every stage
@@ -130,8 +131,12 @@ diff-%: ## diff-04: what 04 changes in what it builds on; diff-03-04; diff-loop_
 exercise: ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.. or HINT=1; without N a list
 	@HINT='$(HINT)' $(in_sh) common/classroom/exercise.sh '$(N)' '$(ANSWER)' || [ $$? -eq 1 ] # "not yet" is no error of make's
 
-lab: ## write the kernel yourself: N=04 hands out labs/04/kernel.cu, then judges it (HINT=1); without N a list
+lab: ## write a kernel yourself: N=04 hands out labs/04/kernel.cu, then judges it (HINT=1); else a list
 	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,HINT='$(HINT)' SEED='$(SEED)' LABS='$(LABS)' $(in_sh) common/labs/lab.sh '$(N)' || [ $$? -eq 1 ])
+grade: ## judge the labs of a course: SUBMISSIONS/<student>/04/kernel.cu (JOBS, SEED, CPU_SECONDS, MEMORY_MB)
+	@SEED='$(SEED)' JOBS='$(JOBS)' CPU_SECONDS='$(CPU_SECONDS)' $(if $(MEMORY_MB),MEMORY_MB='$(MEMORY_MB)') $(in_sh) common/labs/grade.sh '$(SUBMISSIONS)'
+student-tree: ## a copy in DIR without solutions, answers, the exam and the labs' kernels (N="02 04": of these labs)
+	@sh common/labs/student_tree.sh '$(DIR)' $(N)
 
 bug: ## plant a mistake in a copy, guess, and see what sees it: N=04.12 (04's twelfth); without N a list
 	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,$(in_sh) common/classroom/bug.sh '$(N)')

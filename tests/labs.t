@@ -114,6 +114,19 @@ write_text("$scratch/new/04/kernel.cu", read_text('common/labs/04/kernel.cu'));
 like(`@make lab N=04`, qr/^points   0 of 20; best so far: 20$/m, 'the best score does not fall');
 like(`@make lab`, qr/^04 .*20 of 20 points$/m, '... and the list has it');
 like(`@make lab N=4 2>&1`, qr/^lab: N=4: choose one of .*04/m, 'N=4: the labs that there are');
+
+# ---- make grade
+for (['ann', $solution], ['bob', $shapes], ['cem', "#include <stdio.h>\n$solution"]) {
+    my ($student, $text) = @$_;
+    make_path("$scratch/course/$student/04");
+    write_text("$scratch/course/$student/04/kernel.cu", $text);
+}
+my @grade = ('env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'make', '--no-print-directory', 'DEVICE=cpu');
+my $table = `@grade grade SUBMISSIONS=$scratch/course JOBS=2 SEED=7 2>&1`;
+like($table, qr/^ann +04 +10 of 10 +20 of 20 *\nbob +04 +2 of 10 +2 of 20 +a ragged last tile: .*\ncem +04 +0 of 10 +0 of 20 +it does not compile: .*#include/m,
+    'make grade: a line for each') or diag $table;
+is(() = read_text("$scratch/course/grades.json") =~ /^\{"student": "(?:ann|bob|cem)", "lab": "04", .*"seed": 7\}$/mg, 3, '... and as JSON');
+like(`@grade grade SUBMISSIONS=$scratch/none 2>&1`, qr/^grade: SUBMISSIONS=\S+none: choose a folder/m, 'make grade: no such folder');
 done_testing;
 
 sub read_text { my ($file) = @_; open my $from, '<', $file or die "$file: $!"; local $/; return scalar <$from> }

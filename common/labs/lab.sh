@@ -93,7 +93,7 @@ judge() { # OPTIONS: runs the judge on one problem. Fails if the kernel is wrong
 }
 explain() { # what is wrong in the problem at hand
     printf 'NO\n    wrong for %s.\n' "$words"
-    echo "$said" | sed 's/^\(# \)*[^ ]*kernel: //; s/^/    /' | sed 6q
+    echo "$said" | sed 's/^[^ ]*kernel: //; s/^/    /' | sed 6q
     echo "    likely: $likely" | fold -s -w 112 | sed '2,$s/^/    /'
     echo "    see it again: ${order:+CPU_DEVICE_ORDER=$order }$OUT/lab $program $options --seed $seed"
 }
@@ -116,7 +116,7 @@ while read -r word rest; do
 done <$rooms/properties.txt
 if [ "$failed" ]; then
     explain
-    verdict $holding $holding "$failed: $(echo "$said" | sed 1q)"
+    verdict $holding $holding "$failed: $(echo "$said" | sed 's/^[^ ]*kernel: //; 1q')"
     echo "not yet: $holding of $properties properties hold. Help: make lab N=$lab HINT=1"
     exit 1
 fi

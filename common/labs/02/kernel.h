@@ -1,0 +1,7 @@
+/* What labs/02/kernel.cu is compiled with: CUDA's words, the numbers of the lab, and the kernel's declaration. */
+#include "../../gpu/kernel.cuh"
+
+constexpr int D = 64;    /* the head dim: elements of a row of Q, K, V and O */
+constexpr int WARPS = 4; /* of a block, a query each */
+
+extern "C" __global__ void online(Problem p, const float *Q, const float *K, const float *V, const int *key_lengths, float *O, float *LSE);
