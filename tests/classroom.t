@@ -265,7 +265,7 @@ for my $exercise (grep { $all || /^00/ } $list =~ /^([a-z0-9_]+\.\d+)  (?:fill i
     shows_it_again($run->{out}) if $run->{out} =~ /See it again/;
     write_text($file, read_text($original));
     $run = script('exercise', $exercise);
-    is("$run->{code} $run->{out}", "0 right\n", "$exercise: with the original lines it is right") or diag($run->{err});
+    like("$run->{code} $run->{out}", qr/^0 right\n  Because: .*The solution of \Q$exercise\E/s, "$exercise: with the original lines it is right") or diag($run->{err});
 }
 # A wrong row's sum: the simplest problem, which tensor, and where.
 my $naive = read_text('00_naive/naive.cu');
@@ -327,14 +327,21 @@ hint the only one
 answer 52224
 exercise 00.2
 ask two numbers
+hint is it?
+hint it is
 answer 1536
 answer 5
 exercise 00.3
 ask a change
+hint it is gone
 change 00_naive/naive.cu: b goes
 after int a;
 gone int b;
 answer 1
+exercise 00.5
+ask two thirds
+answer 1 / 3
+answer -200000 / 3
 exercise 00.4
 ask the first two lines
 blank 00_naive/naive.cu
@@ -343,8 +350,11 @@ to int b;
 END
 chdir $own_tree;
 $ENV{MAKE} = "$own_tree/make";
-for (['00.1', '52,224', 0, "right\n"], ['00.1', '7', 1, "not yet: 7 is too low. The exact number is wanted.\n  Hint: the only one.\n"],
-     ['00.2', '1536,5', 0, "right\n"], ['00.2', '1,536,5', 0, "right\n"], ['00.2', '1,536, 6', 1, "not yet: number 2, 6, is too high. The exact number is wanted.\n"],
+for (['00.1', '52,224', 0, "right\n  Because: the only one. The solution of 00.1, to compare: notes/00_naive.md\n"], ['00.1', '7', 1, "not yet: 7 is too low. The exact number is wanted.\n  Hint: the only one.\n"],
+     ['00.2', '1536,5', 0, "right\n  Because: it is. The solution of 00.2, to compare: notes/00_naive.md\n"],
+     ['00.2', '1,536,5', 0, "right\n  Because: it is. The solution of 00.2, to compare: notes/00_naive.md\n"], ['00.2', '1,536, 6', 1, "not yet: number 2, 6, is too high. The exact number is wanted.\n  Hint: is it?\n  Another hint: make exercise N=00.2 HINT=2\n"],
+     ['00.5', '0.333,-6.67e4', 0, "right\n  The solution of 00.5, to compare: notes/00_naive.md\n"],
+     ['00.5', '0.334,-6.67e4', 1, "not yet: number 1, 0.334, is too high. Three digits will do.\n"],
      ['00.1', '52,22', 2, "exercise: ANSWER has 2 numbers and not 1: one number\n"],
      ['', '5', 2, "exercise: ANSWER=5: choose the exercise too, like N=04.1 (make exercise lists them)\n"]) {
     my ($number, $answer, $code, $says) = @$_;
@@ -355,14 +365,14 @@ script('exercise', '00.3');
 for (["int a;\nint b;\n", 'nothing is changed'], ["int c;\n", 'what was to stay is gone, too'], ["int a;\nint c;\n", 'changed']) {
     my ($text, $name) = @$_;
     write_text('exercises/00.3/naive.cu', $text);
-    is(script('exercise', '00.3', 1)->{out}, $name eq 'changed' ? "right\n" : "not yet: in exercises/00.3/naive.cu is still to be done: b goes\n", "a change: $name");
+    is(script('exercise', '00.3', 1)->{out}, $name eq 'changed' ? "right\n  Because: it is gone. The solution of 00.3, to compare: notes/00_naive.md\n" : "not yet: in exercises/00.3/naive.cu is still to be done: b goes\n", "a change: $name");
 }
 # The tree cannot be written to: all is under OUT, or beside it.
 mkdir "$scratch/elsewhere";
 chmod 0777, "$scratch/elsewhere";
 my $elsewhere = "TMPDIR=$scratch/elsewhere MAKE=$own_tree/make OUT=$scratch/elsewhere/out";
 for (['exercise.sh 00.4', 0, "00.4\\s+$scratch/elsewhere/out/exercises/00.4/naive.cu\\s.*missing,.*"],
-     ['exercise.sh 00.4', 0, 'right'], ['exercise.sh 00.3', 0, ".*$scratch/elsewhere/out/exercises/00.3/naive.cu\\s.*a\\s+copy.*"],
+     ['exercise.sh 00.4', 0, 'right\n .*'], ['exercise.sh 00.3', 0, ".*$scratch/elsewhere/out/exercises/00.3/naive.cu\\s.*a\\s+copy.*"],
      ['bug.sh 00.1', 1, '00.1  00_naive/naive.cu: no c\n@@ -3 \+3 @@\n-int c;\n\+;\n.*No check sees it.']) {
     my ($line, $code, $says) = @$_;
     my ($said, $ends) = in_read_only($own_tree, "$elsewhere sh common/classroom/$line");
@@ -421,7 +431,7 @@ END
          [$tiled, 1, 'wavefronts lost to bank conflicts +63304 +0\n.*not yet: wavefronts lost', 'no pitch'],
          [$padded =~ s/    __syncthreads\(\);\n//r, 1, 'races +2 +0\n.*not yet: wrong elements', 'no barrier'],
          [$padded =~ s/__syncthreads\(\);/if (warp)\n$&\nelse\n$&/r, 1, 'not yet: the device stopped it:\n.*no thread can go on', 'a barrier that a warp skips'],
-         [$padded, 0, 'right\n\z', 'a right one']) {
+         [$padded, 0, 'right\n  Because: ', 'a right one']) {
         my ($kernel, $code, $says, $name) = @$_;
         write_text($own, $kernel);
         $run = script('exercise', 'banks_and_swizzles.4');
@@ -460,7 +470,7 @@ for my $number ($all ? grep { !/03\.4/ } $list =~ /^([a-z0-9_]+\.\d+)  /mg : 'co
     $solutions =~ s/^@{[$item + 1]}\. .*//sm;
     my @missing = grep { !stands_in($_, $solutions) } split /,/, $run->{out};
     ok($run->{code} == 0 && length $run->{out} && !@missing, "$number: $run->{out} stands in the note") or diag("missing: @missing $run->{err}");
-    is(script('exercise', $number, $run->{out})->{out}, "right\n", "$number: and is right");
+    like(script('exercise', $number, $run->{out})->{out}, qr/^right\n  Because: /, "$number: and is right");
 }
 
 # ---- bugs: those that mutations_kernels.t plants

@@ -39,11 +39,19 @@ function check(    i, given, words, wrong, what) {
     if (words != answers)
         stop("ANSWER has " words " numbers and not " answers ": " ENVIRON["ASK"])
     for (i = 1; i <= answers; i++)
-        if (is_number(right[i]) ? size(given[i] - right[i]) > within * size(right[i]) + 1e-9 : given[i] "" != right[i] "") {
+        if (is_number(right[i]) ? size(given[i] - right[i]) > slack(right[i]) + 1e-9 : given[i] "" != right[i] "") {
             printf "%s", wrong++ ? "         " : "not yet: "
             help(i, given[i])
         }
     exit wrong > 0
+}
+
+# How far a number may be off: the share that the exercise says or, unless it is whole, and so a count, what rounding it by hand to
+# three digits changes.
+function slack(right,    place) {
+    for (place = 1e15; place > size(right) && place > 1e-15; place /= 10)
+        ;
+    return right == int(right) || within * size(right) > place / 200 ? within * size(right) : place / 200
 }
 
 # In which direction a number is wrong, and what it is instead, if it is one of the known parts.
@@ -53,7 +61,7 @@ function help(i, given,    n) {
         return
     }
     print (answers > 1 ? "number " i ", " given "," : given) " is too " (given + 0 < right[i] ? "low" : "high") ". " \
-        (within ? "Up to " 100 * within " % off would do." : "The exact number is wanted.")
+        (within ? "Up to " 100 * within " % off would do." : right[i] == int(right[i]) ? "The exact number is wanted." : "Three digits will do.")
     for (n = 1; n <= parts; n++)
         if (size(given - part[n]) <= (within ? within : 1e-9) * size(part[n]))
             print "  " given " is " meaning[n] "."

@@ -65,6 +65,14 @@ hand_out() { # COMMAND that prints the file
     is_new=1
 }
 
+right() { # and why, in a sentence, and where to compare
+    progress
+    why=$(value hint 2) solution=notes/solutions.md
+    grep -qs "^## $note\$" $solution || solution=notes/$note.md
+    echo right
+    : "${why:=$(value hint)}"
+    echo "  ${why:+Because: $why. }The solution of $number, to compare: $solution" | fold -s -w "$width"
+}
 not_yet() { # why
     progress
     printf 'not yet: %s\n' "$1"
@@ -105,7 +113,7 @@ compute() {
         -f common/classroom/rows.awk -f common/classroom/exercise.awk -f "$scratch/script" "$scratch/rows"
     code=$?
     [ $code -ne 1 ] || hints
-    [ $code -ne 0 ] || [ "$solve" ] || echo right
+    [ $code -ne 0 ] || [ "$solve" ] || right
     exit $code
 }
 
@@ -186,8 +194,7 @@ fill_in() {
         echo "$number  $file is $original with $missing lines missing, at line $first: $(value ask)."
         echo "Write them, then: make exercise N=$number"
     elif try_stage; then
-        progress
-        echo right
+        right
     else
         not_yet "${error:+it does not compile: }${error:-$wrong}"
     fi
