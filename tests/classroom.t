@@ -501,6 +501,20 @@ Seen, though not with its usual options: right for .*, wrong for 64 queries and 
     kernel naive_output<T>, block \(0,0,0\), thread 128: 0x\w+ is in no tensor; .*
   See it again: /, 'a bug that ends the program');
     is(read_text('00_naive/naive.cu'), $naive, 'and the tree is as it was');
+    { # one that is not shown
+        local $ENV{BLIND} = 1;
+        $run = script('bug', $mask);
+        my ($copy) = $run->{out} =~ /^\Q$mask\E  One mistake is somewhere in (exercises\S+)\. right for .*, wrong for 64 queries and 64 keys, causal\.\n/;
+        ok($copy && -e $copy, 'a blind bug: a copy, and how it fails') or diag($run->{out}, $run->{err});
+        unlike($run->{out}, qr/off by one|<=/, '... and not the mistake');
+        shows_it_again($run->{out});
+        my ($line) = grep { ((split /\n/, read_text($copy))[$_ - 1] // '') =~ /column <= visible_keys/ } 1 .. 200;
+        like(script('bug', $mask, $line)->{out}, qr/^right: line $line is where/, '... the line is found');
+        is(script('bug', $mask, $line + 1)->{code}, 1, '... and the next one is not it');
+        like(script('bug', $mask)->{out}, qr/^not yet: right for .*, wrong for 64/, '... not yet cured');
+        write_text($copy, $naive);
+        like(script('bug', $mask)->{out}, qr/^right: no check finds anything in \Q$copy\E now\. The mistake was: mask off by one$/m, '... cured');
+    }
     { # two at once
         my @both = map { open my $from, '-|', "sh common/classroom/bug.sh $_ 2>&1 </dev/null"; $from } $mask, $tail;
         my @said = map { my $from = $_; join '', <$from> } @both;
