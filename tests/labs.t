@@ -91,6 +91,32 @@ is("$verdict->{code} $verdict->{first}", '1 a ragged last tile', 'cheat: the len
 $verdict = judge('04', $endless, CPU_SECONDS => 1);
 like($verdict->{out}, qr/one tile +NO.*processor time/s, 'a kernel without an end is stopped');
 
+# Right, but one thread does all: no points for that.
+(my $single = $solution) =~ s/.*^__global__[^\n]*\n.*/<<'END'/ems;
+__global__ void flash2(Problem p, const float *Q, const float *K, const float *V, const int *key_lengths, float *O, float *LSE) {
+    int batch = blockIdx.z, head = blockIdx.y, kv_head = head / (p.heads / p.kv_heads);
+    const float *k = K + ((size_t)batch * p.kv_heads + kv_head) * p.seqlen_k * D, *v = V + (k - K);
+    for (int row = 0; row < p.seqlen_q && threadIdx.x == 0 && blockIdx.x == 0; row++) {
+        size_t flat = ((size_t)batch * p.heads + head) * p.seqlen_q + row;
+        float m = -INFINITY, l = 0, o[D] = {};
+        for (int j = 0; j < visible_keys(&p, key_length(&p, key_lengths, batch), row); j++) {
+            float s = 0;
+            for (int d = 0; d < D; d++)
+                s += p.scale * Q[flat * D + d] * k[j * D + d];
+            float m_new = fmaxf(m, s), alpha = expf(m - m_new), weight = expf(s - m_new);
+            l = alpha * l + weight, m = m_new;
+            for (int d = 0; d < D; d++)
+                o[d] = alpha * o[d] + weight * v[j * D + d];
+        }
+        for (int d = 0; d < D; d++)
+            O[flat * D + d] = l > 0 ? o[d] / l : 0;
+        LSE[flat] = m + logf(l);
+    }
+}
+END
+$verdict = judge('04', $single);
+like($verdict->{out}, qr/nothing outside +yes\nbytes of device memory .*: 0 of 4 points\nexponentials .*: 0 of 3 points/, 'one thread does all: right, and without points') or diag $verdict->{out};
+
 # ---- what does not compile
 for (['float x = 1\n    int y;', qr/kernel\.cu:3: .*\n    +int y;\n.*semicolon/], ['retrun;', qr/kernel\.cu:2: .*\n    +retrun;\n.*not known here/],
     ['__shared__ float tile[32];', qr/kernel\.cu:2: .*\n.*__shared__ float tile.*\n.*SHARED_MEMORY\(shared, Shared\)/]) {

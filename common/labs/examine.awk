@@ -73,6 +73,8 @@ END {
         refuse(line_of(RSTART + 1), "#include is not allowed: what the kernel may call is there already")
     if (match(code, /##|%:%:/))
         refuse(line_of(RSTART), "## is not allowed: names must be readable")
+    if (match(code, /\n[ \t]*#[ \t]*define[^\n]*#/))
+        refuse(line_of(RSTART + 1), "# inside of a macro is not allowed")
     rest = code
     gsub(/(^|\n)[ \t]*#[ \t]*(define|undef|pragma[ \t]+unroll)/, "&@", rest)
     if (match(rest, /(^|\n)[ \t]*(#|%:)[ \t]*[a-z]*([ \t]+unroll)?[^@a-z]/) && substr(rest, RSTART, RLENGTH) !~ /@/)
