@@ -31,9 +31,11 @@ static const struct {
 } LABS[] = {
     {"00", FORWARD, FP32}, {"01", FORWARD, FP32},  {"02", FORWARD, FP32}, {"04", FORWARD, FP32},
     {"05", BACKWARD, FP32}, {"07", FORWARD, FP32}, {"08", FORWARD, FP16}, {"fragments", FORWARD, FP16},
+    {"window", FORWARD, FP32},
 };
 
 extern const Variant naive_gradients; /* 05_fa2_backward's; O and LSE come from 00_naive */
+extern MaskReader blocks_read;        /* 10_block_sparse's */
 
 static Stage lab = {.idea = "the kernel that you write"};
 static const char *program;
@@ -98,7 +100,7 @@ static void print_counts(FILE *reply, const Problem *p, const Tensors *t, const 
 }
 
 static void launch_program(const Problem *p, const Tensors *t, const Buffer *workspace) {
-    const Request request = {*p, lab.kind == BACKWARD, t->key_lengths != NULL};
+    const Request request = {*p, lab.kind == BACKWARD, t->key_lengths != NULL, t->mask.window};
     FILE *to = open_scratch(), *from = open_scratch();
     LabTensor all[LAB_MOST_TENSORS];
     Tensors tensors = *t;
@@ -138,6 +140,11 @@ static const char *choose_lab(void) {
         lab.reference = is_backward ? &naive_gradients : NULL;
         lab.variants[0] = (Variant){.name = "kernel", .idea = program, .launch = launch_program, .dtypes = LABS[i].dtypes,
                                     .head_dims = {64}, .unordered = is_backward};
+        if (strcmp(name, "window") == 0) {
+            lab.settings[0] = (Setting){.name = "blocks", .max = TEXT, .help = "window:W, the last W keys of each query"};
+            lab.read_mask = blocks_read;
+            lab.default_mask = "window:40";
+        }
         return LABS[i].dtypes == FP32 ? "fp32" : "fp16";
     }
     cannot_run("%s: choose the program of a lab, like build/cpu/labs/04/run", program);

@@ -15,6 +15,7 @@
 typedef struct {
     Problem p;
     int is_backward, has_lengths;
+    int window; /* of the block mask; 0: there is none */
 } Request;
 
 typedef enum { LAB_INPUT, LAB_KEYS, LAB_OUTPUT } LabRole; /* LAB_KEYS: an input with a row for each key */

@@ -110,7 +110,7 @@ while read -r word rest; do
     traced) wanted=$rest program=$TRACED_OUT/$lab/run ;;
     try)
         words=${rest%%:*}
-        eval "options=\"${rest#*:}\"" && options=${options# }
+        eval "options=\"${rest#*:} $(value options)\"" && options=${options# }
         judge $options || { failed=$property; break; } ;;
     esac
 done <$rooms/properties.txt

@@ -62,6 +62,7 @@ int main(void) {
     program_is("lab");
     receive(&request, sizeof request);
     const Problem *p = &request.p;
+    t.mask.window = request.window;
     int *key_lengths = request.has_lengths ? host_alloc((size_t)p->batch, sizeof *key_lengths) : NULL;
     if (key_lengths) {
         receive(key_lengths, (size_t)p->batch * sizeof *key_lengths);
