@@ -14,6 +14,26 @@ plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // '
 my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
 my $plots = "$root/common/plots/plots.py";
 
+# A panel has at most eight lines with a name, which stands at the line's end; two variants of a stage never differ by their marker alone.
+for my $plot ('latency', 'tflops', 'backward', 'sparse') {
+    my %names;
+    $names{$_}++ for read_text("notes/pictures/$plot.svg") =~ />((?:\d\d_\w+(?:\/[\w+]+)?|cuDNN|Flash\w+-\d)[^<]*)</g;
+    my ($panels) = map { scalar(() = /D = \d+/g) } read_text("notes/pictures/$plot.svg") =~ s/heads = \d+ \/ D//r;
+    my $total = 0;
+    $total += $_ for values %names;
+    cmp_ok($total, '<=', 8 * $panels, "$plot: $total names in $panels panels");
+    cmp_ok($total, '>=', 4, '... and some');
+}
+{
+    my %dashes;
+    my ($marks) = read_text('common/plots/drawing.py') =~ /^MARKS = \{(.*?)^\}/ms;
+    my %mark = $marks =~ /"([^"]+)": ".([^"]*)"/g;
+    for my $panel ([qw(masked skipping overlapped)], [qw(wgmma specialised overlapped)], [qw(loop_swap split_q tall tuned)], [qw(quantise+mma quantise+wgmma)]) {
+        my %seen;
+        is(join(' ', grep { $seen{$mark{$_} // ''}++ } @$panel), '', "@$panel: different dashes");
+    }
+}
+
 # Every note that teaches has a picture, and every picture a note.
 my %without = map { $_ => 1 } qw(README glossary reference setup sources teaching_plan tuning solutions second_reading cpp), new_stages();
 my %shown;
@@ -77,6 +97,13 @@ END
     my $drawn = read_text("$scratch/compare.svg");
     is(scalar(() = $drawn =~ /04_fa2\/tuned/g) . scalar(() = $drawn =~ /not run/g), '22', '... a panel for each table, with a line for each variant');
     like(run('make -n compare DEVICE=cpu PLOT=1')->{out}, qr/table\.sh compare plot=(\S+)\npython3 -B common\/plots\/compare\.py \1 \S+\.svg$/m, '... which make calls');
+
+    # Results of the simulator: its speed is not drawn.
+    run("mkdir -p $scratch/simulated");
+    write_text("$scratch/simulated/sweep.csv", read_text('notes/results/nvidia-h200/sweep.csv') =~ s/,13\.0,([0-9a-f]+(?:-dirty)?,)/,,$1/gr);
+    $run = run("python3 -B $plots $scratch/simulated");
+    like($run->{out}, qr/^tflops\.svg: not drawn, \S+ is of the CPU device, whose speed says nothing about a GPU$/m, "the simulator's TFLOP/s are not drawn");
+    ok(!-e "$scratch/simulated/pictures/tflops.svg" && -s "$scratch/simulated/pictures/memory.svg", '... but the memory is');
 
     # A tree with somebody's results beside those of the notes.
     my ($mine, $notes) = map { "$scratch/tree/notes/results/$_" } 'my-gpu', 'nvidia-h200';

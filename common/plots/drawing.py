@@ -23,7 +23,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 
 PANEL, INK, FAINT = "#fafaf7", "#222222", "#c9c9c2"
-ALARM = "#b04a00"
+ALARM, OTHERS = "#b04a00", "#b9b9b1"  # what must be seen; lines without a name
 WARPS = ["#8fc3e8", "#f3c27a", "#9fd3b4", "#e0a9cb"]  # four warps, blocks or registers
 WIDEST, SMALLEST = 850, 9  # CSS pixels: a page of GitHub; letters
 FONTS = "'DejaVu Sans', 'Verdana', sans-serif"  # as matplotlib writes the list below
@@ -46,9 +46,9 @@ COLOURS = {
     "11_score_mod": "#3f7f1f", "11_score_mod_backward": "#9c2f7a",
 }
 MARKS = {
-    "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "loop_swap": "v--",
+    "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "loop_swap": "v-.",
     "split_q": "P--", "tall": "X:", "tuned": "p-", "atomic": ">-", "quantise+mma": "h--", "quantise+wgmma": "*-",
-    "split_k": "p:", "wgmma": "s:", "specialised": "D--", "overlapped": "o-", "ordered": "<--", "masked": "x:", "skipping": "v-",
+    "split_k": "p:", "wgmma": "s:", "specialised": "D--", "overlapped": "o-", "ordered": "<--", "masked": "x:", "skipping": "v--",
     "cuDNN": " -", "FlashAttention-2": " --", "FlashAttention-3": " :", "FlexAttention": " --",
 }
 
@@ -144,8 +144,10 @@ def compact(svg):
 
 
 def save(name, folder):
-    """Writes the figure at hand as folder/name, SVG without a date."""
+    """Writes the figure at hand as folder/name, SVG without a date. No grid line passes through a label."""
     figure = plt.gcf()
+    for label in (text for axis in figure.axes if axis.axison for text in axis.texts):
+        label.set_bbox({"facecolor": PANEL, "edgecolor": "none", "pad": 0.6})
     check(figure, name)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, name)

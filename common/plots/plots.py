@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 
-from drawing import INK, logarithmic, look, plt, save
+from drawing import INK, OTHERS, logarithmic, look, plt, save
 
 
 # ---- result files ----
@@ -74,7 +74,8 @@ def forward_rows(*names):
 def length_axis(axis, lengths, size=7.5):
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(lengths))
-    axis.xaxis.set_major_formatter(lambda n, _: f"{n / 1024:g}k" if n >= 1e4 and n % 1024 == 0 else f"{n:g}")
+    named = sorted(lengths)[::-1][::1 if len(lengths) <= 6 or len(plt.gcf().axes) < 2 else 2]  # beside another panel there is room for every other
+    axis.xaxis.set_major_formatter(lambda n, _: "" if n not in named else f"{n / 1024:g}k" if n >= 1e4 and n % 1024 == 0 else f"{n:g}")
     axis.xaxis.set_minor_locator(plt.NullLocator())
     axis.tick_params(axis="x", labelsize=size)
 
@@ -166,21 +167,63 @@ def add_point(lines, head_dim, mask, name, style, point):
     lines.setdefault((head_dim, mask), {}).setdefault(name, ([], style))[0].append(point)
 
 
-def panels(lines, label):
-    """A panel a head dim and mask; returns them by these."""
+MOST_LINES = 8  # with a name in a panel; a reader cannot tell more apart
+
+
+def notable(lines, better):
+    """The lines that get a name: of each stage the best kernel, at the longest length that all of its kernels have; then others' programs."""
+    stages = {}
+    for name in lines:
+        stages.setdefault(name.split("/")[0], []).append(name)
+    best = []
+    for names in stages.values():
+        at = {name: dict(lines[name][0]) for name in names}
+        shared = max(set.intersection(*map(set, at.values())), default=None)
+        best.append(better(names, key=lambda name: at[name].get(shared, 0)) if shared else names[0])
+    return sorted(best, key=lambda name: (look(name)["marker"] == " ") * (1 + (name != "cuDNN")))[:MOST_LINES]
+
+
+def name_ends(axis, named):
+    """Each line's name in its color, to the right of the panel, as near to the line's end as its neighbors' names allow."""
+    axis.figure.canvas.draw()
+    low, high = axis.transAxes.transform([(0, 0), (1, 1)])[:, 1]
+    gap = 8 * 1.3 * axis.figure.dpi / 72 / (high - low)
+    ends = sorted(((axis.transAxes.inverted().transform(axis.transData.transform(points[-1])), name, style)
+                   for name, (points, style) in named.items()), key=lambda end: end[0][1])
+    places = [max(0, end[0][1]) for end in ends]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + gap)
+    for i in reversed(range(len(places))):  # and none above the panel
+        places[i] = min(places[i], 1 - gap * (len(places) - 1 - i) if i == len(places) - 1 else places[i + 1] - gap)
+    for (end, name, style), place in zip(ends, places):
+        axis.plot([end[0], 1.03], [end[1], place], transform=axis.transAxes, color=style["color"], linewidth=0.5, clip_on=False)
+        axis.text(1.04, place, name, transform=axis.transAxes, color=style["color"], fontsize=8, va="center")
+
+
+def panels(lines, label, better=max):
+    """A panel a head dim and mask; returns them by these. More lines than a reader can tell apart: only the notable have a color."""
     keys = sorted(lines, key=lambda key: (int(key[0]), key[1] == "causal"))
     down, across = (len({key[i] for key in keys}) for i in (0, 1))
     figure, axes = plt.subplots(down, across, figsize=(4.1 * across, 3.3 * down), sharex=True, sharey=True, squeeze=False)
     found = dict(zip(keys, axes.flat))
     for key, axis in found.items():
         for name, (points, style) in lines[key].items():
-            axis.plot(*zip(*points), label=name, **style)
+            if name in notable(lines[key], better):
+                axis.plot(*zip(*points), **style)
+            else:
+                axis.plot(*zip(*points), color=OTHERS, linewidth=0.8, zorder=1.5, label="other kernels")
         length_axis(axis, {n for some in lines.values() for points, _ in some.values() for n, _ in points})
         axis.set_title(f"D = {key[0]}, {key[1]}", loc="left")
         axis.set(xlabel="sequence length N", ylabel=label)
         axis.label_outer()
-    figure.tight_layout()
     return found
+
+
+def name_panels(found, lines, better):
+    """When the scales are as they stay."""
+    for key, axis in found.items():
+        name_ends(axis, {name: lines[key][name] for name in notable(lines[key], better)})
+    plt.gcf().tight_layout()
 
 
 def peers_of(line):
@@ -211,7 +254,8 @@ def forward(column, label):
             lost.setdefault((row["head_dim"], mask), []).append((n, look(variant)["color"]))
     add_peers(lines, is_latency)
     alone = min((int(row["seqlen_k"]) for row in rows if row["batch"] == "1"), default=None)
-    for key, axis in panels(lines, label).items():
+    found = panels(lines, label, min if is_latency else max)
+    for key, axis in found.items():
         if any(row["batch"] != "1" for row in rows) and alone:
             axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":", label="from here on the batch is 1")
         for i, (n, colour) in enumerate(lost.get(key, ())):  # one beside the other
@@ -223,6 +267,7 @@ def forward(column, label):
             axis.set_ylim(bottom=0)
     if lost:
         out_of_memory(axis, label="out of memory at this length")
+    name_panels(found, lines, min if is_latency else max)
     finish(rows, ", ".join(filter(is_there, ("sweep.csv", PEERS_FILE))) + ", " + tokens_of(rows))
 
 
@@ -233,7 +278,9 @@ def backward():
         shape = re.match(r"D(\d+) (full|causal) S(\d+) B\d+ \w+ +(\w+) +[\d.]+ ms +([\d.]+) TF", line)  # not those of grouped heads
         for name, tflops in peers_of(line) + [("09_fa3_backward/" + shape[4], float(shape[5]))] if shape else ():
             add_point(lines, shape[1], shape[2], name, look(name), (int(shape[3]), tflops))
-    panels(lines, "TFLOP/s, backward")[min(lines)].set_ylim(bottom=0)
+    found = panels(lines, "TFLOP/s, backward")
+    found[min(lines)].set_ylim(bottom=0)
+    name_panels(found, lines, max)
     finish([{}], "fa3_backward_fp16.txt")
 
 
@@ -254,6 +301,8 @@ def sparse():
                 lines.setdefault(d, {}).setdefault((name, n), []).append((percent, time))
     figure, axes = plt.subplots(1, len(lines), figsize=(4.1 * len(lines), 4.4), sharey=True, squeeze=False)
     for (d, some), axis in zip(sorted(lines.items()), axes.flat):
+        lengths = {n for _, n in some}
+        some = {at: points for at, points in some.items() if at[1] in (min(lengths), max(lengths))}  # eight lines
         for (name, n), points in sorted(some.items()):
             points.sort()
             style = look(name) | ({"linestyle": "", "markerfacecolor": "none", "markersize": 8} if len(points) == 1 else {})
@@ -413,7 +462,12 @@ if not os.path.isdir(FOLDER):
     print(f"plots.py: {FOLDER}: choose a folder of notes/results", file=sys.stderr)
     sys.exit(2)
 print(f"plots of {FOLDER}, into {PICTURES}")
+# The simulator's TFLOP/s are those of a CPU that counts: nobody should read them off a picture.
+SIMULATED = any(row.get("cuda", "a GPU's") in ("", None) for name in ("sweep.csv", "ladder.jsonl") for row in rows_of(name))
 for picture, files, draw in PLOTS:
+    if SIMULATED and picture in ("tflops.svg", "backward.svg", "roofline.svg"):
+        print(f"{picture}: not drawn, {FOLDER} is of the CPU device, whose speed says nothing about a GPU")
+        continue
     missing = [path_of(file) for file in files if not is_there(file)]
     if missing:
         print(f"{picture}: not drawn, {missing[0]} is not there")
