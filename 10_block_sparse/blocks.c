@@ -1,4 +1,6 @@
 /* blocks.c - reads --blocks SPEC into a block mask (problem.h). */
+#include "definition.h"
+
 #include "../common/block_mask.h"
 #include "../common/host/errors.h"
 #include "../common/host/memory.h"
@@ -84,10 +86,12 @@ const Blocks *blocks_read(const char *option, const char *text, const Problem *p
         documents = document_bytes(p);
     else if (is_kind(&s, "random") || is_kind(&s, "file"))
         table = mask_blocks(p);
-    Blocks *blocks = host_alloc(1, sizeof *blocks + documents + table + strlen(text) + 1);
+    const size_t numbers = documents / 2; /* of each key's document, for the definition */
+    DefinedMask *defined = host_alloc(1, sizeof *defined + documents + table + numbers + strlen(text) + 1);
+    Blocks *blocks = &defined->blocks;
     BlockMask *mask = &blocks->mask;
-    char *behind = (char *)(blocks + 1);
-    blocks->text = strcpy(behind + documents + table, text);
+    char *behind = (char *)(defined + 1);
+    blocks->text = strcpy(behind + documents + table + numbers, text);
     mask->documents = documents ? (int *)behind : NULL;
     mask->kept = table ? (unsigned char *)behind : NULL;
     if (is_kind(&s, "window")) {
@@ -106,5 +110,6 @@ const Blocks *blocks_read(const char *option, const char *text, const Problem *p
     } else {
         cannot_run("--%s %s: choose all|window:W|sink:S:W|documents:A+B|strided:K|random:PERCENT:SEED|file:PATH", option, text);
     }
+    define_mask(defined, (int *)(behind + documents), p);
     return blocks;
 }

@@ -39,10 +39,14 @@ typedef struct {
 enum { MASK_BLOCK = 128 }; /* rows and columns of a block of the mask */
 
 /* On the host: the text that --blocks was given, and what it says. One allocation. */
-typedef struct {
+typedef struct Blocks Blocks;
+struct Blocks {
     const char *text;
     BlockMask mask; /* its pointers on the host */
-} Blocks;
+    /* For the judge, whether the query in this row, which stands at `pos`, keeps a key: worked out of the text and not of `mask`, on
+     * purpose. A mistake there would be made by the kernels and by their judge alike, and nobody would notice. */
+    int (*defines)(const Blocks *blocks, int pos, int row, int key);
+};
 
 /* What happens to a score between the two products (11_score_mod): S' = f(S, batch, head, query, key). All zero: S' = S. score.h has
  * the keys that it leaves, gpu/score.cuh the function. */

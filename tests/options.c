@@ -12,7 +12,7 @@
 /* Keeps what it was given. */
 static const Blocks *read_spec(const char *option, const char *text, const Problem *p) {
     Blocks *blocks = host_alloc(1, sizeof *blocks);
-    *blocks = (Blocks){text, {.window = strcmp(option, "spec") == 0 ? p->seqlen_k : -1}};
+    *blocks = (Blocks){.text = text, .mask = {.window = strcmp(option, "spec") == 0 ? p->seqlen_k : -1}};
     return blocks;
 }
 

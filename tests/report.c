@@ -340,7 +340,7 @@ static void test_backward(void) {
 
 /* Of 500 x 1000 pairs a window of 1 keeps 500: the 512 MFLOPs of all of them become 512 kFLOPs. */
 static void test_blocks(void) {
-    static const Blocks blocks = {"a:\"b\",c", {.window = 1}};
+    static const Blocks blocks = {.text = "a:\"b\",c", .mask = {.window = 1}};
     Problem p = P;
     p.blocks = &blocks;
     Row row = {.name = "09_test/v", .latency_ms = 0.1, .min_ms = 0.1, .peak_tflops = 1, .tensor_bytes = 1024, .gpu_bytes = 1};

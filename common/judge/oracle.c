@@ -9,7 +9,6 @@
 #include "oracle.h"
 
 #include "../host/parallel.h"
-#include "../host/random.h"
 #include "rows.h"
 
 #include <stdlib.h>
@@ -56,24 +55,8 @@ int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, i
         int length = key_lengths ? key_lengths[batch] : p->seqlen_k, ago = length - (p->seqlen_q - row) - key;
         return ago >= 0 ? ago <= atoi(window) : -ago <= atoi(strchr(window, ',') + 1);
     }
-    if (!p->blocks)
-        return 1;
-    int length = key_lengths ? key_lengths[batch] : p->seqlen_k, pos = length - (p->seqlen_q - row);
-    char *kind = (char *)p->blocks->text, *first = strchr(kind, ':') + 1, *second = strchr(first, ':');
-    int is_near = key <= pos && pos - key < atoi(second ? second + 1 : first); /* of window and sink the last number is W */
-    int row_block = row >> 7, key_block = key >> 7;
-    switch (strncmp(kind, "st", 2) == 0 ? 't' : *kind) {
-    case 'w': return is_near;
-    case 's': return is_near || (key <= pos && key < atoi(first));
-    case 't': return key_block % atoi(first) == 0 || (pos >> 7) == key_block; /* a pos below 0 is in no block */
-    case 'r': return 100 * random_uniform(strtoull(second + 1, NULL, 10), row_block, key_block) < strtod(first, NULL);
-    case 'f': return p->blocks->mask.kept[(size_t)row_block * ((p->seqlen_k + 127) >> 7) + key_block];
-    default: /* documents: the two are not on different sides of any border */
-        for (long border = 0; border < p->seqlen_k; first++)
-            if ((border += strtol(first, &first, 10)), (key < border) != (pos < border))
-                return 0;
-        return pos >= 0;
-    }
+    int pos = (key_lengths ? key_lengths[batch] : p->seqlen_k) - (p->seqlen_q - row);
+    return !p->blocks || p->blocks->defines(p->blocks, pos, row, key);
 }
 
 OracleView oracle_view(const Problem *p, const int *key_lengths, RowIndex at) {

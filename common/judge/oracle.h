@@ -10,8 +10,8 @@
 #include "../problem.h"
 
 /* Whether a query sees a key, both counted in their head, by causal mask and key lengths; whether a block mask or a window keeps a key, by
- * the text that --blocks or --score was given; and where a query finds its head's keys. Worked out here and not by problem.h, block_mask.h and score.h, on
- * purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would
+ * the definition that comes with the mask or the text that --score was given; and where a query finds its head's keys. Worked out here
+ * and not by problem.h, block_mask.h and score.h, on purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would
  * notice. */
 int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key);
 int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key);
