@@ -36,34 +36,42 @@ typedef enum {
 typedef enum { ROW_VARIANT, ROW_REFERENCE, ROW_FORWARD, ROW_PART } Role;
 
 typedef struct {
-    /* what it launches */
+    /* whose it is: from new_row on (launch.h) */
     Run *run;
     const Variant *variant;
     Role role;
     Passes passes;
+    char name[64]; /* "01_tiled/mma" or "00_naive" */
+
+    /* what it launches: from alloc_row on; free_row frees it */
     Tensors tensors;
     Tensor *outputs; /* those of the run that it writes */
     int output_count;
     Buffer workspace[MAX_WORKSPACE_BUFFERS];
     int workspace_count;
-
-    /* what came of it */
-    char name[64];                     /* "01_tiled/mma" or "00_naive" */
-    char note[160];                    /* why it did not run; empty: it ran */
-    char cause[300];                   /* where a wrong gradient may come from; empty: nobody knows */
-    int runs;                          /* timed; their median, least, and */
-    double latency_ms, min_ms, iqr_ms; /* interquartile range: what the middle half of them spans */
-    double peak_tflops;                /* of the chip, for what the variant multiplies (row.h); 0 or NAN: unknown */
-    double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
-    double gpu_bytes;                  /* what its kernels ask of device memory, by the stage's formula; NAN: unknown */
     size_t tensor_bytes, workspace_bytes;
+
+    /* whether it ran: from its launch on */
+    char note[160];   /* why it did not; empty: it did */
+    char damaged[64]; /* the purpose of an allocation it wrote outside (finish_row); empty: none */
+
+    /* whether it is right: from judge_row on */
     Comparison comparisons[5]; /* of O, LSE; of dQ, dK, dV, dsinks; of O, LSE and the prepared Q, K, V */
     int comparison_count;      /* 0: not validated */
     int against_oracle;        /* compared with sampled rows of the fp64 oracle rather than with 00_naive */
-    SampleErrors errors;       /* of O in sampled rows, against fp64 of the inputs as they were given; if validated */
+    SampleErrors errors;       /* of O in sampled rows, against fp64 of the inputs as they were given */
+    char cause[300];           /* where a wrong gradient may come from; empty: nobody knows */
     double spread;             /* a backward variant: the largest difference between the gradients of several runs */
     int spread_runs;           /* how many; 0: not measured */
-    char damaged[64];          /* the purpose of an allocation it wrote outside; empty: none */
+
+    /* how fast it is: from time_row on */
+    int runs;                          /* timed; their median, least, and */
+    double latency_ms, min_ms, iqr_ms; /* interquartile range: what the middle half of them spans */
+    double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
+
+    /* what it is measured by: the chip's peak for what the variant multiplies (row.h), 0 or NAN: unknown; from time_row on what its
+     * kernels ask of device memory, by the stage's formula, NAN: unknown */
+    double peak_tflops, gpu_bytes;
 } Row;
 static inline int row_ran(const Row *row) { return !*row->note; }
 static inline int row_agrees(const Row *row) { /* with all that it was compared with */
