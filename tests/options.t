@@ -236,7 +236,7 @@ my %tells = (
     '10_block_sparse' => ["this stage's own", '--blocks SPEC +all, window:W, sink:S:W, documents:.*; else', 'window:256'],
     '11_score_mod' => ["this stage's own", '--score SPEC +softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none'],
     '07_flash_decoding' => ['Without options: batch 1, heads 32/8, seqlen 1x65536, head dim 128', 'Without options, on the CPU device: batch 1, heads 8/2, seqlen 1x2048, head dim 64',
-                            '--splits N .*', 'auto or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3', '--page-size N .*: none\|16\|64\|128'],
+                            '--splits N .*: auto', 'or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3', '--page-size N .*: none\|16\|64\|128'],
 );
 for my $stage (stages()) {
     my $help = run($stage, '--help')->{out};
