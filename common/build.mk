@@ -111,9 +111,9 @@ endif
 folder  = mkdir -p $(@D) 2>/dev/null && [ -w $(@D) ] || \
            { echo "$(@D) cannot be written to: OUT=/some/folder builds elsewhere" >&2; exit 2; }
 quiet   = $(if $(V),,@)$(folder) && echo "  $(count) $1" && # make V=1 prints the commands, too
-still   = $(if $(V),,sh common/still.sh 'compiling $<')# a compiler that takes long is not silent
+still   = $(if $(V),,sh common/still.sh 'compiling $<' )# a compiler that takes long is not silent
 whole   = -o $@.$$$$ && mv $@.$$$$ $@# it gets its name when it is done: another make may be at work in this tree
-compile = $(call quiet,compile $<)$(still) $1 -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< $(whole)
+compile = $(call quiet,compile $<)$(still)$1 -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< $(whole)
 objects = $(patsubst %,$(OUT)/%.o,$1)
 .DELETE_ON_ERROR:
 
@@ -220,7 +220,7 @@ $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.
 # those of the file that includes it by an option.)
 LABS    ?= $(if $(filter /%,$(OUT)),$(OUT)/)labs
 LAB_OUT ?= $(OUT)/labs
-$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c) $(LIBRARIES)
+$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c 10_block_sparse/definition.c) $(LIBRARIES)
 $(LAB_OUT)/%/kernel.o: $(LABS)/%/kernel.cu $(IS_FLAGS) common/labs/%/lab.txt $(wildcard common/labs/*.awk) common/labs/compile.sh
 	$(call quiet,compile $<)sh common/labs/compile.sh "$(KERNEL_CC) -gdwarf-4 -include $(CURDIR)/common/labs/$*/kernel.h" $< $@
 $(LAB_OUT)/%/run: $(LAB_OUT)/%/kernel.o $(OUT)/common/labs/%/host.cu.o $(OUT)/common/labs/run.c.o $(LIBRARIES)

@@ -466,7 +466,7 @@ print(f"plots of {FOLDER}, into {PICTURES}")
 SIMULATED = any(row.get("cuda", "a GPU's") in ("", None) for name in ("sweep.csv", "ladder.jsonl") for row in rows_of(name))
 for picture, files, draw in PLOTS:
     if SIMULATED and picture in ("tflops.svg", "backward.svg", "roofline.svg"):
-        print(f"{picture}: not drawn, {FOLDER} is of the CPU device, whose speed says nothing about a GPU")
+        print(f"{picture}: not drawn, the speed of the CPU device says nothing about a GPU")
         continue
     missing = [path_of(file) for file in files if not is_there(file)]
     if missing:

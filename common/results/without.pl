@@ -44,7 +44,7 @@ my %tables = (
             ['no turns: overlap alone', @turns],
             ['neither', @beside, @turns],
             ['`wgmma_wait<0>` kept behind the softmax', 'wgmma_wait<0>(o, a);' => 'if (tile > 0) shared.wait_for_k(n + 2); wgmma_wait<0>(o, a);'],
-            ['two consumers at D = 64', 'consumers = D == 64 ? 3 : 2' => 'consumers = 2', 'producer_registers = D == 64 ? 32 : 24' => 'producer_registers = 24',
+            ['two consumers at D = 64', 'common/gpu/ring.cuh', 'consumers = D == 64 ? 3 : 2' => 'consumers = 2', 'producer_registers = D == 64 ? 32 : 24' => 'producer_registers = 24',
                 'consumer_registers = D == 64 ? 160 : 240' => 'consumer_registers = 240'],
             ['query tiles dealt in advance, no counter', 'common/gpu/ring.cuh', 'i = draw_tile(next, count, producers)' => 'i += producers']),
         ['overlapped: O rescaled whenever a maximum grows (SLACK 0)', $warp, 'SLACK = 8' => 'SLACK = 0'],
