@@ -102,7 +102,7 @@ END
     run("mkdir -p $scratch/simulated");
     write_text("$scratch/simulated/sweep.csv", read_text('notes/results/nvidia-h200/sweep.csv') =~ s/,13\.0,([0-9a-f]+(?:-dirty)?,)/,,$1/gr);
     $run = run("python3 -B $plots $scratch/simulated");
-    like($run->{out}, qr/^tflops\.svg: not drawn, \S+ is of the CPU device, whose speed says nothing about a GPU$/m, "the simulator's TFLOP/s are not drawn");
+    like($run->{out}, qr{^tflops\.svg: not drawn, the speed of the CPU device says nothing about a GPU$}m, "the simulator's TFLOP/s are not drawn");
     ok(!-e "$scratch/simulated/pictures/tflops.svg" && -s "$scratch/simulated/pictures/memory.svg", '... but the memory is');
 
     # A tree with somebody's results beside those of the notes.
