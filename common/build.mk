@@ -216,13 +216,13 @@ $(CEILINGS): $(call objects,common/results/ceilings.cu) $(LIBRARIES)
 $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.c notes/exercises/transpose.cu) $(LIBRARIES)
 
 # A lab is three programs: the student's, for the CPU device and under the trace, and the judge of both. LABS: where the student's files
-# are, labs/04/kernel.cu; LAB_OUT: what is made of them. (-gdwarf-4: of DWARF 5 binutils 2.42 and before confuse a header's lines with
-# those of the file that includes it by an option.)
+# are, labs/04/kernel.cu; LAB_OUT: what is made of them. -Wno-error: an unused parameter is no mistake. -gdwarf-4: of DWARF 5
+# objdump 2.40 confuses a header's lines with those of the file that includes it by an option.
 LABS    ?= $(if $(filter /%,$(OUT)),$(OUT)/)labs
 LAB_OUT ?= $(OUT)/labs
 $(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c 10_block_sparse/definition.c) $(LIBRARIES)
 $(LAB_OUT)/%/kernel.o: $(LABS)/%/kernel.cu $(IS_FLAGS) common/labs/%/lab.txt $(wildcard common/labs/*.awk) common/labs/compile.sh
-	$(call quiet,compile $<)sh common/labs/compile.sh "$(KERNEL_CC) -gdwarf-4 -include $(CURDIR)/common/labs/$*/kernel.h" $< $@
+	$(call quiet,compile $<)sh common/labs/compile.sh "$(KERNEL_CC) -Wno-error -gdwarf-4 -include $(CURDIR)/common/labs/$*/kernel.h" $< $@
 $(LAB_OUT)/%/run: $(LAB_OUT)/%/kernel.o $(OUT)/common/labs/%/host.cu.o $(OUT)/common/labs/run.c.o $(LIBRARIES)
 	$(LINK_PROGRAM)
 .SECONDARY: $(call objects,common/labs/run.c $(wildcard common/labs/*/host.cu))
