@@ -85,6 +85,7 @@ sub try_barrier {
                               '--heads 1 --seqlen 300 --causal --head-dim 128', '--heads 45 --seqlen 100 --seqlen-k 200 --roofline t4'],
         '10_block_sparse' => ['--heads 3 --seqlen 300 --seqlen-k 900 --lengths 700', '--heads 2 --seqlen 300 --seqlen-k 900 --causal --head-dim 128',
                               '--heads 45 --seqlen 200 --seqlen-k 100 --roofline t4'],
+        '11_score_mod' => ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128', '--heads 1 --seqlen 200 --lengths 0 --score sink'],
         decoding => ['--heads 4 --kv-heads 2 --seqlen 3 --seqlen-k 2500 --causal']);
     my $shapes = $shapes{$stage} // $shapes{kind_of($stage)} // ['--heads 1 --seqlen 200 --causal', '--heads 1 --seqlen 200 --head-dim 128'];
     # All kernels with that line and all shapes, until one shows it.
