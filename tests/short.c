@@ -444,7 +444,8 @@ static long whole(const char *text) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option options[] = {{"fuzz", 1, 0, 'f'}, {"seed", 1, 0, 's'}, {"seconds", 1, 0, 't'}, {0, 0, 0, 0}};
+    static const struct option options[] = {{"fuzz", 1, 0, 'f'}, {"seed", 1, 0, 's'}, {"seconds", 1, 0, 't'},
+                                            {"quick", 0, 0, 'q'}, {0, 0, 0, 0}};
     long count = getenv("TEST_ALL") ? 200 : 12, first = 0, seconds = 0;
     const time_t start = time(NULL);
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;)
@@ -452,6 +453,7 @@ int main(int argc, char **argv) {
         case 'f': count = whole(optarg); break;
         case 's': first = whole(optarg); break;
         case 't': seconds = whole(optarg); break;
+        case 'q': break; /* few points, as for a grid: these are few */
         default: return 2;
         }
     const Problem any = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1, .seqlen_k = 1, .head_dim = 64};
