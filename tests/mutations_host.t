@@ -133,7 +133,7 @@ sub squeezed { return $_[0] =~ s/\s+/ /gr =~ s/\A | \z//gr }
 # ---- what catches them ----
 
 # How make compiles each of the files, puts it into its library and links the programs, and the tests it would run; not those of
-# make itself, nor the grids, which are the kernels'.
+# make itself and of the labs, which build much, nor the grids, which are the kernels', nor flash.c's, which has no file of these.
 sub what_make_knows {
     my (%compile, %archive, %links, @tests);
     for my $file (map { $_->{file} } @sites) {
@@ -143,7 +143,7 @@ sub what_make_knows {
             $compile{$file} = $_ if / -c \Q$file\E -o /;
             $archive{$file} = $_ if /\bar rcs .*\/\Q$file\E\.o\b/;
             $links{$file}{$1} = $_ if / -lm -o (\S+)/;
-            @tests = grep { /^tests\/(?!make|adding_a_stage)|^\Q$build\E(?!.*\/grid_)/ } split ' ', $1 if /\bprove\.pl (.*)/;
+            @tests = grep { /^tests\/(?!make|adding_a_stage|labs|flash)|^\Q$build\E(?!.*\/grid_)/ } split ' ', $1 if /\bprove\.pl (.*)/;
         }
     }
     return (\%compile, \%archive, \%links, @tests);
