@@ -364,10 +364,10 @@ sub uncovered {
 # What a panel says of a step, and at the end.
 my ($tensors, $times, $said);
 BEGIN {
-    $times = qr/for the (?:only time|\d+(?:st|nd|rd|th) of \d+ times)|each byte [\d.]+ times/;
+    $times = qr/once only|for the \d+(?:st|nd|rd|th) of \d+ times|each byte (?:twice|[\d.]+ times)/;
     $tensors = qr/\w[\w ,]*?(?: [\d–]+)?(?: of heads? [\d–]+)?(?: \([\d.]+ (?:B|KiB)(?: each)?(?:, (?:$times))?\))?/;
-    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of (?:query \d+|queries \d+–\d+)(?: of heads? [\d–]+)? and (?:key \d+|keys \d+–\d+)|takes [\d,]+ exponentials|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
-    $said = qr/Block \d+ of \d+, step \d+: (?:$what(?:; $what)*|works in shared memory alone)\. Busiest: [\w ]+, [\d,]+ clocks?\.(?: Why: [\w,; ]+\.)?|Block \d+ of \d+, step \d+: waits at a barrier\.|Done: [\d,]+ clocks.*\. Most bytes: .*\.|Between launches\./;
+    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of (?:query \d+|queries \d+–\d+)(?: of heads? [\d–]+)? and (?:key \d+|keys \d+–\d+)|computes [\d,]+ exponentials?|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
+    $said = qr/Block \d+ of \d+, step \d+: (?:$what(?:; $what)*|works in shared memory alone)\. Busiest: [\w ]+, [\d,]+ cycles?\.(?: Why: [\w,; ]+\.)?|Block \d+ of \d+, step \d+: waits at a barrier\.|Done: [\d,]+ cycles.*\. \w[\w ,]* causes? the most traffic: (?:it|each) is (?:read|stored) .*\.|Between launches\./;
 }
 
 # Goes through the page by keys as a user does, and writes into it what then stands there.
@@ -483,12 +483,12 @@ SKIP: {
         if (my $words = $page =~ /03_fa1\.0/ && $seen->{words}{'03_fa1/fma'}) {
             my ($first, $later, $last) = map { my $step = $_; grep { /step $step:/ } keys %$words } 4, 10, 18;
             my $busiest = 'Busiest: device memory';
-            is($first, "Block 0 of 1, step 4: reads Q 32–63 (4 KiB, for the 1st of 3 times). $busiest, 64 clocks. Why: these queries are needed again with every tile of keys.", "$name: FlashAttention-1 reads rows of Q");
-            is($later, "Block 0 of 1, step 10: reads Q 32–63 (4 KiB, for the 2nd of 3 times) and O accumulator 32–63 (8 KiB, for the 1st of 2 times), with m and l. $busiest, 256 clocks. Why: the sum goes on where the key tile before left it.", '... and again');
-            is($last, 'Block 0 of 1, step 18: computes P V of queries 32–63 and keys 64–95; stores O 32–63 (4 KiB, for the only time), with LSE. Busiest: shared memory, 2,560 clocks. Why: all keys have been added, so these rows are final.', '... and stores O');
-            is((grep { /^Done/ } keys %$words)[0], 'Done: 35,520 clocks. 131 of 132 multiprocessors never had a block, because all key tiles of a head add to the same rows of O, in turn. The busiest unit was shared memory, 96% of the time. Most bytes: O accumulator, read 2 times and stored 2 times.', '... and what it came to');
+            is($first, "Block 0 of 1, step 4: reads Q 32–63 (4 KiB, for the 1st of 3 times). $busiest, 64 cycles. Why: these queries are needed again with every tile of keys.", "$name: FlashAttention-1 reads rows of Q");
+            is($later, "Block 0 of 1, step 10: reads Q 32–63 (4 KiB, for the 2nd of 3 times) and O accumulator 32–63 (8 KiB, for the 1st of 2 times), with m and l. $busiest, 256 cycles. Why: the sum continues from the value that the previous key tile stored.", '... and again');
+            is($last, 'Block 0 of 1, step 18: computes P V of queries 32–63 and keys 64–95; stores O 32–63 (4 KiB, once only), with LSE. Busiest: shared memory, 2,560 cycles. Why: all keys have been added, so these rows are final.', '... and stores O');
+            is((grep { /^Done/ } keys %$words)[0], 'Done: 35,520 cycles. 131 of 132 multiprocessors never had a block, because all key tiles of a head add to the same rows of O, one after the other. The busiest unit was shared memory, 96% of the time. O accumulator causes the most traffic: it is read twice and stored twice.', '... and what it came to');
         }
-        unlike(read_file("$scratch/dom"), qr/[^\d,]1 (?:queries|keys|blocks|clocks)\b/, "$name: one is not many");
+        unlike(read_file("$scratch/dom"), qr/[^\d,]1 (?:queries|keys|blocks|cycles|exponentials)\b/, "$name: one is not many");
         is($seen->{nowhere}, $nowhere, "$name: the tensors that are not on the map");
         is_deeply([sort @{$seen->{tiles}}], [wanted_tiles($traced)], "$name: the totals after the last step");
         is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], "$name: the totals of the lines");
@@ -507,7 +507,7 @@ SKIP: {
                 variants.forEach(v => v.shown = true), rebuild(); /* parts of panels side by side stand at one height */
                 const rows = [...document.querySelectorAll(".panel")].map(p => [p.offsetTop, [...p.children].map(c => c.offsetTop).join()]);
                 seen.push(rows.filter(([top, parts]) => rows.some(([other, others]) => top === other && parts !== others)).length);
-                time = Infinity, show(); /* the totals, side by side, in the place of the legend */
+                time = Infinity, show(); /* the totals, side by side, above the legend */
                 seen.push([...$("summary").rows].map(r => r.cells.length).join(" "), $("legend").hidden), time = 0, show();
                 view(true);
                 const code = [...document.querySelectorAll("#lines tbody .code")], box = $("lines").getBoundingClientRect(), digit = document.createElement("canvas").getContext("2d");
@@ -518,7 +518,7 @@ SKIP: {
                 seen.push(at.left >= box.left && at.left < box.left + 60, Math.floor(at.width / digit.measureText("0").width) >= 40, figures >= 200);
                 document.title = seen.join(); })</script>');
             my $sized = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=$width,800 --virtual-time-budget=5000 2>/dev/null";
-            is((`$sized --dump-dom file://$scratch/sizes.html` =~ /<title>(.*?)</)[0], '0,0,7 7 7 7 7,true,0,0,true,true,true', "$name: $width px wide: letters of 14 px, parts at one height, totals side by side, and the code can be read");
+            is((`$sized --dump-dom file://$scratch/sizes.html` =~ /<title>(.*?)</)[0], '0,0,7 7 7 7 7,false,0,0,true,true,true', "$name: $width px wide: letters of 14 px, parts at one height, totals side by side, and the code can be read");
         }
         is((`$narrow --dump-dom file://$scratch/narrow.html` =~ /<title>(.*?)</)[0], 'true,2,4', "$name: four panels in two columns of 1024 px");
         system("$narrow --print-to-pdf=$scratch/paper.pdf file://$scratch/narrow.html");
