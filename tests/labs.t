@@ -81,6 +81,11 @@ for (entries('tests/labs/cheats.txt')) {
     like("$verdict->{code} $verdict->{out}", qr/^1 .*(?:$says)/s, "cheat: $name");
     unlike($verdict->{out}, qr/ yes$/m, '... and nothing is judged');
 }
+# What is allowed, and looks like what is not.
+for my $pragma ('#pragma unroll', '        #pragma unroll 4', '# pragma unroll') {
+    (my $unrolled = $solution) =~ s/(?=^ *for \(int j = 0)/$pragma\n/m;
+    like(judge('04', $unrolled)->{out}, qr/^one tile +yes$/m, "allowed: $pragma");
+}
 my $verdict = judge('04', "/* right, STAGES = 1, 10 of 10 points */\n" . read_text('common/labs/04/kernel.cu'));
 is("$verdict->{code} $verdict->{first}", '1 one tile', 'cheat: an answer in a comment');
 # Right for the lengths that are the same with every seed, wrong for all others.
@@ -115,7 +120,16 @@ __global__ void flash2(Problem p, const float *Q, const float *K, const float *V
 }
 END
 $verdict = judge('04', $single);
-like($verdict->{out}, qr/nothing outside +yes\nbytes of device memory .*: 0 of 4 points\nexponentials .*: 0 of 3 points/, 'one thread does all: right, and without points') or diag $verdict->{out};
+like($verdict->{out}, qr/nothing outside +yes\nbytes of device memory .*: 0 of 4 points\nexponentials .*: 0 of 2 points/, 'one thread does all: right, and without points') or diag $verdict->{out};
+
+# ---- what is said of a wrong kernel
+like(judge('04', read_text('common/labs/04/kernel.cu'))->{out}, qr/nothing was written to O\n(?!.*likely)/s, 'an output that was never written has its own sentence');
+(my $deadlock = $solution) =~ s/__syncthreads\(\);/if (threadIdx.x < 40)\n            __syncthreads();/;
+like(judge('04', $deadlock)->{out}, qr/no thread can go on(?!.*likely)/s, 'a deadlock: the device says why, and nobody guesses');
+(my $unscaled = $solution) =~ s/p\.scale \* dot/dot/;
+like(judge('04', $unscaled)->{out}, qr/likely: The scores are scale/, 'a wrong result: a guess');
+(my $uncorrected = read_text('tests/labs/02.cu')) =~ s/o0 = alpha \* o0/o0 = o0/;
+like(judge('02', $uncorrected)->{out}, qr/one tile +NO.*likely:.*l and o both multiplied by alpha/s, 'lab 02 has a sentence of its own for one tile');
 
 # ---- what does not compile
 for (['float x = 1\n    int y;', qr/kernel\.cu:3: .*\n    +int y;\n.*semicolon/], ['retrun;', qr/kernel\.cu:2: .*\n    +retrun;\n.*not known here/],
@@ -153,6 +167,14 @@ like($table, qr/^ann +04 +10 of 10 +20 of 20 *\nbob +04 +2 of 10 +2 of 20 +a rag
     'make grade: a line for each') or diag $table;
 is(() = read_text("$scratch/course/grades.json") =~ /^\{"student": "(?:ann|bob|cem)", "lab": "04", .*"seed": 7\}$/mg, 3, '... and as JSON');
 like(`@grade grade SUBMISSIONS=$scratch/none 2>&1`, qr/^grade: SUBMISSIONS=\S+none: choose a folder/m, 'make grade: no such folder');
+
+# ---- make student-tree
+is(system("sh common/labs/student_tree.sh $scratch/students >/dev/null"), 0, 'make student-tree');
+for my $page ('labs', map { m{notes/(\w+)\.md} } glob 'notes/0*.md') {
+    my @missing = grep { !-e "$scratch/students/notes/$_" } read_text("$scratch/students/notes/$page.md") =~ /\]\((\w+\.md)/g;
+    is_deeply(\@missing, [], "... $page.md links only to pages that are there");
+}
+unlike(read_text("$scratch/students/notes/$_.md"), qr/^## /m, "... without $_.md") for 'solutions', 'teaching_plan';
 done_testing;
 
 sub read_text { my ($file) = @_; open my $from, '<', $file or die "$file: $!"; local $/; return scalar <$from> }

@@ -75,10 +75,9 @@ END {
         refuse(line_of(RSTART), "## is not allowed: names must be readable")
     if (match(code, /\n[ \t]*#[ \t]*define[^\n]*#/))
         refuse(line_of(RSTART + 1), "# inside of a macro is not allowed")
-    rest = code
-    gsub(/(^|\n)[ \t]*#[ \t]*(define|undef|pragma[ \t]+unroll)/, "&@", rest)
-    if (match(rest, /(^|\n)[ \t]*(#|%:)[ \t]*[a-z]*([ \t]+unroll)?[^@a-z]/) && substr(rest, RSTART, RLENGTH) !~ /@/)
-        refuse(line_of(RSTART + 1), "of lines with # only #define, #undef and #pragma unroll are allowed")
+    for (i = split(code, lines, "\n"); i > 0; i--)
+        if (lines[i] ~ /^[[:space:]]*(#|%:)/ && lines[i] !~ /^[ \t]*#[ \t]*(define|undef|pragma[ \t]+unroll)([^A-Za-z0-9_]|$)/)
+            refuse(i - 1, "of lines with # only #define, #undef and #pragma unroll are allowed")
     forbid("(__)?(asm|asm__|volatile__)", "inline assembly is not allowed in a lab")
     forbid("(__attribute(__)?|__declspec)", "attributes are not allowed in a lab")
     if (match(code, /\[\[/))

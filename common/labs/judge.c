@@ -79,11 +79,16 @@ static void send(FILE *to, const void *device, size_t bytes) {
     free(host);
 }
 
+/* Fresh memory is 0xff in every byte, a NaN that no arithmetic produces. */
+static int is_untouched(const char *host, size_t bytes) { return (unsigned char)host[0] == 0xff && memcmp(host, host + 1, bytes - 1) == 0; }
+
 /* Outputs that are missing stay as they are: NaN. */
-static void receive(FILE *from, void *device, size_t bytes) {
+static void receive(FILE *from, const char *name, void *device, size_t bytes) {
     char *host = host_alloc(bytes, 1);
     if (fread(host, 1, bytes, from) == bytes)
         device_write(device, host, bytes);
+    if (is_untouched(host, bytes))
+        fprintf(stderr, "nothing was written to %s\n", name);
     free(host);
 }
 
@@ -117,7 +122,7 @@ static void launch_program(const Problem *p, const Tensors *t, const Buffer *wor
     rewind(from);
     for (int i = 0; i < count; i++)
         if (all[i].role == LAB_OUTPUT)
-            receive(from, *lab_pointer(&tensors, &all[i]), all[i].bytes);
+            receive(from, all[i].name, *lab_pointer(&tensors, &all[i]), all[i].bytes);
     print_counts(from, p, t, all, count);
     fclose(to), fclose(from);
 }

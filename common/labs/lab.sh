@@ -92,9 +92,14 @@ judge() { # OPTIONS: runs the judge on one problem. Fails if the kernel is wrong
     [ $code -eq 0 ]
 }
 explain() { # what is wrong in the problem at hand
-    printf 'NO\n    wrong for %s.\n' "$words"
-    echo "$said" | sed 's/^[^ ]*kernel: //; s/^/    /' | sed 6q
-    echo "    likely: $likely" | fold -s -w 112 | sed '2,$s/^/    /'
+    printf 'NO\n    the problem: %s.\n' "$words"
+    echo "$said" | sed 's/^[^ ]*kernel: //; s/^/    /' | awk '!said[$0]++' | sed 6q
+    likely=$(sed -n "s/^likely  *$property: *//p" "$rooms/$lab/lab.txt" | sed 1q | grep . || echo "$likely")
+    case $said in
+    *'nothing was written to'*) ;;
+    *'out of bounds)'*) # a comparison, which does not know the cause
+        echo "    likely: $likely" | fold -s -w 112 | sed '2,$s/^/    /' ;;
+    esac
     echo "    see it again: ${order:+CPU_DEVICE_ORDER=$order }$OUT/lab $program $options --seed $seed"
 }
 holding=0 property= program=$LAB_OUT/$lab/run order= wanted= failed=

@@ -8,7 +8,7 @@ function score(    i, points) {
             exit 1
         }
     for (i = 1; i <= scores; i++) {
-        printf "%-46s %8.2f, at most %.2f: %d of %d points\n", of[i], yours[i], most[i], yours[i] <= most[i] ? worth[i] : 0, worth[i]
+        printf "%-60s %8.2f, at most %.2f: %d of %d points\n", of[i], yours[i], most[i], yours[i] <= most[i] ? worth[i] : 0, worth[i]
         if (yours[i] <= most[i])
             points += worth[i]
     }

@@ -28,6 +28,9 @@ rm -rf notes/solutions.md notes/teaching_plan.md notes/exercises/*.txt notes/res
 for page in notes/*.md; do
     awk '/<details>/ {folded = 1} !folded {print} /<\/details>/ {folded = 0}' "$page" >page && mv page "$page"
 done
+for page in solutions teaching_plan; do # other pages have links to them
+    printf '# Not in this copy\n\nThis page has answers or exam questions, so the copy for students leaves it out.\n' >"notes/$page.md"
+done
 for lab in $labs; do
     for stage in "$lab"_*/; do
         [ "$lab" != 00 ] && [ -d "$stage" ] || continue

@@ -21,6 +21,7 @@
  *     int visible = visible_keys(&p, keys, row);              how many of them this query sees: keys 0 .. visible - 1, maybe none
  * A row that sees no key has O = 0 and LSE = -infinity.
  *
+ * D and THREADS are defined already, as constants.
  * You may call min, max, fmaxf, expf, logf, INFINITY. Your own functions begin with __device__. There are no #include, no static or global
  * variables, and no host code.
  */

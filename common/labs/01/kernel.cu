@@ -19,9 +19,10 @@
  *     int visible = visible_keys(&p, keys, row);              how many of them this query sees: keys 0 .. visible - 1, maybe none
  * The softmax and the product with V, which follow, are ours: so the judge speaks of O and LSE.
  *
- * A block has THREADS = 256 threads and up to SHARED_BYTES of shared memory, which is one struct:
+ * A block has THREADS = 256 threads and up to SHARED_BYTES = 48 KB of shared memory, which is one struct:
  *     struct Shared { float q[Br][D]; ... };                  outside of the kernel
  *     SHARED_MEMORY(shared, Shared);                          inside: then shared.q[row][d]
+ * D, Br, Bc, THREADS and SHARED_BYTES are defined already, as constants.
  * You may call __syncthreads(), min, max, fmaxf, INFINITY. Your own functions begin with __device__. There are no #include, no static or
  * global variables, and no host code.
  */

@@ -22,7 +22,9 @@
  * A row that sees no key has O = 0 and LSE = -infinity.
  *
  * A block has WARPS = 4 warps of 32 threads, which need nothing of each other: warp threadIdx.x / 32, lane threadIdx.x % 32. There is no
- * shared memory. You may call __shfl_xor_sync(0xffffffff, value, distance), min, max, fmaxf, expf, logf, INFINITY. Your own functions begin
+ * shared memory. Where the judge speaks of a tile, it means 4 queries (one block) or 32 keys.
+ * D and WARPS are defined already, as constants.
+ * You may call __shfl_xor_sync(0xffffffff, value, distance), min, max, fmaxf, expf, logf, INFINITY. Your own functions begin
  * with __device__. There are no #include, no static or global variables, and no host code.
  */
 __global__ void online(Problem p, const float *Q, const float *K, const float *V, const int *key_lengths, float *O, float *LSE) {

@@ -27,6 +27,7 @@
  * A block has THREADS = 128 threads and up to SHARED_BYTES = 64 KB of shared memory, which is one struct:
  *     struct Shared { float q[Br][D]; ... };                  outside of the kernel
  *     SHARED_MEMORY(shared, Shared);                          inside: then shared.q[row][d]
+ * D, Br, Bc, THREADS and SHARED_BYTES are defined already, as constants.
  * You may call __syncthreads(), __shfl_xor_sync(0xffffffff, value, distance), atomicAdd, min, max, expf, INFINITY. Your own functions begin
  * with __device__. There are no #include, no static or global variables, and no host code.
  */

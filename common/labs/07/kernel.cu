@@ -25,10 +25,11 @@
  *     int visible = visible_keys(&p, keys, row);              how many of them this query sees: keys 0 .. visible - 1, maybe none
  * A row that sees no key has O = 0 and LSE = -infinity.
  *
- * A block of split has WARPS = 4 warps of 32 threads and up to SHARED_BYTES of shared memory, which is one struct; a block of merge has
+ * A block of split has WARPS = 4 warps of 32 threads and up to SHARED_BYTES = 8 KB of shared memory, which is one struct; a block of merge has
  * D = 64 threads and none.
  *     struct Shared { float o[WARPS][D]; ... };               outside of the kernel
  *     SHARED_MEMORY(shared, Shared);                          inside: then shared.o[warp][d]
+ * D, SPLITS, WARPS and SHARED_BYTES are defined already, as constants.
  * You may call __syncthreads(), __shfl_xor_sync(0xffffffff, value, distance), min, max, fmaxf, expf, logf, INFINITY. Your own functions begin
  * with __device__. There are no #include, no static or global variables, and no host code.
  */

@@ -24,9 +24,10 @@
  *     int visible = visible_keys(&p, keys, row);              how many of them this query sees: keys 0 .. visible - 1, maybe none
  * The softmax and the product with V, which follow, are ours: so the judge speaks of O and LSE.
  *
- * A block has THREADS = 128 threads and up to SHARED_BYTES of shared memory, which is one struct:
+ * A block has THREADS = 128 threads and up to SHARED_BYTES = 48 KB of shared memory, which is one struct:
  *     struct Shared { alignas(16) __half q[Br][D]; ... };     outside of the kernel; ldmatrix wants each row's 16 bytes aligned to 16
  *     SHARED_MEMORY(shared, Shared);                          inside: then shared.q[row][d]
+ * D, Br, Bc, THREADS and SHARED_BYTES are defined already, as constants.
  * You may call ldmatrix_x4(uint32_t (&r)[4], const void *row), mma_m16n8k16, load_16 and store_16 (16 bytes at a time), __syncthreads(), min,
  * max, INFINITY, __float2half(0). Your own functions begin with __device__. There are no #include, no static or global variables, and no
  * host code.

@@ -22,9 +22,10 @@
  *     int visible = visible_keys(&p, keys, row);              how many of them this query sees: keys 0 .. visible - 1, maybe none
  * A row that sees no key has O = 0 and LSE = -infinity.
  *
- * A block has THREADS = 128 threads and up to SHARED_BYTES of shared memory, which is one struct:
+ * A block has THREADS = 128 threads and up to SHARED_BYTES = 48 KB of shared memory, which is one struct:
  *     struct Shared { float q[Br][D]; ... };                  outside of the kernel
  *     SHARED_MEMORY(shared, Shared);                          inside: then shared.q[row][d]
+ * D, Br, Bc, THREADS and SHARED_BYTES are defined already, as constants.
  * You may call __syncthreads(), __syncwarp(), __shfl_xor_sync(0xffffffff, value, distance), min, max, fmaxf, expf, logf, INFINITY. Your own
  * functions begin with __device__. There are no #include, no static or global variables, and no host code.
  */
