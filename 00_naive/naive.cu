@@ -17,7 +17,7 @@
  *
  *     make 00_naive && ./00_naive/00_naive --seqlen 512
  */
-#include "../common/block_mask.h" /* in_mask: always true, but in 10_block_sparse and 11_score_mod */
+#include "../common/block_mask.h" /* in_mask: always true except in 10_block_sparse and 11_score_mod */
 #include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 
@@ -55,12 +55,12 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
         return;
     const float *scores = S + flat_row * p.seqlen_k;
 
-    float sink = sink_of(t.score, row_index(&p, flat_row).head), m = sink; /* -inf, but in 11_score_mod */
+    float sink = sink_of(t.score, row_index(&p, flat_row).head), m = sink; /* -inf except in 11_score_mod */
     for (int column = 0; column < p.seqlen_k; column++)
         m = fmaxf(m, scores[column]);
 
-    /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts 0, so that its e^-inf are
-     * 0. */
+    /* m stays -inf in a row that sees no key, and -inf - -inf is NaN: such a row subtracts
+     * 0, so that its e^-inf are 0. */
     float shift = m == -INFINITY ? 0 : m;
     double l = 0; /* in a float, 200,000 additions of 0.99 would mostly be rounded down: l would be 0.14 % too small */
     if (t.score.sinks) /* in 11_score_mod alone */
@@ -84,8 +84,8 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     RowIndex i = row_index(&p, flat_row);
     int d = element % p.head_dim;
 
-    /* The loop ends where the row's visible keys end. Behind them P is 0, but V may hold NaN there, and 0 * NaN is
-     * NaN. */
+    /* The loop ends where the row's visible keys end. Behind them P is 0, but V may hold
+     * NaN there, and 0 * NaN is NaN. */
     const T *v = (const T *)t.v + key_head_offset(&p, i.batch, kv_head_of(&p, i.head)) + d;
     int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
     const T *weights = P + flat_row * p.seqlen_k;

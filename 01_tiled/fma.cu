@@ -1,8 +1,8 @@
 /* 01_tiled/fma - the two products through tiles in shared memory, on the CUDA cores.
  *
- * The idea. 00_naive reads 2 D elements for each element of S. But all 64 x 64 elements of a tile of S need only 64
- * rows of Q and 64 rows of K: load those once into shared memory and use each of them 64 times. The same holds for O =
- * P V.
+ * The idea. 00_naive reads 2 D elements for each element of S. But all 64 x 64 elements of a tile of S
+ * need only 64 rows of Q and 64 rows of K: load those once into shared memory and use each of them 64
+ * times. The same holds for O = P V.
  *
  *     device memory read for S, elements:    00_naive  2 D N^2        here  2 D N^2 / 64
  *
@@ -17,9 +17,9 @@
  *        +16  x    x    x    x          are 16 different banks. With a pitch of 32 they would all be one bank.
  *        ...
  *
- * The inner dimension (D for S, the keys for O) is processed in slices of 32, so a block needs only two tiles of 64 x
- * 33 floats, 16.5 KB. S and P are still stored: these are lines 34 and 38 of standard_forward in notes/flash.c, in
- * tiles.
+ * The inner dimension (D for S, the keys for O) is processed in slices of 32, so a block needs only two
+ * tiles of 64 x 33 floats, 16.5 KB. S and P are still stored: these are lines 34 and 38 of
+ * standard_forward in notes/flash.c, in tiles.
  *
  *     make 01_tiled && ./01_tiled/01_tiled --variant fma
  */

@@ -1,8 +1,8 @@
 /* traffic.c - the bytes that 01_tiled moves: an element is loaded once for each tile of the product that needs it. */
 #include "../common/traffic.h"
 
-/* The two products differ between the variants only in their names and in how far P is read: in whole slices of its
- * keys. */
+/* The two products differ between the variants only in their names and in how far P is read:
+ * in whole slices of its keys. */
 static int tiled_traffic(const Problem *p, const int *key_lengths, const char *scores, const char *output, int slice,
                          Traffic *traffic) {
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, heads = (double)p->batch * p->heads;

@@ -5,8 +5,8 @@
  * run at a time.
  *
  * The idea. Softmax needs m = max_j S_j and l = sum_j e^(S_j - m) of a whole row, so 01_tiled stored the row. But let
- * some columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since e^(S_j -
- * m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
+ * some columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
+ * e^(S_j - m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
  *
  *     m' = max(m, m~)          l' = e^(m - m') l + e^(m~ - m') l~               (Milakov and Gimelshein 2018, section 3.1)
  *
@@ -36,9 +36,9 @@
  * The mask is one number per row: columns from `visible` on do not count. `columns` is the largest of them in the
  * block, so that tiles no row sees are not visited at all.
  *
- * Device memory. Bytes as in fma.cu, with query tiles of 64 rows, not 32: K and V are read half as often. Because each
- * pass is a kernel, Q is loaded twice, and the second kernel reads LSE, which the four lanes that share a row each
- * load.
+ * Device memory. Bytes as in fma.cu, with query tiles of 64 rows, not 32: K and V are read half as
+ * often. Because each pass is a kernel, Q is loaded twice, and the second kernel reads LSE, which the
+ * four lanes that share a row each load.
  *
  *     make 02_online_softmax && ./02_online_softmax/02_online_softmax --head-dim 128 --causal
  */

@@ -10,10 +10,10 @@
  *
  * One pass, 4 N^2 D FLOPs, and O is a proper softmax average after every step.
  *
- * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its inner
- * loop lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key tiles: they live
- * in device memory. Each key tile is a pass over them, so Bc is what shared memory can hold: 256 keys at D = 64, 128 at
- * D = 128.
+ * The loops, as published: a block owns a head. Its outer loop takes a tile of K and V into shared memory, its
+ * inner loop lets all queries go by. So O, l and m of a query tile cannot stay on the chip between two key
+ * tiles: they live in device memory. Each key tile is a pass over them, so Bc is what shared memory can hold:
+ * 256 keys at D = 64, 128 at D = 128.
  *
  *                          keys ->                    Who owns what: a block of 4 warps owns a head. The keys of the tile
  *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because K and V are what

@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(THREADS, 4) fa1_fma(Problem p, Tensors t, floa
             if (!first && first_column >= columns)
                 continue; /* no row of the tile sees any of these keys */
 
-            /* line 8: all that belongs to the query tile. In its first step nothing is stored yet: m = -inf, l = 0, O =
-             * 0 */
+            /* line 8: all that belongs to the query tile. In its first step nothing is stored
+             * yet: m = -inf, l = 0, O = 0 */
             load_tile<THREADS>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
             float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS], s[ROWS][COLUMNS] = {};
             for (int i = 0; i < ROWS; i++) {

@@ -1,5 +1,5 @@
-/* 04_fa2/fma - FlashAttention-2 (Dao 2023, Algorithm 1) in plain CUDA: queries outer, O stays in registers, divided
- * once.
+/* 04_fa2/fma - FlashAttention-2 (Dao 2023, Algorithm 1) in plain CUDA: queries outer, O
+ * stays in registers, divided once.
  *
  * The idea. 03_fa1/fma let all queries go by at every key tile. So O, l and m went to device memory and back each time,
  * and one block had to do a whole head. Two of the paper's three changes, both at once here:

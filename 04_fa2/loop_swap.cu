@@ -2,8 +2,8 @@
  *
  * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Swap the
  * loops: a block owns one tile of queries and walks over all keys, and O, l and m stay in its registers from the first
- * key to the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of batch x
- * heads: one head alone can fill the chip (Dao 2023, section 3.2).
+ * key to the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of
+ * batch x heads: one head alone can fill the chip (Dao 2023, section 3.2).
  *
  *                          keys ->                    Who owns what: a block of 4 warps owns 32 rows of queries. As in
  *                   tile 0   tile 1   tile 2          03_fa1, the keys of a tile are split over its warps:

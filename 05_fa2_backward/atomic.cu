@@ -30,8 +30,8 @@
 /* The warps of a block divide a tile of dQ into pieces of 32 rows and so many columns, below each other first. */
 template <typename S> constexpr int dq_columns = S::D * (S::Br / 32) / S::WARPS;
 
-/* Where the accumulator has the lane's four floats of fragment (i, d) of the warp's piece of the tile from padded_row
- * on. */
+/* Where the accumulator has the lane's four floats of fragment (i, d) of the warp's piece of
+ * the tile from padded_row on. */
 template <typename S> __device__ inline size_t dq_offset(size_t padded_row, int i, int d) {
     const int fragment = (threadIdx.x / 32 * 2 + i) * (dq_columns<S> / 8) + d;
     return padded_row * S::D + (fragment * 32 + threadIdx.x % 32) * 4;
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(S::THREADS, S::blocks)
     });
 }
 
-/* dQ = scale x accumulator, in the problem's dtype and order. A block takes a tile, and its warps the pieces as
- * above. */
+/* dQ = scale x accumulator, in the problem's dtype and order. A block takes a tile, and
+ * its warps the pieces as above. */
 template <typename S>
 __global__ void __launch_bounds__(S::THREADS) convert_dq(Problem p, Tensors t, const float *dq_accumulator) {
     constexpr int down = S::Br / 32, columns = dq_columns<S>;
@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(S::THREADS) convert_dq(Problem p, Tensors t, c
     store_rows<S::D>(to, row, p.seqlen_q, dq, p.scale);
 }
 
-/* dK = scale x accumulator (blocks with y = 0) and dV (y = 1). A block takes a key tile, and leaves zeros for the next
- * launch. */
+/* dK = scale x accumulator (blocks with y = 0) and dV (y = 1). A block takes a key tile, and
+ * leaves zeros for the next launch. */
 template <typename S> __global__ void __launch_bounds__(S::THREADS) convert_keys(Problem p, Tensors t, KeySums sums) {
     const bool is_dk = blockIdx.y == 0;
     const int warp = threadIdx.x / 32;

@@ -1,9 +1,9 @@
-/* 05_fa2_backward/fma - the backward pass of FlashAttention-2 (Dao 2023, Algorithm 2) in plain CUDA: P from LSE, by
- * tiles.
+/* 05_fa2_backward/fma - the backward pass of FlashAttention-2 (Dao 2023, Algorithm 2) in
+ * plain CUDA: P from LSE, by tiles.
  *
- * The idea. The gradients need P, N x N numbers that the forward pass never stored. It left LSE, one number per row,
- * and from it any tile of P can be computed again, with no maximum and no sum to carry along. With S_ij = scale q_i .
- * k_j,
+ * The idea. The gradients need P, N x N numbers that the forward pass never stored. It left LSE, one
+ * number per row, and from it any tile of P can be computed again, with no maximum and no sum to carry
+ * along. With S_ij = scale q_i . k_j,
  *
  *     P_ij = e^(S_ij - LSE_i)     dP_ij = dO_i . v_j     dS_ij = P_ij (dP_ij - delta_i)     delta_i = dO_i . O_i
  *     dV = P^T dO                 dK = scale dS^T Q      dQ = scale dS K
@@ -29,9 +29,9 @@
  * dV and dK read them by columns, dQ reads dS by rows. All tiles there are fp32: 30.4 KB at D = 64, 54.4 KB at D = 128.
  * With 32 queries they would not fit into the 64 KB that a block can have on sm_75.
  *
- * What it costs. For each (batch, head) with N queries and N keys 10 N^2 D FLOPs in five products, N^2 exponentials, a
- * workspace of 4 N (D + 1) bytes; and the order of the atomics, and with it the last bits of dQ, differ from run to
- * run.
+ * What it costs. For each (batch, head) with N queries and N keys 10 N^2 D FLOPs in five products, N^2
+ * exponentials, a workspace of 4 N (D + 1) bytes; and the order of the atomics, and with it the last bits
+ * of dQ, differ from run to run.
  *
  * Device memory, bytes per (batch, head), e bytes per element. Full attention, whole tiles, blocks = Sk / 32:
  *
@@ -57,8 +57,8 @@ template <int D> struct BackwardShared {
     float q[Br][D + 1], d_o[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS], ds[Br][Bc + ACROSS];
 };
 
-/* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large as dQ. 16 threads take a
- * row. */
+/* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large
+ * as dQ. 16 threads take a row. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, float *delta, float *dq_accumulator) {
     size_t row = (size_t)blockIdx.x * DOWN + threadIdx.x / ACROSS;

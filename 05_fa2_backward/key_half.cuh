@@ -73,8 +73,8 @@ template <typename S> __device__ inline KeyBlock key_block(const Problem &p) {
     const int block = blockIdx.x, kv_heads = p.batch * p.kv_heads;
     if (S::keeps_ds)
         return {block / key_tiles, block % key_tiles * S::Bc};
-    /* Head by head. But under a causal mask blocks that walk over a group differ by much, and all the longest ones
-     * begin. */
+    /* Head by head. But under a causal mask blocks that walk over a group differ by much, and
+     * all the longest ones begin. */
     if (p.causal && group > 1)
         return {block % kv_heads * group, block / kv_heads * S::Bc};
     return {block / key_tiles * group, block % key_tiles * S::Bc};
@@ -96,9 +96,9 @@ template <int N> __device__ inline void add_piece(float *to, const float (&c)[2]
 
 /* ---- P and dS of a warp ---- */
 
-/* P^T and dS^T of 32 keys x 16 Steps queries are kept as left operands: [16 queries][m16 tile of keys]. This is the
- * quarter of an operand (instructions.cuh draws them) with the lane's two queries of the n-th eight, in its row number
- * r. */
+/* P^T and dS^T of 32 keys x 16 Steps queries are kept as left operands: [16 queries][m16 tile of keys].
+ * This is the quarter of an operand (instructions.cuh draws them) with the lane's two queries of the n-th
+ * eight, in its row number r. */
 template <int Steps> __device__ inline uint32_t &quarter(uint32_t (&a)[Steps][2][4], int r, int n) {
     return a[n / 2][r / 2][2 * (n % 2) + r % 2];
 }

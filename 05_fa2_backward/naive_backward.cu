@@ -13,7 +13,7 @@
  *
  *     make 05_fa2_backward && ./05_fa2_backward/05_fa2_backward --seqlen 512 --variant 00_naive
  */
-#include "../common/block_mask.h" /* in_mask, and f: S' = S and all is in the mask, but in 11_score_mod_backward */
+#include "../common/block_mask.h" /* in_mask, and f: S' = S, and the mask has all, except in 11_score_mod_backward */
 #include "../common/gpu/score.cuh"
 #include "../common/stage.h"
 
@@ -58,8 +58,8 @@ template <typename T> __global__ void naive_delta(Problem p, Tensors t, float *d
     delta[flat_row] = sum;
 }
 
-/* dS[flat_row][column], in place of dP and like it in fp32: fp16 ends at 65504, and dS need not. A thread is one
- * element. */
+/* dS[flat_row][column], in place of dP and like it in fp32: fp16 ends at 65504, and dS need
+ * not. A thread is one element. */
 template <typename T> __global__ void naive_score_gradient(Problem p, const T *P, const float *delta,
                                                            const float *derivative, float *dP) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;

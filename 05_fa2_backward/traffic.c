@@ -4,10 +4,10 @@
 #include "../common/traffic.h"
 #include "backward.h"
 
-/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these keys. *rows
- * becomes the number of rows of all tiles walked over, and *tile_rows the same, rows that do not exist included.
- * blocks_a_tile: 1, or if there is a block for each query head, the heads that share a tile; dK and dV are then
- * added. */
+/* A kernel whose blocks own tiles of Bc keys and walk over the tiles of Br queries that see any of these
+ * keys. *rows becomes the number of rows of all tiles walked over, and *tile_rows the same, rows that do
+ * not exist included. blocks_a_tile: 1, or if there is a block for each query head, the heads that share a
+ * tile; dK and dV are then added. */
 static int keys_outer(const Problem *p, const int *key_lengths, const char *kernel, TileShape tile, int blocks_a_tile,
                       double *rows, double *tile_rows, Traffic *traffic) {
     int Br = tile.Br, Bc = tile.Bc;

@@ -1,9 +1,9 @@
 /* 05_fa2_backward/two_pass - dK and dV by one kernel, dQ by another: blocks share nothing, and every sum has one order.
  *
- * The idea. The forward pass keeps LSE, one number per row, and from it any tile of P can be computed again: P = e^(S -
- * LSE), with no maximum and no sum to carry along. But dK and dV are sums over queries, and dQ is a sum over keys. A
- * block that keeps dK and dV in registers has all queries but only some keys, so it cannot have the whole sum of dQ. So
- * there are two kernels, and both compute S and dP:
+ * The idea. The forward pass keeps LSE, one number per row, and from it any tile of P can be computed again:
+ * P = e^(S - LSE), with no maximum and no sum to carry along. But dK and dV are sums over queries, and dQ is a sum over
+ * keys. A block that keeps dK and dV in registers has all queries but only some keys, so it cannot have the whole sum
+ * of dQ. So there are two kernels, and both compute S and dP:
  *
  *     key_gradients      a block owns keys and walks over queries:    S, dP, dV += P^T dO, dK += dS^T Q     4 products
  *     query_gradients    a block owns queries and walks over keys:    S, dP, dQ += dS K                     3 products

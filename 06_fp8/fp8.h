@@ -54,8 +54,8 @@ enum { BLOCK_Q = 64, BLOCK_K = 128 };
 HOST_DEVICE static inline int q_scale_count(const Problem *p) { return (p->seqlen_q + BLOCK_Q - 1) / BLOCK_Q; }
 HOST_DEVICE static inline int k_scale_count(const Problem *p) { return (p->seqlen_k + BLOCK_K - 1) / BLOCK_K; }
 
-/* The scales of one head: indexed by row / BLOCK_Q, or by key / BLOCK_K. With --scaling tensor all of a head are
- * equal. */
+/* The scales of one head: indexed by row / BLOCK_Q, or by key / BLOCK_K. With --scaling
+ * tensor all of a head are equal. */
 HOST_DEVICE static inline size_t q_scale_offset(const Problem *p, int batch, int head) {
     return ((size_t)batch * p->heads + head) * q_scale_count(p);
 }

@@ -53,8 +53,8 @@ typedef uint16_t Pair;
 constexpr int Br = 16 * WARPS, Bc = 64;
 static_assert(Br == BLOCK_Q && BLOCK_K % Bc == 0, "one scale for a block's queries, one for a key tile");
 
-/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and one barrier a tile is
- * enough. */
+/* K and V are double-buffered: the next pair of tiles arrives while this one is used, and
+ * one barrier a tile is enough. */
 template <int D> struct Fp8Shared {
     Tile<Pair, Br, D / 2> q;
     Tile<Pair, Bc, D / 2> k[2]; /* [key][d] */
@@ -109,8 +109,8 @@ __global__ void __launch_bounds__(THREADS)
         uint32_t rounded_p[1][Bc / 32][4];
         to_operand<E>(rounded_p[0], s);
 
-        /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile starts from 0 and joins O in
-         * fp32 */
+        /* O = alpha O + v_scale P V, 16 components at a time: the product of a tile
+         * starts from 0 and joins O in fp32 */
         UNROLL for (int d = 0; d < D / 8; d += 2) {
             float product[1][2][4] = {};
             add_abt<E>(product, rounded_p, shared.v[tile % 2], 8 * d);

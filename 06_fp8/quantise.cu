@@ -18,10 +18,10 @@
  * smooth.cuh: the last two options. transpose.cuh: V, which is stored transposed. This file: rounding, and the order of
  * the work.
  *
- * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. FLOPs do not count: device memory is
- * the limit. --smooth-k reads K once more before. And --scaling tensor reads everything twice, as the maximum of a head
- * is known only when all of it has been read. The second time L2 shall have it, so maxima and rounding go on side by
- * side:
+ * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. FLOPs do not count: device
+ * memory is the limit. --smooth-k reads K once more before. And --scaling tensor reads everything twice, as
+ * the maximum of a head is known only when all of it has been read. The second time L2 shall have it, so
+ * maxima and rounding go on side by side:
  *
  *     maxima     ... tile 70   tile 71   tile 72 ...       an item each, numbered in this order: 140, 141, 142, 143 ...
  *     rounding   ... tile 10   tile 11   tile 12 ...       here 60 tiles behind; at least a head's, so that its maximum is on

@@ -42,8 +42,8 @@ __device__ static size_t head_offset(const Operand &x, const TileIndex &index, i
     return (size_t)matrix_of(x, index) * x.seqlen * D;
 }
 
-/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each. Plain: none is smoothed or
- * rotated. */
+/* The rows row, row + THREADS / (D / 8), ... of a tile, eight components of each. Plain:
+ * none is smoothed or rotated. */
 template <typename T, int D, bool Plain> struct RowTile {
     static constexpr int across = D / 8, down = THREADS / across, count = ROWS / down;
     uint4 raw[count];

@@ -59,9 +59,9 @@ __device__ inline void exponentials(float (&s)[1][N][4], const float (&m)[2], fl
     each_summed(s, l, [&](float x, int r) { return exp2_approx(__fmaf_rn(x, factor, exponent[r])); });
 }
 
-/* P, rounded, as the A operand of P V. A step is 32 keys, four mma tiles of the accumulator. A quarter has rows lane /
- * 4 + 8 (quarter % 2), and four of the step's keys: of the first 16 if quarter < 2, else of the last 16. V's keys have
- * this order (fp8.h: key_at_position). */
+/* P, rounded, as the A operand of P V. A step is 32 keys, four mma tiles of the accumulator. A quarter has rows
+ * lane / 4 + 8 (quarter % 2), and four of the step's keys: of the first 16 if quarter < 2, else of the last 16. V's
+ * keys have this order (fp8.h: key_at_position). */
 template <typename E, int N> __device__ inline void to_operand(uint32_t (&a)[N / 4][4], const float (&p)[1][N][4]) {
     UNROLL for (int step = 0; step < N / 4; step++)
         UNROLL for (int quarter = 0; quarter < 4; quarter++) {

@@ -18,9 +18,9 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
     return sum;
 }
 
-/* The pre-pass. With --scaling tensor Q, K and V are read twice. Each item is drawn, and each block draws once in vain;
- * that and leaving a tile's maximum are atomics, which count as read and written. Waiting for a maximum is not
- * counted. */
+/* The pre-pass. With --scaling tensor Q, K and V are read twice. Each item is drawn, and each block draws
+ * once in vain; that and leaving a tile's maximum are atomics, which count as read and written. Waiting
+ * for a maximum is not counted. */
 int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double D = p->head_dim, q_in_head = ceil(p->seqlen_q / 128.0), k_in_head = ceil(p->seqlen_k / 128.0);
     const double q_scales = (double)q_scale_offset(p, p->batch, 0), k_scales = (double)k_scale_offset(p, p->batch, 0);

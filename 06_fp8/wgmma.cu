@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
 
         if (tile >= here.whole_tiles) /* the diagonal or the end of the keys cuts it */
             mask(s, p, here.keys, row, tile * Bc);
-        /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last tile's scale of V to this
-         * tile's. */
+        /* P, in the place of S. `alpha` rescales O to the new maximum, and from the last
+         * tile's scale of V to this tile's. */
         float alpha[2];
         const float factor = update_maximum<E, D>(s, m, l, alpha, scale_log2);
         exponentials<E>(s, m, l, factor);

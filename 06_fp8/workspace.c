@@ -89,8 +89,8 @@ static void dequantise(const Problem *p, const Buffer *workspace, float *q, floa
     free(mean);
 }
 
-/* The formats, and what becomes of Q, K and V before they are rounded. P of a score m is 2^(8 - FP8_SLACK) and 2^(15 -
- * FP8_SLACK) when it is rounded. */
+/* The formats, and what becomes of Q, K and V before they are rounded. P of a score m is 2^(8 - FP8_SLACK) and
+ * 2^(15 - FP8_SLACK) when it is rounded. */
 static PreparedRounding rounding_of(const Problem *p, double sum_roundoff) {
     int e4m3 = p->settings[FORMAT] == FORMAT_E4M3, by_block = p->settings[SCALING] == SCALING_BLOCK;
     double u = e4m3 ? 0x1p-4 : 0x1p-3, half_step = e4m3 ? 0x1p-10 : 0x1p-17;

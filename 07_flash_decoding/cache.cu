@@ -6,8 +6,8 @@
  *                           largest number; then stores x / scale, rounded to e4m3. (Not x times 1 / scale: 1 / scale
  *                           is infinite where the keys are 1e-38, and 0 times infinity is NaN.)
  *
- * Device memory: K and V are read twice, 2 bytes per element, and written once, 1 byte. Keys that do not exist become
- * 0.
+ * Device memory: K and V are read twice, 2 bytes per element, and written once, 1 byte.
+ * Keys that do not exist become 0.
  */
 #include "decode.h"
 #include "../common/gpu/eight.cuh"

@@ -1,5 +1,5 @@
-/* mma_rows.cuh - up to 16 or 32 rows against a warp's keys on the tensor cores; K and V in fp16 or bf16, or in an e4m3
- * cache.
+/* mma_rows.cuh - up to 16 or 32 rows against a warp's keys on the tensor cores; K and V in
+ * fp16 or bf16, or in an e4m3 cache.
  *
  * The same arithmetic as in 04_fa2, for one warp alone. Most of the 16 rows of an mma are empty (a group of four query
  * heads and one query fills four). That costs no time, because a warp waits for memory most of the time.
@@ -85,10 +85,10 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                 }
         }
 
-        /* Scale, and mask where some row does not see the whole tile. In this order: a folded scale so small that it is
-         * 0 would make NaN of -inf. And rounded on its own: in one fma with - m below, the rounding error of m would
-         * stay in the exponent, and where |m| passes 2^28 (fp16) or 2^31 (bf16), P of the maximum could be infinite,
-         * not 1. */
+        /* Scale, and mask where some row does not see the whole tile. In this order: a folded scale so small
+         * that it is 0 would make NaN of -inf. And rounded on its own: in one fma with - m below, the rounding
+         * error of m would stay in the exponent, and where |m| passes 2^28 (fp16) or 2^31 (bf16), P of the
+         * maximum could be infinite, not 1. */
         each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); });
         if (first_column + Bc > whole)
             UNROLL for (int r = 0; r < 2 * m_tiles; r++)
@@ -157,8 +157,8 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                 to_m[row] = m[r], to_l[row] = sum;
             UNROLL for (int d = 0; d < D / 8; d += 2) {
                 const float *o0 = o[r / 2][d] + 2 * (r % 2), *o1 = o[r / 2][d + 1] + 2 * (r % 2);
-                /* columns 8 d + 2 c, c = lane % 4, and 8 further on; 8 bits: 8 d + 4 c, even ones in o0, odd ones in
-                 * o1 */
+                /* columns 8 d + 2 c, c = lane % 4, and 8 further on; 8 bits: 8 d + 4 c,
+                 * even ones in o0, odd ones in o1 */
                 const float2 a = bytes == 2 ? make_float2(o0[0], o0[1]) : make_float2(o0[0], o1[0]);
                 const float2 b = bytes == 2 ? make_float2(o1[0], o1[1]) : make_float2(o0[1], o1[1]);
                 const int column = 8 * d + (bytes == 2 ? 2 : 4) * (lane % 4), next = column + (bytes == 2 ? 8 : 2);

@@ -43,8 +43,8 @@ __device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, con
     return {batch_head, batch_head / (p.heads / p.kv_heads), first_key, keys, (first_seeing + from) * Br, to - from};
 }
 
-/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. (static: the forward pass, 08's, has a function of this
- * name.) */
+/* What TMA loads: Br rows of Q or dO, Bc rows of K or V. (static: the forward pass, 08's,
+ * has a function of this name.) */
 struct TensorMaps {
     TensorMap q, d_o, k, v;
 };
@@ -59,8 +59,8 @@ template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, con
 /* LSE and delta of the queries of a tile, in shared memory. */
 template <int Br> struct Statistics { alignas(128) float lse[Br], delta[Br]; };
 
-/* Requests a tile of Q and LSE of its rows, or of dO and delta: `of_rows`, which lie at `from`. To be called by one
- * thread. */
+/* Requests a tile of Q and LSE of its rows, or of dO and delta: `of_rows`, which lie at `from`.
+ * To be called by one thread. */
 template <typename Rows, int Br>
 __device__ inline void load_rows(Rows &rows, float (&of_rows)[Br], const TensorMap &map, const float *from, const Problem &p,
                                  const KeyTile &here, int query, Mbarrier *full) {
@@ -80,8 +80,8 @@ template <int N> __device__ inline void mask_transposed(float (&s)[1][N][4], con
         }
 }
 
-/* S^T becomes P^T = 2^(scale_log2 S^T - lse): 0 in columns whose query is not there or sees no key, and has lse =
- * +inf. */
+/* S^T becomes P^T = 2^(scale_log2 S^T - lse): 0 in columns whose query is not there or sees
+ * no key, and has lse = +inf. */
 template <int N> __device__ inline void probabilities(float (&s)[1][N][4], const float *lse, float scale_log2) {
     UNROLL for (int n = 0; n < N; n++) {
         const float2 shift = *reinterpret_cast<const float2 *>(&lse[8 * n + 2 * (threadIdx.x % 4)]);
@@ -113,11 +113,11 @@ struct Accumulators {
     float *dq, *dk, *dv;
 };
 
-/* An accumulator is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the 16 of
- * each warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64 rows][warp][8
- * columns][lane][4]. So what a warp adds is one piece of memory, and a lane adds 16 bytes at once; the last kernels put
- * rows together. This is where this thread's four floats of the n-th 8 columns are, in the 64 rows from padded_row
- * on. */
+/* An accumulator is not stored row by row, but as warpgroups hold it: 64 rows behind each other, of these the
+ * 16 of each warp, of these 8 columns at a time, and of these 16 x 8 floats four of each lane: [64
+ * rows][warp][8 columns][lane][4]. So what a warp adds is one piece of memory, and a lane adds 16 bytes at
+ * once; the last kernels put rows together. This is where this thread's four floats of the n-th 8 columns are,
+ * in the 64 rows from padded_row on. */
 __device__ inline size_t accumulator_offset(size_t padded_row, int head_dim, int n) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     return padded_row * head_dim + ((warp * (head_dim / 8) + n) * 32 + lane) * 4;

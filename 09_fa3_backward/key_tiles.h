@@ -1,13 +1,13 @@
-/* key_tiles.h - in which pieces and in which order the blocks work, for the kernels and for the formulas of their
- * traffic. */
+/* key_tiles.h - in which pieces and in which order the blocks work, for the kernels and for
+ * the formulas of their traffic. */
 #ifndef FA_KEY_TILES_H
 #define FA_KEY_TILES_H
 
 #include "../common/device/device.h"
 #include "../common/problem.h"
 
-/* Whether several query heads share a K/V head. Then dK and dV are sums over these heads, to which several blocks
- * add. */
+/* Whether several query heads share a K/V head. Then dK and dV are sums over these heads,
+ * to which several blocks add. */
 HOST_DEVICE static inline int heads_share_keys(const Problem *p) { return p->heads > p->kv_heads; }
 
 /* A piece of work is a key tile of one query head. But each key tile from number `whole` on is cut into `cuts` pieces,

@@ -59,9 +59,9 @@ __device__ inline void share_ds(Shared &shared, const uint32_t (&ds_a)[Steps][4]
     warp_arrive(&shared.ds_full[stage(n)]);
 }
 
-/* dQ of step n: this consumer's half of it, 64 x 64. At D = 64 that is 64 of the 128 queries: panel number `consumer`
- * of dS^T, with all columns of K, one panel. At D = 128 it is 64 columns: panel number `consumer` of K, with all 64
- * queries. */
+/* dQ of step n: this consumer's half of it, 64 x 64. At D = 64 that is 64 of the 128 queries: panel number
+ * `consumer` of dS^T, with all columns of K, one panel. At D = 128 it is 64 columns: panel number
+ * `consumer` of K, with all 64 queries. */
 template <int D, typename Shared>
 __device__ inline void start_dq(float (&dq)[1][8][4], Shared &shared, int n, int consumer) {
     const int rows = D == 64 ? consumer : 0, columns = D == 64 ? 0 : consumer; /* the panels */

@@ -1,5 +1,5 @@
-/* 09_fa3_backward/specialised - warps with roles: one warp loads ahead, two warpgroups compute, and dQ is added by bulk
- * copies.
+/* 09_fa3_backward/specialised - warps with roles: one warp loads ahead, two warpgroups compute,
+ * and dQ is added by bulk copies.
  *
  * The idea. In `wgmma` the tensor cores of a block stand still while it computes P and dS, while it waits for a tile,
  * and while it adds dQ. Four changes fill that time. Their numbers are at their lines in the code, and
@@ -21,9 +21,9 @@
  *                   dK(n)                   dQ(n-1) to shared memory; bulk_add
  *
  * Who owns what. A block is a producer warpgroup, of which one warp produces, and two consumer warpgroups, 64 keys
- * each, with the queries of one head. P^T and dS^T of a consumer's keys are operands in its registers, and its rows of
- * dK and dV stay there. dQ is a sum over the keys of both: at D = 128 each consumer computes 64 of its columns, at D =
- * 64 half of its rows.
+ * each, with the queries of one head. P^T and dS^T of a consumer's keys are operands in its registers, and its
+ * rows of dK and dV stay there. dQ is a sum over the keys of both: at D = 128 each consumer computes 64 of its
+ * columns, at D = 64 half of its rows.
  *
  *                                            D = 64                               D = 128
  *     keys Bc, queries Br a step             128, 128                             128, 64

@@ -1,6 +1,6 @@
-/* traffic.c - the bytes that 09_fa3_backward's variants move. TMA loads whole tiles, as far as the tensor goes: also
- * those keys that exist in it but not for this batch entry. A tile of keys that no query sees loads nothing, and adds
- * nothing. */
+/* traffic.c - the bytes that 09_fa3_backward's variants move. TMA loads whole tiles, as far as the tensor
+ * goes: also those keys that exist in it but not for this batch entry. A tile of keys that no query sees
+ * loads nothing, and adds nothing. */
 #include "../common/traffic.h"
 #include "key_tiles.h"
 

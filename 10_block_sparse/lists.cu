@@ -1,8 +1,8 @@
 /* 10_block_sparse/lists - which key blocks each query tile keeps: found once, before attention.
  *
- * The idea. A kernel that asks of every tile whether the mask keeps it pays for tiles that it does not keep. So a small
- * kernel asks once, for all heads, and writes down the answers. For each query tile, MASK_BLOCK queries, there are two
- * lists:
+ * The idea. A kernel that asks of every tile whether the mask keeps it pays for tiles that it does not
+ * keep. So a small kernel asks once, for all heads, and writes down the answers. For each query tile,
+ * MASK_BLOCK queries, there are two lists:
  *
  *     partial   key blocks of which some pairs are kept: the diagonal or the edge of a window or document runs through
  *               them, or the keys end in them. Attention evaluates the mask there, element by element

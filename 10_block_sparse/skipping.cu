@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lis
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, SkippingShared<T, D, CAPABILITY>);
 
-    /* Which query tile of which head, and its list: see lists.cuh. Registers are short, so it is kept in shared
-     * memory. */
+    /* Which query tile of which head, and its list: see lists.cuh. Registers are short, so
+     * it is kept in shared memory. */
     const ListedTile &here = shared.here;
     if (threadIdx.x == 0)
         shared.here = listed_tile(p, t.key_lengths, lists, together, blockIdx.x, Bc);

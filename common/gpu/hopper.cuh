@@ -1,5 +1,5 @@
-/* hopper.cuh - the instructions that only Hopper has (compute capability 9.0, compiled for sm_90a): mbarrier, TMA,
- * wgmma.
+/* hopper.cuh - the instructions that only Hopper has (compute capability 9.0, compiled for
+ * sm_90a): mbarrier, TMA, wgmma.
  *
  * As in instructions.cuh, each function is one PTX instruction (PTX ISA 8.x, section 9.7), and cpu/hopper_cpu.h has a
  * function of the same name for the CPU device. TMA and wgmma are *asynchronous*: a thread starts the work and goes on.
@@ -347,8 +347,8 @@ template <typename E, int Rows, int Columns> struct Panels {
         UNROLL for (int i = 0; i < bytes; i += panel_bytes)
             tma_load(byte + i, map, row, column + i / Rows / (int)sizeof(E), matrix, full);
     }
-    /* The same, where nothing else counts in this phase of `full`: arrives there and announces the tile's bytes
-     * first. */
+    /* The same, where nothing else counts in this phase of `full`: arrives there and
+     * announces the tile's bytes first. */
     __device__ void expect_and_load(const TensorMap &map, int row, int column, int matrix, Mbarrier *full) {
         mbarrier_arrive_expect(full, bytes);
         load(map, row, column, matrix, full);

@@ -44,9 +44,9 @@ __device__ inline uint32_t shared_address(const void *pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/* ---- 16-byte accesses -----------------------------------------------------------------------------------------------
- * The widest load and store a lane has; a warp moves 512 bytes, four full 128-byte lines. Pointers aligned to 16
- * bytes. */
+/* ---- 16-byte accesses
+ * ----------------------------------------------------------------------------------------------- The widest load and
+ * store a lane has; a warp moves 512 bytes, four full 128-byte lines. Pointers aligned to 16 bytes. */
 __device__ inline uint4 load_16(const void *from) { return *static_cast<const uint4 *>(from); }
 __device__ inline void store_16(void *to, uint4 value) { *static_cast<uint4 *>(to) = value; }
 
@@ -200,10 +200,10 @@ template <typename F> __device__ inline float4 unpack_4(uint32_t four) {
  * as before. So ldmatrix, which moves pairs of bytes, loads these operands as well. (Not transposed: that would leave
  * the pairs together.)
  *
- * The instruction is there from sm_89 on. On sm_90 the compiler takes it apart as the lines for older chips do here:
- * unpacks both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma is. The order in
- * which k is summed does not matter, so each register's lower pair goes into one m16n8k16 and its upper pair into
- * another. */
+ * The instruction is there from sm_89 on. On sm_90 the compiler takes it apart as the lines for older chips
+ * do here: unpacks both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma
+ * is. The order in which k is summed does not matter, so each register's lower pair goes into one m16n8k16
+ * and its upper pair into another. */
 template <typename F> __device__ inline void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890
     if constexpr (F::largest_exponent == E4m3::largest_exponent)

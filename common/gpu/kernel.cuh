@@ -71,9 +71,9 @@ template <> __device__ inline __half from_float<__half>(float x) { return __floa
 template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
 template <> __device__ inline float from_float<float>(float x) { return x; }
 
-/* Choice of template arguments from run-time values: the statement runs with T (or D) bound to the match. The harness
- * has already refused what the variant's table entry does not list. They are plain ifs: an if around one takes
- * braces. */
+/* Choice of template arguments from run-time values: the statement runs with T (or D) bound to the
+ * match. The harness has already refused what the variant's table entry does not list. They are plain
+ * ifs: an if around one takes braces. */
 #define WITH_HALF_TYPE(dtype, T, ...)                                     \
     if ((dtype) == DTYPE_FP16) { using T = __half; __VA_ARGS__; }         \
     else if ((dtype) == DTYPE_BF16) { using T = __nv_bfloat16; __VA_ARGS__; }
@@ -86,11 +86,11 @@ template <> __device__ inline float from_float<float>(float x) { return x; }
 
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-/* How many terms of a long sum to add up on their own, before the piece is added to the rest: about 5 sqrt(terms), and
- * a multiple of 32 for loops that are unrolled. A single float rounds a million equal terms all the same way, and may
- * be 3 % off. Of p pieces of n terms the sum is off by at most 2^-25 (n + p), here 2.6 * 2^-24 sqrt(terms), whatever
- * the signs of the roundings. The judge allows 3 (sum_error in judge/allowance.c); shorter pieces would only make the loops
- * slower. */
+/* How many terms of a long sum to add up on their own, before the piece is added to the rest: about 5 sqrt(terms),
+ * and a multiple of 32 for loops that are unrolled. A single float rounds a million equal terms all the same way,
+ * and may be 3 % off. Of p pieces of n terms the sum is off by at most 2^-25 (n + p), here 2.6 * 2^-24 sqrt(terms),
+ * whatever the signs of the roundings. The judge allows 3 (sum_error in judge/allowance.c); shorter pieces would
+ * only make the loops slower. */
 __device__ inline int piece_of(size_t terms) { return (int)(5 * sqrtf((float)terms)) / 32 * 32 + 32; }
 
 /* Before a loop whose turns are written out, so that arrays indexed by its counter stay in registers. */
@@ -105,8 +105,8 @@ template <typename T> struct HeadTensors {
     int queries, keys; /* as many keys as exist for its batch entry */
     size_t first_row;  /* its first row among those of all heads */
 };
-/* batch_head: the head's number, counted through the batch. D: the head dim, if the kernel has it as a constant; 0:
- * p's. */
+/* batch_head: the head's number, counted through the batch. D: the head dim, if the kernel
+ * has it as a constant; 0: p's. */
 template <typename T, int D = 0>
 __device__ inline HeadTensors<T> head_tensors(const Problem &p, const Tensors &t, int batch_head) {
     const int batch = batch_head / p.heads, head = batch_head % p.heads;
@@ -125,8 +125,8 @@ __device__ inline void load_tile(float (&tile)[Rows][Pitch], const T *rows, int 
         tile[i / D][i % D] = i / D < exist ? to_float(rows[i]) : 0;
 }
 
-/* The one-dimensional grid that has a thread for each of `count` elements; the x dimension takes up to 2^31 - 1
- * blocks. */
+/* The one-dimensional grid that has a thread for each of `count` elements; the x dimension
+ * takes up to 2^31 - 1 blocks. */
 inline dim3 blocks_for(size_t count, int threads) { return dim3((unsigned)((count + threads - 1) / threads)); }
 
 #endif

@@ -22,16 +22,16 @@
  * rounds s * factor first, as m was rounded, and then subtracts m: at the maximum this gives exactly 0. */
 [[maybe_unused]] constexpr float FAR = 0x1p24f;
 
-/* The scores' factor, kept above 0 where a product of scales underflows: a masked score is -inf, and -inf times 0 is
- * NaN. */
+/* The scores' factor, kept above 0 where a product of scales underflows: a masked score is
+ * -inf, and -inf times 0 is NaN. */
 __device__ inline float positive(float factor) { return fmaxf(factor, FLT_MIN); }
 
-/* What to subtract from scores whose maximum is m: m itself, but 0 where no key was seen, because -inf - -inf is
- * NaN. */
+/* What to subtract from scores whose maximum is m: m itself, but 0 where no key was seen,
+ * because -inf - -inf is NaN. */
 __device__ inline float shift_of(float m) { return m == -INFINITY ? 0 : m; }
 
-/* Maximum and sum over the four lanes of a quad, which share a row of a fragment (instructions.cuh). All four get
- * it. */
+/* Maximum and sum over the four lanes of a quad, which share a row of a fragment
+ * (instructions.cuh). All four get it. */
 __device__ inline float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, 1));
     return fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, 2));

@@ -89,8 +89,8 @@ __device__ inline void load_b_fragments(uint32_t (&b)[4], Tile<T, Rows, D> &tile
     ldmatrix_x4(b, tile.chunk(n, lane % 8 + 8 * (lane / 16), lane / 8 % 2, 2 * inner));
 }
 
-/* The same of a tile stored [k][n] (V of P V): transposed on the way, so that a lane's two elements are neighbours in
- * k. */
+/* The same of a tile stored [k][n] (V of P V): transposed on the way, so that a lane's two
+ * elements are neighbours in k. */
 template <typename T, int Rows, int D>
 __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int inner, int n) {
     const int lane = threadIdx.x % 32;

@@ -143,9 +143,9 @@ template <int M, int N> __device__ inline float lane_max(const float (&s)[M][N][
     }
     return fmaxf(fmaxf(largest[0], largest[1]), fmaxf(largest[2], largest[3]));
 }
-/* The same by integers: Hopper finds the largest or the smallest of three in one instruction. As bits, floats from 0 on
- * have the order of signed integers, and floats below 0 count as negative: this is the largest of the elements and
- * 0. */
+/* The same by integers: Hopper finds the largest or the smallest of three in one instruction. As bits,
+ * floats from 0 on have the order of signed integers, and floats below 0 count as negative: this is the
+ * largest of the elements and 0. */
 template <int M, int N> __device__ inline float positive_max(const float (&s)[M][N][4], int r) {
     int largest = 0;
     UNROLL for (int i = 0; i < 2 * N; i++)
@@ -179,8 +179,8 @@ __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int
         mask_row(s, r, visible_keys(&p, keys, row + row_of(r)) - column);
 }
 
-/* How far, in powers of two, a row's maximum may exceed m before O is rescaled: P is then at most 2^8, far from fp16's
- * 65504. */
+/* How far, in powers of two, a row's maximum may exceed m before O is rescaled: P is then at most
+ * 2^8, far from fp16's 65504. */
 [[maybe_unused]] constexpr float SLACK = 8;
 
 /* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh:

@@ -76,6 +76,8 @@ int print_verdict(const Run *run) {
         printf("FAIL  the forward pass, %s, disagrees with %s\n", first_bad->name, oracle);
     else if (first_bad && first_bad->role == ROW_REFERENCE)
         printf("FAIL  " NAIVE " disagrees with %s\n", oracle);
+    else if (wrong && ran == 1)
+        printf("FAIL  the variant disagrees with %s\n", with);
     else if (wrong)
         printf("FAIL  %d of %d variants %s with %s\n", wrong, ran, wrong == 1 ? "disagrees" : "disagree", with);
     else if (first_bad)

@@ -9,8 +9,8 @@
 
 typedef enum { GRADIENT_Q, GRADIENT_K, GRADIENT_V, GRADIENT_SINKS, GRADIENT_COUNT } Gradient;
 
-/* Of the four those that the problem has: only a score mod has sinks. The gradient of these is in fp32; its rows are heads, of one
- * column. */
+/* Of the four those that the problem has: only a score mod has sinks. The gradient of these is in fp32; its
+ * rows are heads, of one column. */
 static inline int gradient_count(const Problem *p) { return p->score && p->score->score.sinks ? GRADIENT_COUNT : GRADIENT_SINKS; }
 
 const char *gradient_name(Gradient which); /* "dQ" */
