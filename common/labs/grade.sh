@@ -6,7 +6,8 @@
 # SUBMISSIONS/grades.json. All of them get the same problems, which SEED decides; without one a number is drawn, and named.
 # CPU_SECONDS, else 20, is the processor time that one problem may take, and MEMORY_MB, else 4096, what a program may have.
 #
-# This is no sandbox: a kernel is machine code that runs as the user who judges it. Use an account or a container that can be thrown away.
+# This is no sandbox: a kernel is machine code that runs as the user who judges it. Use an account or a container that can be
+# thrown away.
 # Exit code: 0, also where kernels are wrong; 2 if it cannot be done, and one line says why.
 name=grade
 . common/classroom/tools.sh

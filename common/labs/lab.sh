@@ -6,9 +6,10 @@
 #
 # Exit code: 0 if all properties hold, or told what to write; 1 not yet; 2 it cannot be judged, and one line says why.
 #
-# Environment: MAKE, OUT and TRACE_OUT as make has them; LABS, the folder of the student's files; LAB_OUT, of what is built of them, in OUT
-# and in TRACE_OUT; SEED, which the problems and their inputs follow from, else a random number; CPU_SECONDS, the processor time that one problem may take, else 20. LAB_OUT/04/verdict.tsv has the verdict
-# in one line for grade.sh: lab, properties that hold, of how many, points, of how many, what is not right.
+# Environment: MAKE, OUT and TRACE_OUT as make has them; LABS, the folder of the student's files; LAB_OUT, the folder in OUT (and
+# in TRACE_OUT) for what is built of them; SEED, from which the problems and their inputs follow, else a random number;
+# CPU_SECONDS, the processor time that one problem may take, else 20. For grade.sh, LAB_OUT/04/verdict.tsv has the verdict in one
+# line: the lab, how many properties hold and of how many, points and of how many, what is not right.
 name=lab
 . common/classroom/tools.sh
 : "${MAKE:=make}" "${OUT:=build/cpu}" "${TRACE_OUT:=build/cpu-trace}" "${LABS:=labs}" "${LAB_OUT:=$OUT/labs}"
