@@ -117,8 +117,8 @@ hopper: # no such GPU
 	@$(MAKE) DEVICE=cpu $@
 endif
 
-results: $(if $(on_gpu),$(STAGES) $(CEILINGS)) ## measure this GPU in ten minutes: notes/results/<device>/; resumes (PARTS)
-	$(if $(on_gpu),@sh common/results/measure.sh $(OUT),$(needs_gpu))
+results: $(if $(on_gpu),$(STAGES) $(CEILINGS),$(PROGRAMS)) ## measure this GPU in ten minutes: notes/results/<device>/; resumes (PARTS)
+	@sh common/results/$(if $(on_gpu),measure,cpu).sh $(OUT)
 
 plots: ## draw the results measured last, into pictures/ beside them; needs Python with matplotlib
 	@python3 -B common/plots/plots.py $(PLOT_OPTIONS)

@@ -9,7 +9,6 @@ use lib 'tests';
 use Program qw(stages);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
-like(`make --no-print-directory results DEVICE=cpu 2>&1`, qr/\Amake results needs a GPU: DEVICE=cuda\nmake: .*\n\z/, 'on the CPU device: one line');
 
 is(scalar(`perl common/results/without.pl check 2>&1`), '', 'what without.pl leaves out is in the source');
 
@@ -50,6 +49,10 @@ write_text("$scratch/bin/$_", "#!/bin/sh\nexit 1\n") && chmod 0755, "$scratch/bi
 
 fake_stages('null');
 like(results()->{said}, qr/\Aresults: needs a GPU: DEVICE=cuda\n\z/, 'programs of the CPU device are refused');
+is(system("RESULTS='$scratch/cpu' sh common/results/cpu.sh '$scratch/programs'"), 0, 'what they print is recorded');
+like(read_text("$scratch/cpu/04_fa2.txt"), qr/\Adevice /, 'in a file of each stage');
+isnt(system("WRONG=04_fa2 RESULTS='$scratch/wrong' sh common/results/cpu.sh '$scratch/programs' >$scratch/said 2>&1"), 0, 'unless one is wrong');
+ok(!-e "$scratch/wrong/04_fa2.txt", 'which leaves no file');
 fake_stages('"13.0"');
 my $run = results('PARTS="ladder forward decode fp8"', 'ROUNDS=2');
 is($run->{code}, 0, 'it runs') or diag($run->{said});

@@ -21,7 +21,7 @@ from drawing import INK, OTHERS, logarithmic, look, plt, save
 
 def newest():
     """The folder of result files that was written to last."""
-    files = [file for file in glob.glob("notes/results/*/*") if os.path.isfile(file) and not file.endswith("README.md")]
+    files = glob.glob("notes/results/*/*.jsonl") + glob.glob("notes/results/*/sweep.csv")
     return os.path.dirname(max(files, key=os.path.getmtime, default="notes/results/"))
 
 
