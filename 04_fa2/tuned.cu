@@ -82,7 +82,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = LOWEST, l[r] = 0;
     const float scale_log2 = p.scale * LOG2_E; /* [3] e^(scale s) = 2^(scale_log2 s) */
-
+    Limits limits = Limits::NOT_YET;
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one overwrites it */
@@ -97,7 +97,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
             mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
 
         /* [6] m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
-        const float factor = update_maximum(s, m, l, scale_log2, [&](int r, float alpha) {
+        const float factor = update_maximum(s, m, limits, l, scale_log2, [&](int r, float alpha) {
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 

@@ -64,7 +64,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
             break;
         const int first_row = here.first_row + 64 * consumer, row = first_row + 16 * warp; /* this consumer's, the warp's */
         float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0}, alpha[2];
-
+        Limits limits = Limits::NOT_YET;
         const auto &q = shared.q[nth % 2];
         int tile = here.key_tiles - 1;
         if (t.key_lengths && tile >= 0 && here.keys < (tile + 1) * Bc) { /* all consumers meet: not within a turn */
@@ -98,7 +98,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
             shared.release_k(n);
             if (tile >= whole_tiles)
                 mask(s, p, here.keys, row, tile * Bc);
-            softmax(s, m, l, alpha, scale_log2);
+            softmax(s, m, limits, l, alpha, scale_log2);
             to_operand<T>(a, s);
 
             /* [1] Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
@@ -115,7 +115,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
                 shared.release_k(n + 1);
                 if (tile >= whole_tiles)
                     mask(s, p, here.keys, row, tile * Bc);
-                const bool updated = softmax(s, m, l, alpha, scale_log2);
+                const bool updated = softmax(s, m, limits, l, alpha, scale_log2);
 
                 wgmma_wait<0>(o, a); /* the compiler moves it up into the softmax: notes/08_fa3.md */
                 shared.release_v(n);

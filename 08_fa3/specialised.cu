@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         const int row = here.first_row + 16 * (warp - 4); /* the warp's first one */
         const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
         float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
-
+        Limits limits = Limits::NOT_YET;
         if (here.key_tiles > 0)
             mbarrier_wait(&shared.q_full, 0);
         for (int n = 0, tile = here.key_tiles - 1; tile >= 0; n++, tile--) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (tile >= here.whole_tiles)
                 mask(s, p, here.keys, row, tile * Bc);
             float alpha[2];
-            if (softmax(s, m, l, alpha, scale_log2))
+            if (softmax(s, m, limits, l, alpha, scale_log2))
                 each(o, [&](float &x, int r) { x *= alpha[r]; });
             uint32_t a[Bc / 16][4];
             to_operand<T>(a, s);

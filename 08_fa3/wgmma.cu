@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, 3)
 
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0};
-
+    Limits limits = Limits::NOT_YET;
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
 
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(THREADS, 3)
         if (tile >= here.whole_tiles)
             mask(s, p, here.keys, row, tile * Bc);
         float alpha[2];
-        if (softmax(s, m, l, alpha, scale_log2)) /* fa3.cuh. S becomes P; true: m has changed, O must follow */
+        if (softmax(s, m, limits, l, alpha, scale_log2)) /* fa3.cuh. S becomes P; true: m has changed, O must follow */
             each(o, [&](float &x, int r) { x *= alpha[r]; });
         uint32_t a[Bc / 16][4];
         to_operand<T>(a, s);

@@ -71,7 +71,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
             break;
         const int row = here.first_row + own_row;
         float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0}, alpha[2];
-
+        Limits limits = Limits::NOT_YET;
         const auto &q = shared.q[nth % 2];
         if (here.key_tiles > 0) {
             int tile = here.key_tiles - 1, key = listed_key(p, lists, here, tile, Bc);
@@ -95,7 +95,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
             shared.release_k(n);
             if (tile >= here.whole_tiles)
                 mask_block(s, t.mask, p, here.keys, row, key);
-            softmax(s, m, l, alpha, scale_log2);
+            softmax(s, m, limits, l, alpha, scale_log2);
             to_operand<T>(a, s);
 
             /* Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
@@ -114,7 +114,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
                 shared.release_k(n + 1);
                 if (tile >= here.whole_tiles)
                     mask_block(s, t.mask, p, here.keys, row, key);
-                const bool updated = softmax(s, m, l, alpha, scale_log2);
+                const bool updated = softmax(s, m, limits, l, alpha, scale_log2);
 
                 wgmma_wait<0>(o, a);
                 shared.release_v(n);

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lis
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = LOWEST, l[r] = 0;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
-
+    Limits limits = Limits::NOT_YET;
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one overwrites it */
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lis
             mask_block(s, t.mask, p, here.keys, here.first_row + warp_row, listed_key(p, lists, here, tile, Bc));
 
         /* m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
-        const float factor = update_maximum(s, m, l, scale_log2, [&](int r, float alpha) {
+        const float factor = update_maximum(s, m, limits, l, scale_log2, [&](int r, float alpha) {
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = LOWEST, l[r] = 0;
-
+    Limits limits = Limits::NOT_YET;
     for (int tile = here.key_tiles - 1; tile >= first_tile; tile--) {
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one takes its place */
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
             mask(s, p, here.keys, here.first_row + warp_row, tile * Bc);
 
         /* m, and with it l and O, in the few tiles where a row's maximum exceeds it by more than SLACK */
-        const float factor = update_maximum(s, m, l, f.factor, [&](int r, float alpha) {
+        const float factor = update_maximum(s, m, limits, l, f.factor, [&](int r, float alpha) {
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 

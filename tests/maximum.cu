@@ -18,8 +18,9 @@ __global__ void update_kernel(const float *scores, float *m, int *rescaled, floa
             for (int i = 0; i < KEYS / 4; i++)
                 s[0][i / 2][2 * r + i % 2] = scores[row_of(r) * KEYS + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2];
         }
+        Limits limits = limits_of(own_m);
         bool is_rescaled = false;
-        update_maximum(s, own_m, l, scale_log2, [&](int, float) { is_rescaled = true; });
+        update_maximum(s, own_m, limits, l, scale_log2, [&](int, float) { is_rescaled = true; });
         if (threadIdx.x == 0)
             rescaled[tile] = is_rescaled;
         __syncwarp();

@@ -19,9 +19,11 @@ template <typename T, int D> static ForwardMaps forward_maps(const Problem &p, c
 /* S becomes P = 2^(scale_log2 S - m), in place. Updates m (warp.cuh: update_maximum) and this lane's part of l. Returns
  * whether m of any row of the warp may have changed; O must then be multiplied by `alpha`. */
 template <int N>
-__device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
+__device__ inline bool softmax(float (&s)[1][N][4], float (&m)[2], Limits &limits, float (&l)[2], float (&alpha)[2],
+                               float scale_log2) {
     bool updated = false;
-    const float factor = update_maximum(s, m, l, scale_log2, [&](int r, float factor) { alpha[r] = factor, updated = true; });
+    const auto rescale = [&](int r, float factor) { alpha[r] = factor, updated = true; };
+    const float factor = update_maximum(s, m, limits, l, scale_log2, rescale);
     each_summed(s, l, [&](float x, int r) { return exp2_approx(__fmaf_rn(x, factor, -m[r])); });
     return updated;
 }

@@ -183,38 +183,49 @@ __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int
  * 2^8, far from fp16's 65504. */
 [[maybe_unused]] constexpr float SLACK = 8;
 
-/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far (softmax.cuh:
- * FAR). The lanes exchange nothing but votes. Where all limits m + SLACK of the warp have the same sign, integers find
- * the largest scores. */
-template <int M, int N>
-__device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], float scale_log2) {
-    float least = m[0], most = m[0], largest[2 * M];
-    UNROLL for (int r = 1; r < 2 * M; r++)
+/* Where the limits m + SLACK of a warp's rows are. This changes only where m does, so it is kept beside m instead of
+ * being asked for at every tile. NOT_YET: before the first tile, and where a row's m is far (softmax.cuh: FAR). */
+enum class Limits { NOT_YET, POSITIVE, NEGATIVE, MIXED };
+template <int R> __device__ inline Limits limits_of(const float (&m)[R]) {
+    float least = m[0], most = m[0];
+    UNROLL for (int r = 1; r < R; r++)
         least = fminf(least, m[r]), most = fmaxf(most, m[r]);
-    if (__all_sync(WHOLE_WARP, least >= -SLACK)) {
-        UNROLL for (int r = 0; r < 2 * M; r++)
+    if (__any_sync(WHOLE_WARP, -least > FAR || most > FAR))
+        return Limits::NOT_YET;
+    if (__all_sync(WHOLE_WARP, least >= -SLACK))
+        return Limits::POSITIVE;
+    return __all_sync(WHOLE_WARP, most < -SLACK) ? Limits::NEGATIVE : Limits::MIXED;
+}
+
+/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far. One vote is all
+ * that the lanes exchange. Where all limits of the warp have the same sign, integers find the largest scores. */
+template <int M, int N>
+__device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], Limits limits, float scale_log2) {
+    if (limits == Limits::NOT_YET)
+        return true;
+    float largest[2 * M];
+    UNROLL for (int r = 0; r < 2 * M; r++)
+        if (limits == Limits::POSITIVE)
             largest[r] = positive_max(s, r);
-    } else if (__all_sync(WHOLE_WARP, most < -SLACK)) {
-        UNROLL for (int r = 0; r < 2 * M; r++)
+        else if (limits == Limits::NEGATIVE)
             largest[r] = negative_max(s, r);
-    } else {
-        UNROLL for (int r = 0; r < 2 * M; r++)
+        else
             largest[r] = lane_max(s, r);
-    }
     bool update = false;
     UNROLL for (int r = 0; r < 2 * M; r++)
-        update |= scale_log2 * largest[r] > m[r] + SLACK || fabsf(m[r]) > FAR;
+        update |= scale_log2 * largest[r] > m[r] + SLACK;
     return __any_sync(WHOLE_WARP, update);
 }
 
 /* The first half of a tile's softmax: where a row's maximum exceeds m by more than SLACK, m becomes the maximum. m is
- * kept times scale_log2 and starts at LOWEST. Any value near the maximum will do, since the division by l cancels it. l
- * is rescaled here, and rescale(r, alpha) rescales O in row number r; it is called for all rows of a warp, or for none.
- * Returns what to multiply the scores by: scale_log2, or 1 where they are far and have been multiplied already. */
+ * kept times scale_log2 and starts at LOWEST, `limits` at NOT_YET. Any value near the maximum will do, since the
+ * division by l cancels it. l is rescaled here, and rescale(r, alpha) rescales O in row number r; it is called for all
+ * rows of a warp, or for none. Returns what to multiply the scores by: scale_log2, or 1 where they are far and have
+ * been multiplied already. */
 template <int M, int N, typename Rescale>
-__device__ inline float update_maximum(float (&s)[M][N][4], float (&m)[2 * M], float (&l)[2 * M], float scale_log2,
-                                       Rescale rescale) {
-    if (!must_update(s, m, scale_log2))
+__device__ inline float update_maximum(float (&s)[M][N][4], float (&m)[2 * M], Limits &limits, float (&l)[2 * M],
+                                       float scale_log2, Rescale rescale) {
+    if (!must_update(s, m, limits, scale_log2))
         return scale_log2;
     bool far = false;
     UNROLL for (int r = 0; r < 2 * M; r++) {
@@ -226,6 +237,7 @@ __device__ inline float update_maximum(float (&s)[M][N][4], float (&m)[2 * M], f
         m[r] = m_new;
         far |= fabsf(m_new) > FAR;
     }
+    limits = limits_of(m);
     if (!far)
         return scale_log2;
     each(s, [&](float &score, int) { score = __fmul_rn(score, scale_log2); }); /* rounded as m was */
