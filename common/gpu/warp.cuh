@@ -184,7 +184,7 @@ __device__ inline void mask(float (&s)[M][N][4], const Problem &p, int keys, int
 [[maybe_unused]] constexpr float SLACK = 8;
 
 /* Where the limits m + SLACK of a warp's rows are. This changes only where m does, so it is kept beside m instead of
- * being asked for at every tile. NOT_YET: before the first tile, and where a row's m is far (softmax.cuh: FAR). */
+ * being computed for every tile. NOT_YET: before the first tile, and where a row's m is far (softmax.cuh: FAR). */
 enum class Limits { NOT_YET, POSITIVE, NEGATIVE, MIXED };
 template <int R> __device__ inline Limits limits_of(const float (&m)[R]) {
     float least = m[0], most = m[0];
@@ -197,21 +197,23 @@ template <int R> __device__ inline Limits limits_of(const float (&m)[R]) {
     return __all_sync(WHOLE_WARP, most < -SLACK) ? Limits::NEGATIVE : Limits::MIXED;
 }
 
-/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far. One vote is all
- * that the lanes exchange. Where all limits of the warp have the same sign, integers find the largest scores. */
+/* Whether m of any row of the warp must be updated: a score exceeds it by more than SLACK, or it is far. The lanes
+ * exchange nothing but votes, by which the compiler knows that none of them goes another way. Where all limits have the
+ * same sign, integers find the largest scores. */
 template <int M, int N>
 __device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], Limits limits, float scale_log2) {
-    if (limits == Limits::NOT_YET)
-        return true;
     float largest[2 * M];
-    UNROLL for (int r = 0; r < 2 * M; r++)
-        if (limits == Limits::POSITIVE)
+    if (__all_sync(WHOLE_WARP, limits == Limits::POSITIVE)) {
+        UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = positive_max(s, r);
-        else if (limits == Limits::NEGATIVE)
+    } else if (__all_sync(WHOLE_WARP, limits == Limits::NEGATIVE)) {
+        UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = negative_max(s, r);
-        else
+    } else {
+        UNROLL for (int r = 0; r < 2 * M; r++)
             largest[r] = lane_max(s, r);
-    bool update = false;
+    }
+    bool update = limits == Limits::NOT_YET;
     UNROLL for (int r = 0; r < 2 * M; r++)
         update |= scale_log2 * largest[r] > m[r] + SLACK;
     return __any_sync(WHOLE_WARP, update);
