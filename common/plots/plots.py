@@ -431,19 +431,18 @@ def splits():
 
 def fp8_errors():
     """A table as a picture: a line a way to quantise, a mark a kind of inputs."""
-    rows = rows_of("fp8_errors.tsv")
-    ways = ("format", "scaling", "rotated", "smoothed")
-    names = [" · ".join(way if row[way] == "yes" else row[way] for way in ways if row[way]) for row in rows]
+    rows = rows_of("../fp8_errors.tsv")
+    kinds, names = zip(*((kind, way.replace("/", " · ")) for kind, way in (row["way"].split("/", 1) for row in rows)))
     lines = list(dict.fromkeys(names))
     _, axis = plt.subplots(figsize=(6.4, 0.3 * len(lines) + 1.2))
     for kind, marker, colour in (("normal", "o", "#2f93cf"), ("outliers", "D", "#b04a00"), ("biased", "s", "#7a4fb5")):
-        points = [(number(row["RMSE"]), lines.index(name)) for row, name in zip(rows, names) if row["inputs"] == kind]
+        points = [(number(row["RMSE"]), lines.index(name)) for row, of, name in zip(rows, kinds, names) if of == kind]
         axis.plot(*zip(*points), marker=marker, color=colour, linestyle="", markersize=6, label=f"inputs: {kind}")
     axis.set_yticks(range(len(lines)), lines)
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.set_xlabel("root mean square error of O against fp64 (logarithmic)")
-    finish(rows, "fp8_errors.tsv")
+    finish([{"device": "CPU device, sums in fp32", "date": row["date"]} for row in rows], "fp8_errors.tsv")
 
 
 PLOTS = (
@@ -455,7 +454,7 @@ PLOTS = (
     ("memory.svg", ["sweep.csv"], memory),
     ("roofline.svg", ["ladder.jsonl", "ceilings.tsv", "../intensity.tsv"], roofline),
     ("splits.svg", ["splits.tsv"], splits),
-    ("fp8_errors.svg", ["fp8_errors.tsv"], fp8_errors),
+    ("fp8_errors.svg", ["../fp8_errors.tsv"], fp8_errors),
 )
 
 if not os.path.isdir(FOLDER):
