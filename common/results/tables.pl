@@ -23,6 +23,8 @@
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 01_tiled/mma -->8.1<!-- end -->  how many times a row's
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms over 8192 -->6.9 us<!-- end -->       or divided by a number
+#     <!-- value: fa3_rungs.tsv "overlapped" "D128 full" gain "overlapped: neither" -->2.7%<!-- end -->
+#                                                                           by how much it is faster; words with spaces in quotes
 #     <!-- value: diff fa1-epilogue -->29 lines of code go, 30 come<!-- end -->     of make diff-fa1-epilogue
 #     <!-- value: fa3_forward_fp16.txt cudnn mean -->1.00<!-- end -->      of a comparison: the mean, or the worst, of the ratios
 #     <!-- value: machine.tsv date is -->2026-11-21<!-- end -->             of a .tsv: a row is named by its first column
@@ -55,7 +57,7 @@ exit($check && $stale ? 1 : 0);
 # What belongs between the comments; says so if that is not what is there.
 sub figure {
     my ($kind, $wish, $old) = @_;
-    my ($file, @words) = split ' ', $wish;
+    my ($file, @words) = map { s/^"(.*)"$/$1/r } $wish =~ /"[^"]*"|\S+/g;
     my $new = eval {
         $file eq 'diff' ? changed_lines(@words) : $file eq 'recorded' ? recorded() : $file eq 'ladder.tsv' ? course($file, @words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
             : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
@@ -119,6 +121,7 @@ sub value {
     my ($row, $other) = map { row($file, $_) // return 'not measured yet' } $name, ($divisor // '') =~ /[a-z]/ ? $divisor : ();
     my $figure = $row->{$column} // die "there is no column $column\n";
     return with_unit($column, $figure) if !defined $over;
+    return sprintf '%.1f%%', 100 * ($figure / $other->{$column} - 1) if $over eq 'gain';
     return $other ? three_digits($figure / $other->{$column}) : with_unit($column, $figure / $divisor);
 }
 
