@@ -18,6 +18,7 @@
 #                                                                a number before them is the head dim, else all are shown
 #     <!-- table: tuned_without.tsv only base 2 | lazy -->   the rows that begin so
 #     <!-- text: 04_fa2.txt -->                what a program printed
+#     <!-- text: 04_fa2.txt without workspace | recorded -->   but for the lines that begin so, and those indented after them
 #     <!-- end -->
 #
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
@@ -59,7 +60,7 @@ sub figure {
     my ($kind, $wish, $old) = @_;
     my ($file, @words) = map { s/^"(.*)"$/$1/r } $wish =~ /"[^"]*"|\S+/g;
     my $new = eval {
-        $file eq 'diff' ? changed_lines(@words) : $file eq 'recorded' ? recorded() : $file eq 'ladder.tsv' ? course($file, @words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . read_text("$results/$file") . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
+        $file eq 'diff' ? changed_lines(@words) : $file eq 'recorded' ? recorded() : $file eq 'ladder.tsv' ? course($file, @words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . printed($file, @words) . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
             : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file, @words);
     } // die "$page: $kind: $wish: $@";
@@ -69,6 +70,14 @@ sub figure {
         print "$page: $kind: $wish: ", $kind eq 'value' ? "$old, now $new" : 'changed', "\n";
     }
     return $new;
+}
+
+# What a program printed, without the lines that begin as one of the words between | after `without`.
+sub printed {
+    my ($file, $without, @words) = @_;
+    my $text = read_text("$results/$file");
+    $text =~ s/^\Q$_\E.*\n(?: +.*\n)*//mg for $without ? split(/ *\| */, "@words") : ();
+    return $text;
 }
 
 # ---- files ----
