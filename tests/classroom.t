@@ -447,7 +447,10 @@ my %changes = (
     'trace.3' => sub { s/__syncthreads\(\); \/\* and is done with/\/* and is done with/ },
     'cpu_device.1' => sub { s/mma_output\(.*?\Kcp_async_wait<0>\(\);//s },
     'cpu_device.2' => sub { s/__syncthreads\(\); \/\* and is done with/\/* and is done with/ },
-    'cpu_device.3' => sub { s/(__syncthreads\(\); \/\* and is done with)/if (threadIdx.x != 0) $1/ });
+    'cpu_device.3' => sub { s/(__syncthreads\(\); \/\* and is done with)/if (threadIdx.x != 0) $1/ },
+    'hopper.1' => sub { s/mbarrier_wait\(&shared\.full, 0\);// }, 'hopper.2' => sub { s/parity\(n\) \K\^ 1(?=\);)// },
+    'hopper.3' => sub { s/offset_mn\(STEP\)/offset(STEP)/ }, 'hopper.4' => sub { s/mbarrier_wait\(&shared\.empty.*// },
+    'hopper.5' => sub { s/proxy_fence\(\);// });
 
 # What the machine finds right stands in the solutions, up to that of the exercise: folded in the note, or in solutions.md.
 for my $number ($all ? grep { !/03\.4/ } $list =~ /^([a-z0-9_]+\.\d+)  /mg : 'counting.1') {

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# primer.t - the four programs of notes/hopper.md: each finds itself right, prints what the page shows, and has no races under
+# primer.t - the five programs of notes/hopper.md: each finds itself right, prints what the page shows, and has no races under
 # the trace; with a mistake of the page's exercises planted it ends with exit code 1.
 use strict;
 use warnings;
@@ -19,6 +19,7 @@ my @mistakes = (
     [copy => 'mbarrier_wait(&shared.full, 0);', '', qr/WRONG/],
     [phases => 'empty[stage(n)], parity(n) ^ 1);', 'empty[stage(n)], parity(n));', qr/thread 0 waits at mbarrier_wait/],
     [product => 'shared.b.offset_mn(STEP)', 'shared.b.offset(STEP)', qr/WRONG/],
+    [fence => 'wgmma_fence(d);', '', qr/wgmma without a wgmma_fence/],
     [ring => 'mbarrier_wait(&shared.empty[stage(n)], parity(n) ^ 1);', '', qr/WRONG/],
 );
 

@@ -31,7 +31,8 @@ claim_copy() {
 copy_tree() { # OUT
     rm -rf "$copy/common" "$copy"/[0-9]*_* && mkdir -p "$copy/notes/exercises" "$copy/tests" &&
         cp -pRH Makefile common [0-9]*_* "$copy/" && cp -p tests/*.[ch] "$copy/tests/" &&
-        cp -p notes/exercises/*.[ch]* "$copy/notes/exercises/" && chmod -R u+w "$copy" ||
+        cp -p notes/exercises/*.[ch]* "$copy/notes/exercises/" && { [ ! -d notes/hopper ] || cp -pRH notes/hopper "$copy/notes/"; } &&
+        chmod -R u+w "$copy" ||
         stop "$copy: no copy of the tree can be made"
     if [ "${1#/}" = "$1" ] && [ ! -d "$copy/$1" ]; then
         mkdir -p "$copy/$1/tests"

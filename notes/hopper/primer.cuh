@@ -1,4 +1,4 @@
-/* primer.cuh - what the four programs of notes/hopper.md share and none of them is about: arrays on the device, the beginning
+/* primer.cuh - what the five programs of notes/hopper.md share and none of them is about: arrays on the device, the beginning
  * and the end of a program, and the trace between them. */
 #ifndef FA_PRIMER_CUH
 #define FA_PRIMER_CUH
