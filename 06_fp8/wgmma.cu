@@ -23,7 +23,7 @@
  * exponentials on the special-function units (512 cycles), some 480 instructions per warp (as many cycles of its
  * scheduler; counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new
  * maxima). 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why blocks at work share few heads
- * (tile_order). What was tried is in notes/second_reading.md.
+ * (tile_order). What was tried is in wgmma_log.tsv of notes/results.
  *
  * The workspace is what quantise.cu left there: fp8.h. 08_fa3/wgmma does the same in 16 bits: the difference between
  * the two is what the 8 bits bring, and the difference between 08_fa3/wgmma and 04_fa2/tuned is what the instruction

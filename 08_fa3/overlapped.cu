@@ -30,7 +30,7 @@
  *
  * What one key tile costs in one block: 4 Br Bc D FLOPs, 2048 cycles of the tensor cores at D = 128 and 1536 at
  * D = 64; Br Bc exponentials, 1024 and 1536 cycles of the special-function units. So at D = 128 products can cover
- * the softmax, and at D = 64 they cannot quite. What else was tried is in notes/second_reading.md. The tile
+ * the softmax, and at D = 64 they cannot quite. What else was tried is in fa3_log.tsv of notes/results. The tile
  * primitives are those of `wgmma`.
  *
  *     make 08_fa3 && ./08_fa3/08_fa3 --variant overlapped --head-dim 128 --causal

@@ -30,7 +30,7 @@
  *
  * Where it is. Here is what a block takes, and how. The loads of a key tile and the consumer's steps are in
  * overlapped.cuh, which `ordered` uses, too; what `specialised` does alike is in roles.cuh. What each change brought is
- * in notes/09_fa3_backward.md, what was tried in notes/second_reading.md.
+ * in notes/09_fa3_backward.md, what was tried in fa3_backward_log.tsv of notes/results.
  *
  *     make 09_fa3_backward && ./09_fa3_backward/09_fa3_backward --variant overlapped --head-dim 128 --causal
  */

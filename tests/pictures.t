@@ -35,7 +35,7 @@ for my $plot ('latency', 'tflops', 'backward', 'sparse') {
 }
 
 # Every note that teaches has a picture, and every picture a note.
-my %without = map { $_ => 1 } qw(README glossary reference setup sources teaching_plan tuning solutions second_reading cpp labs), new_stages();
+my %without = map { $_ => 1 } qw(README glossary reference setup sources teaching_plan tuning solutions cpp labs), new_stages();
 my %shown;
 for my $note (glob('notes/*.md'), 'README.md') {
     my $text = read_text($note);
