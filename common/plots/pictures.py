@@ -459,7 +459,7 @@ def shade(share, colour="#00669c"):
 # ---- what cuts across ----
 
 def memory_hierarchy():
-    """The levels of an H200, with the figures of notes/memory_hierarchy.md. An arrow is as thick as its bandwidth."""
+    """The levels of an H200, with the figures of notes/counting.md. An arrow is as thick as its bandwidth."""
     for column, text in ((140, "level"), (390, "size"), (545, "reads, whole chip"), (705, "latency, clocks")):
         write(column, 14, text, 8.5, fontweight="bold")
     levels = (("registers", "256 KB a multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),

@@ -13,7 +13,6 @@
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- table: ladder.tsv -->               the whole course: its lines say in which file a variant's row is, and what its idea is
-#     <!-- table: sweep.csv causal 04_fa2/tuned 128 -->   a variant's latency, full and causal, fp16, at this head dim
 #     <!-- table: sweep.csv against 03_fa1/fa1 01_tiled/mma -->  variants' latencies, full attention, fp16, the last over the first;
 #                                                                a number before them is the head dim, else all are shown
 #     <!-- table: tuned_without.tsv only base 2 | lazy -->   the rows that begin so
@@ -61,7 +60,7 @@ sub figure {
     my ($file, @words) = map { s/^"(.*)"$/$1/r } $wish =~ /"[^"]*"|\S+/g;
     my $new = eval {
         $file eq 'diff' ? changed_lines(@words) : $file eq 'recorded' ? recorded() : $file eq 'ladder.tsv' ? course($file, @words) : $kind eq 'text' && -e "$results/$file" ? "```\n" . printed($file, @words) . '```' : !-e "$results/$file" ? 'not measured yet' : $kind eq 'value' ? value($file, @words)
-            : $file =~ /\.csv$/ ? gain($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
+            : $file =~ /\.csv$/ ? against($file, @words) : $file =~ /\.jsonl$/ ? ladder($file, @words)
             : $file =~ /\.tsv$/ ? plain($file, @words) : peers($file, @words);
     } // die "$page: $kind: $wish: $@";
     $new = "\n$new\n" if $kind ne 'value';
@@ -181,29 +180,6 @@ sub course {
             defined $row->{workspace_bytes} ? with_unit('bytes', $row->{workspace_bytes}) : '')];
     }
     return markdown(@lines);
-}
-
-# What a causal mask gains, beside what n tiles of 128 queries say: n (n + 1) / 2 of n² are visited; the same where each
-# tile of queries costs as much again as one tile of keys.
-sub gain {
-    my ($file, $what, $variant, $head_dim) = @_;
-    return against(@_) if $what eq 'against';
-    die "of a .csv there are 'causal' and 'against'\n" if $what ne 'causal';
-    my ($rows) = rows($file);
-    my (%full, %causal);
-    my %wanted = (variant => $variant, direction => 'forward', head_dim => $head_dim, dtype => 'fp16');
-    for my $row (grep { $_->{latency_ms} } @$rows) {
-        next if grep { $row->{$_} ne $wanted{$_} } keys %wanted;
-        ($row->{causal} eq 'true' ? \%causal : \%full)->{$row->{seqlen_q}} = $row->{latency_ms};
-    }
-    my @lines = (['N', 'full', 'causal', 'gain', '2n / (n + 1)', 'with a fixed cost, c = 1'], [('---:') x 6]);
-    for my $length (sort { $a <=> $b } grep { $causal{$_} } keys %full) {
-        my $n = $length / 128;
-        push @lines, [$length, with_unit('latency_ms', $full{$length}), with_unit('latency_ms', $causal{$length}),
-                      map { sprintf '%.2f', $_ } $full{$length} / $causal{$length},
-                      2 * $n / ($n + 1), ($n + 1) / (($n + 1) / 2 + 1)];
-    }
-    return markdown(@lines) . "\n\nD = $head_dim, fp16, `$variant`. " . measured($file, grep { $_->{variant} eq $variant && $_->{head_dim} eq $head_dim } @$rows) . '.';
 }
 
 # Variants side by side, in each shape that all were timed at.
