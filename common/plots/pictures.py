@@ -460,10 +460,10 @@ def shade(share, colour="#00669c"):
 
 def memory_hierarchy():
     """The levels of an H200, with the figures of notes/counting.md. An arrow is as thick as its bandwidth."""
-    for column, text in ((140, "level"), (390, "size"), (545, "reads, whole chip"), (705, "latency, clocks")):
+    for column, text in ((140, "level"), (390, "size"), (545, "reads, whole chip"), (705, "latency, cycles")):
         write(column, 14, text, 8.5, fontweight="bold")
-    levels = (("registers", "256 KB a multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),
-              ("shared memory", "up to 227 KB a block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150, WARPS[0]),
+    levels = (("registers", "256 KB per multiprocessor\n132 of them: 34 MB", "", "", 110, WARPS[2]),
+              ("shared memory", "up to 227 KB per block\n132 of them: 30 MB", "33 TB/s\nA100: 19.5 TB/s", "about 29", 150, WARPS[0]),
               ("L2", "60 MB\nA100: 40 MB", "9.7 TB/s\nA100: 5.4 TB/s", "260 to 280", 200, WARPS[1]),
               ("device memory (HBM)", "141 GB\nA100: 80 GB", "4.8 TB/s (data sheet)\nA100: 2.04 TB/s", "480 to 690", 260,
                WARPS[3]))
