@@ -445,9 +445,9 @@ my %changes = (
     '08.3' => sub { s/STAGES = \K[^;]*;/1;/ },
     'banks_and_swizzles.2' => sub { s/\(row >> 1\) & 3/row & 3/ }, 'trace.2' => sub { s/(swizzle_key\(int row\) \{ return )[^;]*/${1}0/ },
     'trace.3' => sub { s/__syncthreads\(\); \/\* and is done with/\/* and is done with/ },
-    'cpu_device.1' => sub { s/mma_output\(.*?\Kcp_async_wait<0>\(\);//s },
-    'cpu_device.2' => sub { s/__syncthreads\(\); \/\* and is done with/\/* and is done with/ },
-    'cpu_device.3' => sub { s/(__syncthreads\(\); \/\* and is done with)/if (threadIdx.x != 0) $1/ },
+    'trace.4' => sub { s/mma_output\(.*?\Kcp_async_wait<0>\(\);//s },
+    'trace.5' => sub { s/__syncthreads\(\); \/\* and is done with/\/* and is done with/ },
+    'trace.6' => sub { s/(__syncthreads\(\); \/\* and is done with)/if (threadIdx.x != 0) $1/ },
     'hopper.1' => sub { s/mbarrier_wait\(&shared\.full, 0\);// }, 'hopper.2' => sub { s/parity\(n\) \K\^ 1(?=\);)// },
     'hopper.3' => sub { s/offset_mn\(STEP\)/offset(STEP)/ }, 'hopper.4' => sub { s/mbarrier_wait\(&shared\.empty.*// },
     'hopper.5' => sub { s/proxy_fence\(\);// });
