@@ -56,7 +56,7 @@ SKIP: {
     mkdir "$scratch/without";
     write_text("$scratch/without/matplotlib.py", "raise ImportError('not here')\n");
     my $run = run("PYTHONPATH=$scratch/without python3 -B $plots");
-    is("$run->{code} $run->{err}", "2 plots need matplotlib: pip install matplotlib\n", 'plots without matplotlib: one line');
+    is("$run->{code} $run->{err}", "2 plots need matplotlib: install python3-matplotlib, or use pip install matplotlib\n", 'plots without matplotlib: one line');
     skip 'no matplotlib here', 1 if run("python3 -c 'import matplotlib'")->{code};
 
     skip 'make test-all draws', 1 if !$ENV{TEST_ALL};

@@ -22,7 +22,7 @@ plan skip_all => 'no python3 here' if system('command -v python3 >/dev/null') !=
 mkdir "$scratch/without";
 write_file("$scratch/without/markdown.py", "raise ImportError('not here')\n");
 like(`PYTHONPATH=$scratch/without python3 -B common/plots/site.py $site $build 2>&1`,
-    qr/^make site needs Python's markdown package: pip install markdown\n\z/, 'without the package: one line');
+    qr/^make site needs Python's markdown package: install python3-markdown, or use pip install markdown\n\z/, 'without the package: one line');
 is($? >> 8, 2, '... exit code 2');
 if (system('python3 -c "import markdown" 2>/dev/null') != 0) {
     done_testing;

@@ -14,7 +14,7 @@ from collections import Counter
 try:
     import matplotlib
 except ImportError:
-    print("plots need matplotlib: pip install matplotlib", file=sys.stderr)
+    print("plots need matplotlib: install python3-matplotlib, or use pip install matplotlib", file=sys.stderr)
     sys.exit(2)
 
 matplotlib.use("svg")

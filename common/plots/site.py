@@ -15,7 +15,7 @@ import sys
 try:
     import markdown
 except ImportError:
-    print("make site needs Python's markdown package: pip install markdown", file=sys.stderr)
+    print("make site needs Python's markdown package: install python3-markdown, or use pip install markdown", file=sys.stderr)
     sys.exit(2)
 
 # What a page of runs shows: the stage, those before it that stand beside it, the problem, and why one opens it.
