@@ -1,9 +1,8 @@
 #!/usr/bin/env perl
-# backward.t - what a backward stage's program adds to the others: rows by direction, dO from a file, gradients to files. The
-# gradients are held against differences of attention in double precision.
+# backward.t - what a backward stage's program adds to the others: rows by direction, dO from a file, gradients to files. Whether the
+# saved gradients are right is checked in numpy.t.
 use strict;
 use warnings;
-use List::Util qw(sum);
 use Test::More;
 use JSON::PP;
 use File::Temp qw(tempdir);
@@ -46,35 +45,6 @@ like(run($stage, @small, '--variant', '00_naive')->{out}, qr/\nPASS  00_naive ag
 my @flops = map { $_->{tflops} * $_->{latency_ms} } @rows;
 ok(abs($flops[1] / $flops[0] - 2.5) < 1e-9 && abs($flops[2] / $flops[0] - 3.5) < 1e-9, 'FLOPs 1 : 2.5 : 3.5');
 
-# ---- files: a small problem, whose gradients are differenced below
-my ($H, $G, $SQ, $SK, $D) = (2, 1, 3, 5, 64);
-my $scale = 1 / sqrt($D);
-my $folder = tempdir(CLEANUP => 1);
-srand(1);
-my %tensor = (q => draw($H * $SQ * $D), k => draw($G * $SK * $D), v => draw($G * $SK * $D), do => draw($H * $SQ * $D));
-write_bytes("$folder/$_.npy", npy('<f8', $_ eq 'q' || $_ eq 'do' ? [1, $H, $SQ, $D] : [1, $G, $SK, $D], $tensor{$_})) for keys %tensor;
-for my $variant ('fma', 'two_pass', 'atomic', '00_naive') {
-    my $saved = tempdir(CLEANUP => 1);
-    $run = run($stage, '--load', $folder, '--save', $saved, '--variant', $variant, '--causal', '--iters', 1);
-    is($run->{code}, 0, "$variant: --load and --save") or diag($run->{out}, $run->{err});
-    my ($worst, $h) = (0, 1e-4);
-    for my $name ('q', 'k', 'v') {
-        my (undef, undef, $got) = read_npy("$saved/d$name.npy");
-        is(scalar @$got, scalar @{$tensor{$name}}, "$variant: d$name.npy has the size of $name");
-        for (my $i = 0; $i < @$got; $i += 13) { # every 13th element: all rows, all columns mod 13
-            my $x = $tensor{$name}[$i];
-            $tensor{$name}[$i] = $x + $h;
-            my $above = loss();
-            $tensor{$name}[$i] = $x - $h;
-            my $difference = ($above - loss()) / (2 * $h);
-            $tensor{$name}[$i] = $x;
-            my $error = abs($got->[$i] - $difference);
-            $worst = $error unless $error <= $worst;
-        }
-    }
-    ok($worst < 4e-3, "$variant: saved gradients agree with differences of the loss") or diag("worst error $worst");
-}
-
 # ---- all files or none: dq.npy, a small one, fits; dk.npy does not
 {
     my $saved = tempdir(CLEANUP => 1);
@@ -87,11 +57,12 @@ for my $variant ('fma', 'two_pass', 'atomic', '00_naive') {
 }
 
 # ---- mistakes: one line, exit code 2
-unlink "$folder/do.npy";
+my ($folder, @shape) = (tempdir(CLEANUP => 1), 1, 2, 3, 64); # of Q; K and V have one head
+write_bytes("$folder/$_.npy", npy('<f4', $_ eq 'q' ? \@shape : [1, 1, 5, 64], [(2) x ($_ eq 'q' ? 384 : 320)])) for 'q', 'k', 'v';
 complains('do.npy', '--load', $folder);
-write_bytes("$folder/do.npy", npy('<f8', [1, $G, $SK, $D], $tensor{k}));
+write_bytes("$folder/do.npy", npy('<f4', [1, 1, 5, 64], [(2) x 320]));
 complains('do.npy and q.npy differ in shape', '--load', $folder);
-write_bytes("$folder/do.npy", npy('<f4', [1, $H, $SQ, $D], [map { 1e35 * $_ } @{$tensor{do}}]));
+write_bytes("$folder/do.npy", npy('<f4', \@shape, [(5e36) x 384]));
 complains('--load: a sum of dS K or dS Q could reach ', '--load', $folder, '--dtype', 'fp32');
 complains('head dim', '--head-dim', 96);
 complains('--scale 1e+06: scores of up to', '--scale', 1e6);
@@ -112,13 +83,4 @@ sub complains {
     my $run = run($stage, @arguments);
     is("$run->{code} $run->{out}", '2 ', "@arguments: exit code 2, and no table");
     like($run->{err}, qr/^[^\n]*\Q$text\E[^\n]*\n\z/, "@arguments: one line that says $text");
-}
-
-# Multiples of 1/64 in -2 .. 2, which fp16 holds exactly.
-sub draw { return [map { int(rand(257) - 128) / 64 } 1 .. $_[0]] }
-
-# Sum of dO * O, causal, aligned to the last key.
-sub loss {
-    my ($o) = attention([1, $H, $G, $SQ, $SK, $D], @tensor{'q', 'k', 'v'}, $scale, 1);
-    return sum(map { $tensor{do}[$_] * $o->[$_] } 0 .. $#$o);
 }

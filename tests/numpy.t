@@ -64,43 +64,6 @@ def attention(q, k, v, causal, lengths, d_o=None, change=None, sinks=None):
     return p @ v, lse, *gradients
 
 
-def run(stage, variant, shape_q, shape_k, file_type, dtype, causal, lengths):
-    rng = np.random.default_rng(7)
-    with tempfile.TemporaryDirectory() as folder:
-        q, k, v = (rng.standard_normal(s).astype(file_type) for s in (shape_q, shape_k, shape_k))
-        for name, tensor in (("q", q), ("k", k), ("v", v)):
-            np.save(os.path.join(folder, name + ".npy"), tensor)
-        command = [f"{stage}/{stage}", "--variant", variant, "--load", folder, "--save", folder, "--iters", "1", "--dtype", dtype]
-        command += (["--causal"] if causal else []) + (["--lengths", ",".join(map(str, lengths))] if lengths else [])
-        result = subprocess.run(command, capture_output=True, text=True)
-        name = f"{stage}/{variant} {file_type} as {dtype}, {shape_q} x {shape_k}{', causal' if causal else ''}{f', lengths {lengths}' if lengths else ''}"
-        if result.returncode:
-            print("# " + (result.stdout + result.stderr).replace("\n", "\n# "))
-            return ok(False, name)
-        o, lse = np.load(os.path.join(folder, "o.npy")), np.load(os.path.join(folder, "lse.npy"))
-        if dtype == "fp16":
-            q, k, v = (x.astype(np.float16) for x in (q, k, v))
-        want_o, want_lse = attention(q, k, v, causal, lengths or [shape_k[2]] * shape_k[0])
-        epsilon = {"fp16": 2**-11, "bf16": 2**-7, "fp32": 2**-18}[dtype]  # bf16: the inputs are rounded too
-        with np.errstate(invalid="ignore"):
-            lse_error = np.where(lse == want_lse, 0, abs(lse - want_lse))
-        right = (
-            o.shape == shape_q and lse.shape == shape_q[:3] and lse.dtype == np.float32
-            and o.dtype == (np.float16 if dtype == "fp16" else np.float32)
-            and bool(np.all(abs(o - want_o) <= 4 * epsilon * (1 + abs(want_o))))
-            and bool(np.all(lse_error <= (2e-2 if dtype == "bf16" else 1e-4)))
-        )
-        ok(right, name)
-
-
-run("00_naive", "00_naive", (1, 2, 37, 40), (1, 2, 37, 40), np.float32, "fp32", False, None)
-for variant in ("fma", "mma"):
-    run("01_tiled", variant, (2, 4, 77, 64), (2, 4, 77, 64), np.float16, "fp16", False, None)
-    run("01_tiled", variant, (2, 4, 77, 128), (2, 2, 131, 128), np.float16, "fp16", True, [131, 50])
-    run("01_tiled", variant, (1, 3, 65, 64), (1, 1, 33, 64), np.float64, "fp16", True, None)
-    run("01_tiled", variant, (1, 2, 19, 64), (1, 2, 90, 64), np.float32, "bf16", False, [0])
-
-# ---- score mods, forward and backward, of tensors that NumPy has drawn
 def changed_by(text, heads):
     """What --score TEXT says, as a function for attention()."""
     says = dict((part + ":").split(":")[:2] for part in text.split("+"))
@@ -121,38 +84,55 @@ def changed_by(text, heads):
     return change
 
 
-def run_score(stage, variant, dtype, text, heads, causal, lengths):
-    rng = np.random.default_rng(11)
-    shapes = [(2, heads, 70, 64), (2, heads // 3, 90, 64), (2, heads // 3, 90, 64), (2, heads, 70, 64)]
-    tensors = [(rng.standard_normal(shape) * (3 if i == 0 else 1)).astype(np.float16) for i, shape in enumerate(shapes)]
-    with tempfile.TemporaryDirectory() as given, tempfile.TemporaryDirectory() as folder:
-        for name, tensor in zip(("q", "k", "v", "do"), tensors):
+def run(stage, variant, shape_q, shape_k, file_type, dtype, causal=False, lengths=None, score=""):
+    """What the stage's program saves of tensors that NumPy has drawn, against attention()."""
+    rng, is_backward = np.random.default_rng(7), stage.endswith("_backward")
+    options = ["--causal"] * causal + (["--lengths", ",".join(map(str, lengths))] if lengths else [])
+    options += [word for part in score.split("+") if part for word in ("--score", part)]
+    q, k, v, d_o = (rng.standard_normal(s).astype(file_type) for s in (shape_q, shape_k, shape_k, shape_q))
+    q *= 3 if score else 1  # so that a soft cap does something
+    with tempfile.TemporaryDirectory() as given, tempfile.TemporaryDirectory() as saved:
+        for name, tensor in (("q", q), ("k", k), ("v", v), ("do", d_o)):
             np.save(os.path.join(given, name + ".npy"), tensor)
-        command = [f"{stage}/{stage}", "--variant", variant, "--load", given, "--save", folder, "--save-inputs", folder, "--dtype", dtype, "--iters", "1"]
-        command += [word for part in text.split("+") for word in ("--score", part)] + (["--causal"] if causal else [])
-        command += ["--lengths", ",".join(map(str, lengths))]
-        result = subprocess.run(command, capture_output=True, text=True)
-        name = f"{stage}/{variant} {dtype} --score {text}, {heads} heads{', causal' if causal else ''}, lengths {lengths}"
+        command = [f"{stage}/{stage}", "--variant", variant, "--load", given, "--save", saved, "--save-inputs", saved, "--iters", "1"]
+        result = subprocess.run(command + ["--dtype", dtype] + options, capture_output=True, text=True)
+        name = f"{stage}/{variant} {np.dtype(file_type)} as {dtype}, {shape_q} x {shape_k} {' '.join(options)}"
         if result.returncode:
             print("# " + (result.stdout + result.stderr).replace("\n", "\n# "))
             return ok(False, name)
-        read = lambda file: np.load(os.path.join(folder, file + ".npy"))
-        sinks, is_backward = read("sinks") if "sink" in text else None, stage.startswith("12")
-        want = attention(*tensors[:3], causal, lengths, tensors[3] if is_backward else None, changed_by(text, heads), sinks)
-        names = ["o", "lse"] + (["dq", "dk", "dv"] + ["dsinks"] * ("sink" in text) if is_backward else [])
-        right, epsilon = len(want) == len(names), 2**-11 if dtype == "fp16" else 2**-18
-        for file, y in zip(names, want):
-            size = 1 + abs(y) if file in ("o", "lse") else 1 + abs(y).max()
-            with np.errstate(invalid="ignore"):
-                right = right and bool(np.all(np.where(read(file) == y, 0, abs(read(file) - y)) <= 4 * epsilon * size))
-        ok(right, name)
+        outputs = {file: np.load(os.path.join(saved, file + ".npy")) for file in
+                   ["o", "lse"] + ["dq", "dk", "dv"] * is_backward + ["dsinks"] * (is_backward and "sink" in score)}
+        sinks = np.load(os.path.join(saved, "sinks.npy")) if "sink" in score else None
+    if dtype == "fp16":
+        q, k, v, d_o = (x.astype(np.float16) for x in (q, k, v, d_o))
+    want = attention(q, k, v, causal, lengths or [shape_k[2]] * shape_k[0], d_o if is_backward else None,
+                     changed_by(score, shape_q[1]) if score else None, sinks)
+    right, epsilon = len(want) == len(outputs), {"fp16": 2**-11, "bf16": 2**-7, "fp32": 2**-18}[dtype]  # bf16: the inputs are rounded too
+    for (file, x), y in zip(outputs.items(), want):
+        is_fp32 = file in ("lse", "dsinks") or dtype != "fp16"
+        allowed = (2e-2 if dtype == "bf16" else 1e-4) if file == "lse" else 4 * epsilon * (1 + (abs(y) if file == "o" else abs(y).max()))
+        with np.errstate(invalid="ignore"):
+            error = np.where(x == y, 0, abs(x - y))
+        right = right and x.shape == y.shape and x.dtype == (np.float32 if is_fp32 else np.float16) and bool(np.all(error <= allowed))
+    ok(right, name)
 
 
-for text, heads in ("softcap:2", 3), ("alibi", 6), ("window:20,5", 3), ("sink", 3), ("softcap:2+window:30,0", 3), ("sink+window:9,0+softcap:4", 3):
-    run_score("11_score_mod", "fma", "fp32", text, heads, "0" in text, [90, 50])
-    run_score("11_score_mod", "fused", "fp16", text, heads, "5" in text, [90, 50])
-    run_score("11_score_mod_backward", "fma", "fp32", text, heads, "0" in text, [90, 0])
-run_score("11_score_mod_backward", "fma", "fp16", "alibi+sink+softcap:3", 6, True, [31, 90])
+run("00_naive", "00_naive", (1, 2, 37, 40), (1, 2, 37, 40), np.float32, "fp32")
+for variant in ("fma", "mma"):
+    run("01_tiled", variant, (2, 4, 77, 64), (2, 4, 77, 64), np.float16, "fp16")
+    run("01_tiled", variant, (2, 4, 77, 128), (2, 2, 131, 128), np.float16, "fp16", True, [131, 50])
+    run("01_tiled", variant, (1, 3, 65, 64), (1, 1, 33, 64), np.float64, "fp16", True)
+    run("01_tiled", variant, (1, 2, 19, 64), (1, 2, 90, 64), np.float32, "bf16", False, [0])
+for variant in ("fma", "two_pass", "atomic", "00_naive"):
+    run("05_fa2_backward", variant, (2, 4, 37, 64), (2, 2, 53, 64), np.float64, "fp16", True, [53, 20])
+
+# ---- score mods, forward and backward
+for score, heads in ("softcap:2", 3), ("alibi", 6), ("window:20,5", 3), ("sink", 3), ("softcap:2+window:30,0", 3), ("sink+window:9,0+softcap:4", 3):
+    shapes = (2, heads, 70, 64), (2, heads // 3, 90, 64), np.float16
+    run("11_score_mod", "fma", *shapes, "fp32", "0" in score, [90, 50], score)
+    run("11_score_mod", "fused", *shapes, "fp16", "5" in score, [90, 50], score)
+    run("11_score_mod_backward", "fma", *shapes, "fp32", "0" in score, [90, 0], score)
+run("11_score_mod_backward", "fma", (2, 6, 70, 64), (2, 2, 90, 64), np.float16, "fp16", True, [31, 90], "alibi+sink+softcap:3")
 
 # ---- attention(q, k, v) of notes/setup.md: NumPy, PyTorch (or what the function knows of it), and bf16 in both
 with open("notes/setup.md", encoding="utf-8") as note:
