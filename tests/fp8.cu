@@ -5,37 +5,45 @@
 #include "../06_fp8/fp8.h"
 #include "../common/gpu/tile.cuh"
 #include "../common/numeric.h"
-#include "device_array.cuh"
-#include "tap.h"
+#include "mma.cuh"
 
 /* What a code stands for, from the format's definition: (1 + mantissa / steps) 2^(exponent - bias), or without the 1 and
  * with exponent 1 where the exponent is 0. `finite` codes come before infinity and NaN. */
-template <typename F> struct Format;
-template <> struct Format<E4m3> {
-    static constexpr int mantissa_bits = 3, bias = 7, finite = 0x7f;
+template <int MantissaBits, int Bias, int Finite> struct EightBits {
+    using Code = uint8_t;
+    static constexpr int finite = Finite, steps = 1 << MantissaBits;
+    static double value(int code) {
+        const int mantissa = code % steps, exponent = (code & 0x7f) / steps;
+        const double share = mantissa / (double)steps, size = exponent ? (1 + share) * exp2(exponent - Bias) : share * exp2(1 - Bias);
+        return code & 0x80 ? -size : size;
+    }
+    /* The nearest finite code: of two equally near the even one. */
+    static int code(double number) {
+        int best = 0;
+        for (int code = 1; code < finite; code++) {
+            const double gain = fabs(fabs(number) - value(best)) - fabs(fabs(number) - value(code));
+            if (gain > 0 || (gain == 0 && code % 2 == 0))
+                best = code;
+        }
+        return best | (std::signbit(number) ? 0x80 : 0);
+    }
+    /* Of the size of 1: codes of exponents around the bias, and subnormal ones. */
+    static Code draw() {
+        const int size = random_bits() % 8 ? (Bias << MantissaBits) + (int)(random_bits() % 16) - 12 : (int)(random_bits() % 4);
+        return (Code)(size | (random_bits() & 0x80));
+    }
+    /* Where tensor cores take 8 bits as they are, they keep about 13 bits of the sum. */
+    static double mma_error() {
+        const int capability = device_properties()->capability;
+        return capability < 89 || capability == 90 || device_properties()->is_cpu ? 0x1p-20 : 0x1p-12;
+    }
+};
+template <> struct Format<E4m3> : EightBits<3, 7, 0x7f> {
     static const char *name() { return "e4m3"; }
 };
-template <> struct Format<E5m2> {
-    static constexpr int mantissa_bits = 2, bias = 15, finite = 0x7c;
+template <> struct Format<E5m2> : EightBits<2, 15, 0x7c> {
     static const char *name() { return "e5m2"; }
 };
-template <typename F> static double value_of(int code) {
-    const int steps = 1 << Format<F>::mantissa_bits, mantissa = code % steps, exponent = (code & 0x7f) / steps;
-    const double size = exponent ? (1 + mantissa / (double)steps) * exp2(exponent - Format<F>::bias)
-                                 : mantissa / (double)steps * exp2(1 - Format<F>::bias);
-    return code & 0x80 ? -size : size;
-}
-
-/* The nearest finite code: of two equally near the even one. */
-template <typename F> static int nearest(double value) {
-    int best = 0;
-    for (int code = 1; code < Format<F>::finite; code++) {
-        const double gain = fabs(fabs(value) - value_of<F>(best)) - fabs(fabs(value) - value_of<F>(code));
-        if (gain > 0 || (gain == 0 && code % 2 == 0))
-            best = code;
-    }
-    return best | (std::signbit(value) ? 0x80 : 0);
-}
 
 /* ---- conversions ---- */
 
@@ -50,14 +58,14 @@ template <typename F> __global__ void convert(const float *values, int fours, ui
 template <typename F> static void test_conversions() {
     std::vector<float> values = {0, -0.0f, 1, F::largest, 1.04f * F::largest, 1e6f, -3e38f, INFINITY, -INFINITY, 1e-40f};
     for (int code = 0; code + 1 < Format<F>::finite; code++) { /* each code, the tie above it, what is just beside */
-        const float low = (float)value_of<F>(code), tie = (float)((value_of<F>(code) + value_of<F>(code + 1)) / 2);
+        const float low = (float)Format<F>::value(code), tie = (float)((Format<F>::value(code) + Format<F>::value(code + 1)) / 2);
         for (float value : {low, tie, nextafterf(tie, 0), nextafterf(tie, INFINITY)})
             values.insert(values.end(), {value, -value});
     }
     for (int i = 0; i < 4000; i++) {
         const uint32_t bits = random_bits();
         values.push_back((bits & 0x7f800000) == 0x7f800000 ? 1.0f : bits_float(bits));
-        values.push_back(value_of<F>(random_bits() % Format<F>::finite) * (0.9f + (random_bits() >> 8) * 0x0.3p-24f));
+        values.push_back(Format<F>::value(random_bits() % Format<F>::finite) * (0.9f + (random_bits() >> 8) * 0x0.3p-24f));
     }
     while (values.size() % 4)
         values.push_back(0);
@@ -74,7 +82,7 @@ template <typename F> static void test_conversions() {
         if (fabsf(values[i]) > F::largest)
             not_saturated += got != ((Format<F>::finite - 1) | (values[i] < 0 ? 0x80 : 0));
         else
-            wrong += got != nearest<F>(values[i]);
+            wrong += got != Format<F>::code(values[i]);
     }
     ok(wrong == 0, "pack_4 %s: rounds to nearest, ties to even, first element lowest", Format<F>::name());
     ok(not_saturated == 0, "pack_4 %s: what is larger than %g becomes that", Format<F>::name(), (double)F::largest);
@@ -83,111 +91,9 @@ template <typename F> static void test_conversions() {
         if ((code & 0x7f) < Format<F>::finite) {
             const float4 four = floats[code / 4];
             const float got[4] = {four.x, four.y, four.z, four.w};
-            wrong += float_bits(got[code % 4]) != float_bits((float)value_of<F>(code));
+            wrong += float_bits(got[code % 4]) != float_bits((float)Format<F>::value(code));
         }
     ok(wrong == 0, "unpack_4 %s: every finite code", Format<F>::name());
-}
-
-/* ---- mma ---- */
-
-struct MmaProblem {
-    uint8_t a[16][32], b[32][8]; /* codes */
-    float c[16][8];
-};
-struct MmaRegisters {
-    uint32_t a[4], b[2];
-    float c[4];
-};
-
-/* One problem a block. */
-template <typename F> __global__ void run_mma(MmaRegisters *registers) {
-    MmaRegisters &r = registers[32 * blockIdx.x + threadIdx.x];
-    float c[4] = {r.c[0], r.c[1], r.c[2], r.c[3]};
-    const uint32_t a[4] = {r.a[0], r.a[1], r.a[2], r.a[3]};
-    mma_m16n8k32<F>(c, a, r.b[0], r.b[1]);
-    for (int i = 0; i < 4; i++)
-        r.c[i] = c[i];
-}
-
-/* Runs all problems; replaces each c by the result. */
-template <typename F> static void mma_all(std::vector<MmaProblem> &problems) {
-    std::vector<MmaRegisters> registers(32 * problems.size());
-    for (size_t i = 0; i < registers.size(); i++) {
-        const MmaProblem &p = problems[i / 32];
-        MmaRegisters &r = registers[i];
-        const int row = i % 32 / 4, k = 4 * (i % 4), column = 2 * (i % 4);
-        for (int j = 0; j < 4; j++) { /* quarters of A: a[1] is below a[0], a[2] is 16 further in k */
-            r.a[j] = 0;
-            for (int byte = 0; byte < 4; byte++)
-                r.a[j] |= (uint32_t)p.a[row + 8 * (j & 1)][k + byte + 16 * (j >> 1)] << 8 * byte;
-            r.c[j] = p.c[row + 8 * (j >> 1)][column + (j & 1)];
-        }
-        for (int j = 0; j < 2; j++) {
-            r.b[j] = 0;
-            for (int byte = 0; byte < 4; byte++)
-                r.b[j] |= (uint32_t)p.b[k + byte + 16 * j][row] << 8 * byte;
-        }
-    }
-    DeviceArray<MmaRegisters> device(registers);
-    LAUNCH((run_mma<F>), (unsigned)problems.size(), 32, 0, device.pointer);
-    registers = device.read();
-    for (size_t i = 0; i < registers.size(); i++)
-        for (int j = 0; j < 4; j++)
-            problems[i / 32].c[i % 32 / 4 + 8 * (j >> 1)][2 * (i % 4) + (j & 1)] = registers[i].c[j];
-}
-
-template <typename F> static void test_mma() {
-    /* One-hot: for every (m, n, k) a problem with one 2 in A and one 3 in B. Only C[m][n] may grow, by 6, exactly. */
-    std::vector<MmaProblem> one_hot(16 * 8 * 32);
-    for (int i = 0; i < 16 * 8 * 32; i++) {
-        MmaProblem &p = one_hot[i] = {};
-        p.a[i / 256][i % 32] = nearest<F>(2);
-        p.b[i % 32][i / 32 % 8] = nearest<F>(3);
-        for (int j = 0; j < 128; j++)
-            p.c[j / 8][j % 8] = j;
-    }
-    mma_all<F>(one_hot);
-    int wrong = 0;
-    for (int i = 0; i < 16 * 8 * 32; i++)
-        for (int j = 0; j < 128; j++)
-            wrong += one_hot[i].c[j / 8][j % 8] != j + (j == i / 32 ? 6 : 0);
-    ok(wrong == 0, "mma_m16n8k32 %s: every (m, n, k) is where it belongs", Format<F>::name());
-
-    /* Random numbers of the size of 1: codes of exponents around the bias, and subnormal ones. */
-    std::vector<MmaProblem> random(100);
-    auto draw = [] {
-        const int one = Format<F>::bias << Format<F>::mantissa_bits;
-        const int size = random_bits() % 8 ? one + (int)(random_bits() % 16) - 12 : (int)(random_bits() % 4);
-        return (uint8_t)(size | (random_bits() & 0x80));
-    };
-    for (auto &p : random) {
-        for (int i = 0; i < 512; i++)
-            p.a[i / 32][i % 32] = draw();
-        for (int i = 0; i < 256; i++)
-            p.b[i / 8][i % 8] = draw();
-        for (int i = 0; i < 128; i++)
-            p.c[i / 8][i % 8] = (float)(int)(random_bits() % 21) - 10;
-    }
-    auto result = random;
-    mma_all<F>(result);
-    double worst = 0; /* error over the sum of absolute values, which is what rounding errors scale with */
-    for (size_t i = 0; i < random.size(); i++)
-        for (int m = 0; m < 16; m++)
-            for (int n = 0; n < 8; n++) {
-                double want = random[i].c[m][n], size = fabs(want);
-                for (int k = 0; k < 32; k++) {
-                    const double term = value_of<F>(random[i].a[m][k]) * value_of<F>(random[i].b[k][n]);
-                    want += term;
-                    size += fabs(term);
-                }
-                const double error = fabs(result[i].c[m][n] - want) / size;
-                worst = error <= worst ? worst : error; /* NaN stays */
-            }
-    /* where tensor cores take 8 bits as they are, they keep about 13 bits of the sum */
-    const int capability = device_properties()->capability;
-    const double allowed = capability < 89 || capability == 90 || device_properties()->is_cpu ? 0x1p-20 : 0x1p-12;
-    ok(worst < allowed, "mma_m16n8k32 %s: agrees with fp64 (error %.2g of the sum of absolute values)", Format<F>::name(),
-       worst);
 }
 
 /* ---- the road of a key tile: S = Q K^T and O = S V for 16 queries, 32 keys and D = 64, by one warp ---- */
@@ -248,7 +154,7 @@ template <typename F> static void test_attention() {
     auto pairs = [](const std::vector<int> &matrix) {
         std::vector<Pair> codes;
         for (size_t i = 0; i < matrix.size(); i += 2)
-            codes.push_back((Pair)(nearest<F>(matrix[i]) | nearest<F>(matrix[i + 1]) << 8));
+            codes.push_back((Pair)(Format<F>::code(matrix[i]) | Format<F>::code(matrix[i + 1]) << 8));
         return codes;
     };
     std::vector<int> vt(64 * 64, 0);

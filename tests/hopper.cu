@@ -7,29 +7,38 @@
 #include "device_array.cuh"
 #include "tap.h"
 
-template <typename E> struct Format;
-template <> struct Format<__half> {
-    static const char *name() { return "fp16"; }
-    static void store(unsigned char *to, float value) {
-        uint16_t code = float_to_fp16(value);
-        memcpy(to, &code, 2);
-    }
-};
-template <> struct Format<__nv_bfloat16> {
-    static const char *name() { return "bf16"; }
-    static void store(unsigned char *to, float value) {
-        uint16_t code = float_to_bf16(value);
-        memcpy(to, &code, 2);
-    }
-};
-template <> struct Format<E4m3> {
-    static const char *name() { return "e4m3"; }
-    static void store(unsigned char *to, float value) { *to = float_to_e4m3(value); }
-};
-template <> struct Format<E5m2> {
-    static const char *name() { return "e5m2"; }
-    static void store(unsigned char *to, float value) { *to = float_to_e5m2(value); }
-};
+template <typename E> static const char *name_of() {
+    return std::is_same<E, __half>::value ? "fp16" : sizeof(E) == 2 ? "bf16" : std::is_same<E, E4m3>::value ? "e4m3" : "e5m2";
+}
+
+#ifdef HOPPER
+/* One thread's part of a load of so many bytes that nothing was loaded before. */
+__device__ static void begin_load(Mbarrier *full, int bytes) {
+    mbarrier_init(full, 1);
+    mbarrier_init_fence();
+    mbarrier_arrive_expect(full, bytes);
+}
+/* The first row of D that a thread of a warpgroup has; and D to memory, as it is distributed. */
+__device__ static int row_of_d() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
+template <int Eighths> __device__ static void write_d(float *d_out, int row, const float (&d)[Eighths][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * Eighths; i++)
+        d_out[(row + i / 2 % 2 * 8) * 8 * Eighths + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
+}
+#endif
+
+/* How many elements of D = A B are wrong: a(m, k), b(k, n). */
+template <typename A, typename B> static int wrong_products(const float *d, int rows, int columns, int length, A a, B b) {
+    int wrong = 0;
+    for (int m = 0; m < rows; m++)
+        for (int n = 0; n < columns; n++) {
+            float want = 0;
+            for (int k = 0; k < length; k++)
+                want += a(m, k) * b(k, n);
+            wrong += !(d[m * columns + n] == want);
+        }
+    return wrong;
+}
 
 /* ---- TMA ---- */
 
@@ -46,9 +55,7 @@ __global__ void run_tma(const __grid_constant__ TensorMap map, int column, int r
     using Shared = TmaShared<RowBytes>;
     SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.full, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(&shared.full, TILE_ROWS * RowBytes);
+        begin_load(&shared.full, TILE_ROWS * RowBytes);
         tma_load(shared.tile, map, row, column, matrix, &shared.full);
     }
     __syncthreads();
@@ -96,9 +103,7 @@ template <int RowBytes> __global__ void run_tma_rows(const __grid_constant__ Ten
     SHARED_MEMORY(shared, Shared);
     constexpr int rows = 128 / RowBytes;
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.full, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(&shared.full, TILE_ROWS * RowBytes);
+        begin_load(&shared.full, TILE_ROWS * RowBytes);
         for (int row = 0; row < TILE_ROWS; row += rows)
             tma_load(shared.tile + row * RowBytes, map, row, 0, 0, &shared.full);
     }
@@ -192,16 +197,14 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
     using Shared = WgmmaShared<N, RowBytes>;
     SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.full, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(&shared.full, (64 + N) * RowBytes);
+        begin_load(&shared.full, (64 + N) * RowBytes);
         tma_load(shared.a, a_map, 0, 0, 0, &shared.full);
         tma_load(shared.b, b_map, 0, 0, 0, &shared.full);
     }
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
     const uint64_t a = wgmma_descriptor<RowBytes>(shared.a), b = wgmma_descriptor<RowBytes>(shared.b);
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const int row = row_of_d();
     uint32_t fragment[RowBytes / 32][4];
 #pragma unroll
     for (int step = 0; step < RowBytes / 32; step++)
@@ -224,9 +227,7 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
         wgmma<E>(d, a, b, true);
     wgmma_commit();
     wgmma_wait<0>(d);
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
+    write_d(d_out, row, d);
 #endif
 }
 
@@ -234,8 +235,12 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
 template <typename E> static std::vector<float> small_integers(size_t count, std::vector<unsigned char> &bytes) {
     std::vector<float> value(count);
     bytes.resize(count * sizeof(E));
-    for (size_t i = 0; i < count; i++)
-        Format<E>::store(&bytes[i * sizeof(E)], value[i] = (float)(random_bits() % 7) - 3);
+    for (size_t i = 0; i < count; i++) {
+        const float x = value[i] = (float)(random_bits() % 7) - 3;
+        const uint16_t code = sizeof(E) == 2 ? (std::is_same<E, __half>::value ? float_to_fp16(x) : float_to_bf16(x))
+                                             : (std::is_same<E, E4m3>::value ? float_to_e4m3(x) : float_to_e5m2(x));
+        memcpy(&bytes[i * sizeof(E)], &code, sizeof(E)); /* the host is little-endian */
+    }
     return value;
 }
 
@@ -249,15 +254,10 @@ template <typename E, int N, int RowBytes, bool from_registers> static void test
            tensor_map<E, RowBytes>(device_a.pointer, K, 64, 1, 64), tensor_map<E, RowBytes>(device_b.pointer, K, N, 1, N),
            (const uint32_t *)device_a.pointer, d.pointer);
     auto got = d.read();
-    int wrong = 0;
-    for (int m = 0; m < 64; m++)
-        for (int n = 0; n < N; n++) {
-            float want = 0;
-            for (int k = 0; k < K; k++)
-                want += a[m * K + k] * b[n * K + k] * (k < step ? 2 : 1);
-            wrong += !(got[m * N + n] == want);
-        }
-    ok(wrong == 0, "wgmma m64n%dk%d %s, A from %s, rows of %d bytes: D = A B, D += A B", N, step, Format<E>::name(),
+    const int wrong = wrong_products(
+        got.data(), 64, N, K, [&](int m, int k) { return a[m * K + k] * (k < step ? 2 : 1); },
+        [&](int k, int n) { return b[n * K + k]; });
+    ok(wrong == 0, "wgmma m64n%dk%d %s, A from %s, rows of %d bytes: D = A B, D += A B", N, step, name_of<E>(),
        from_registers ? "registers" : "shared memory", RowBytes);
 }
 
@@ -277,9 +277,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
     using Shared = MnShared<N, K, RowBytes>;
     SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.full, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(&shared.full, sizeof shared.a + sizeof shared.b);
+        begin_load(&shared.full, sizeof shared.a + sizeof shared.b);
         for (int panel = 0; panel < Shared::a_panels; panel++)
             tma_load(shared.a + panel * 64 * 128, a_map, 0, 64 * panel, 0, &shared.full);
         for (int panel = 0; panel < Shared::b_panels; panel++)
@@ -288,7 +286,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
     const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor_mn<RowBytes>(shared.b, K * RowBytes);
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const int row = row_of_d();
     uint32_t fragment[K / 16][4];
 #pragma unroll
     for (int step = 0; step < K / 16; step++)
@@ -306,9 +304,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
                                wgmma_advance(b, 16 * RowBytes * step), step > 0);
     wgmma_commit();
     wgmma_wait<0>(d);
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
+    write_d(d_out, row, d);
 #endif
 }
 
@@ -321,15 +317,9 @@ template <typename E, int N, int K, int RowBytes, bool from_registers> static vo
            tensor_map<E, 128>(device_a.pointer, K, 64, 1, 64), tensor_map<E, RowBytes>(device_b.pointer, N, K, 1, K),
            (const uint32_t *)device_a.pointer, d.pointer);
     auto got = d.read();
-    int wrong = 0;
-    for (int m = 0; m < 64; m++)
-        for (int n = 0; n < N; n++) {
-            float want = 0;
-            for (int k = 0; k < K; k++)
-                want += a[m * K + k] * b[k * N + n];
-            wrong += !(got[m * N + n] == want);
-        }
-    ok(wrong == 0, "wgmma m64n%dk16 %s, %d k, A from %s, B as it lies, panels of %d bytes", N, Format<E>::name(), K,
+    const int wrong = wrong_products(
+        got.data(), 64, N, K, [&](int m, int k) { return a[m * K + k]; }, [&](int k, int n) { return b[k * N + n]; });
+    ok(wrong == 0, "wgmma m64n%dk16 %s, %d k, A from %s, B as it lies, panels of %d bytes", N, name_of<E>(), K,
        from_registers ? "registers" : "shared memory", RowBytes);
 }
 
@@ -346,9 +336,7 @@ __global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __g
     using Shared = AtbShared<N, K>;
     SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
-        mbarrier_init(&shared.full, 1);
-        mbarrier_init_fence();
-        mbarrier_arrive_expect(&shared.full, sizeof shared.a + sizeof shared.b);
+        begin_load(&shared.full, sizeof shared.a + sizeof shared.b);
         tma_load(shared.a, a_map, 0, 0, 0, &shared.full);
         for (int panel = 0; panel < N / 64; panel++)
             tma_load(shared.b + panel * K * 128, b_map, 0, 64 * panel, 0, &shared.full);
@@ -363,10 +351,7 @@ __global__ void run_wgmma_atb(const __grid_constant__ TensorMap a_map, const __g
         wgmma<E, MN_MAJOR, MN_MAJOR>(d, wgmma_advance(a, 16 * 128 * step), wgmma_advance(b, 16 * 128 * step), step > 0);
     wgmma_commit();
     wgmma_wait<0>(d);
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        d_out[(row + i / 2 % 2 * 8) * N + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
+    write_d(d_out, row_of_d(), d);
 #endif
 }
 template <typename E, int N, int K> static void test_wgmma_atb() {
@@ -377,15 +362,9 @@ template <typename E, int N, int K> static void test_wgmma_atb() {
     LAUNCH((run_wgmma_atb<E, N, K>), 1, 128, sizeof(AtbShared<N, K>), tensor_map<E, 128>(device_a.pointer, 64, K, 1, K),
            tensor_map<E, 128>(device_b.pointer, N, K, 1, K), d.pointer);
     auto got = d.read();
-    int wrong = 0;
-    for (int m = 0; m < 64; m++)
-        for (int n = 0; n < N; n++) {
-            float want = 0;
-            for (int k = 0; k < K; k++)
-                want += a[k * 64 + m] * b[k * N + n];
-            wrong += !(got[m * N + n] == want);
-        }
-    ok(wrong == 0, "wgmma m64n%dk16 %s, %d k, A and B as they lie", N, Format<E>::name(), K);
+    const int wrong = wrong_products(
+        got.data(), 64, N, K, [&](int m, int k) { return a[k * 64 + m]; }, [&](int k, int n) { return b[k * N + n]; });
+    ok(wrong == 0, "wgmma m64n%dk16 %s, %d k, A and B as they lie", N, name_of<E>(), K);
 }
 
 /* ---- bulk copies: a row at a time to shared memory, and added back ---- */
@@ -460,7 +439,7 @@ __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float 
     proxy_fence();
     __syncthreads();
     const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor<128>(shared.b);
-    float d0[8][4], d1[8][4], first[32];
+    float d0[8][4], d1[8][4];
     wgmma_fence(d0, d1);
 #pragma unroll
     for (int step = 0; step < 4; step++)
@@ -471,21 +450,15 @@ __global__ void run_batches(const uint4 *a_chunks, const uint4 *b_chunks, float 
         wgmma<__half>(d1, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), step > 0);
     wgmma_commit();
     wgmma_wait<1>(d0);
-#pragma unroll
-    for (int i = 0; i < 32; i++)
-        first[i] = d0[i / 4][i % 4];
+    write_d(d_out, row_of_d(), d0);
     wgmma_fence(d0);
 #pragma unroll
     for (int step = 0; step < 4; step++)
         wgmma<__half>(d0, wgmma_advance(a, 32 * step), wgmma_advance(b, 32 * step), true);
     wgmma_commit();
     wgmma_wait<0>(d0, d1);
-    const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        float *to = d_out + (row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;
-        to[0] = first[i], to[64 * 64] = d0[i / 4][i % 4], to[2 * 64 * 64] = d1[i / 4][i % 4];
-    }
+    write_d(d_out + 64 * 64, row_of_d(), d0);
+    write_d(d_out + 2 * 64 * 64, row_of_d(), d1);
 #endif
 }
 static void test_batches() {
@@ -496,16 +469,12 @@ static void test_batches() {
     LAUNCH(run_batches, 1, 128, sizeof(WgmmaShared<64, 128>), (const uint4 *)device_a.pointer,
            (const uint4 *)device_b.pointer, d.pointer);
     auto got = d.read();
-    int wrong[3] = {};
-    for (int m = 0; m < 64; m++)
-        for (int n = 0; n < 64; n++) {
-            float want = 0;
-            for (int k = 0; k < 64; k++)
-                want += a[m * 64 + k] * b[n * 64 + k];
-            for (int i = 0; i < 3; i++)
-                wrong[i] += !(got[(i * 64 + m) * 64 + n] == (i == 1 ? 2 : 1) * want);
-        }
-    ok(!wrong[0] && !wrong[1] && !wrong[2],
+    int wrong = 0;
+    for (int i = 0; i < 3; i++)
+        wrong += wrong_products(
+            got.data() + i * 64 * 64, 64, 64, 64, [&](int m, int k) { return (i == 1 ? 2 : 1) * a[m * 64 + k]; },
+            [&](int k, int n) { return b[n * 64 + k]; });
+    ok(wrong == 0,
        "wgmma: one batch read and begun again while another is under way; tiles written by threads, proxy_fence");
 }
 
@@ -602,10 +571,7 @@ __global__ void __launch_bounds__(384, 1)
             if (threadIdx.x % 32 == 0)
                 mbarrier_arrive(&shared.empty[stage]);
         }
-        const int row = 64 * group + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
-#pragma unroll
-        for (int i = 0; i < 32; i++)
-            d_out[(row + i / 2 % 2 * 8) * 64 + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
+        write_d(d_out, 64 * group + row_of_d(), d);
     }
 #endif
 }
@@ -618,15 +584,9 @@ static void test_ring() {
     LAUNCH(run_ring, 1, 384, sizeof(RingShared), tensor_map<__nv_bfloat16, 128>(device_a.pointer, 64, 128, 1, 64),
            tensor_map<__nv_bfloat16, 128>(device_b.pointer, 64, 64, TILES, 64), d.pointer);
     auto got = d.read();
-    int wrong = 0;
-    for (int m = 0; m < 128; m++)
-        for (int n = 0; n < 64; n++) {
-            float want = 0;
-            for (int tile = 0; tile < TILES; tile++)
-                for (int k = 0; k < 64; k++)
-                    want += a[m * 64 + k] * b[(tile * 64 + n) * 64 + k];
-            wrong += !(got[m * 64 + n] == want);
-        }
+    const int wrong = wrong_products(
+        got.data(), 128, 64, 64 * TILES, [&](int m, int k) { return a[m * 64 + k % 64]; },
+        [&](int k, int n) { return b[(k / 64 * 64 + n) * 64 + k % 64]; });
     ok(wrong == 0, "a producer and two consumer warpgroups, %d tiles through %d stages, registers moved", TILES, STAGES);
 }
 

@@ -5,21 +5,22 @@
 #include "../common/gpu/softmax.cuh"
 #include "../common/gpu/tile.cuh"
 #include "../common/numeric.h"
-#include "device_array.cuh"
-#include "tap.h"
+#include "mma.cuh"
 
-static float random_float(float low, float high) { return low + (high - low) * (random_bits() >> 8) * 0x1p-24f; }
-
-template <typename T> struct Format;
-template <> struct Format<__half> {
-    static const char *name() { return "fp16"; }
-    static uint16_t code(float value) { return float_to_fp16(value); }
-    static float value(uint16_t code) { return fp16_to_float(code); }
+template <typename T> struct SixteenBits {
+    using Code = uint16_t;
+    static Code draw() { return Format<T>::code(random_float(-3, 3)); }
+    static double mma_error() { return 0x1p-20; }
 };
-template <> struct Format<__nv_bfloat16> {
+template <> struct Format<__half> : SixteenBits<__half> {
+    static const char *name() { return "fp16"; }
+    static Code code(float value) { return float_to_fp16(value); }
+    static float value(Code code) { return fp16_to_float(code); }
+};
+template <> struct Format<__nv_bfloat16> : SixteenBits<__nv_bfloat16> {
     static const char *name() { return "bf16"; }
-    static uint16_t code(float value) { return float_to_bf16(value); }
-    static float value(uint16_t code) { return bf16_to_float(code); }
+    static Code code(float value) { return float_to_bf16(value); }
+    static float value(Code code) { return bf16_to_float(code); }
 };
 
 static uint32_t pair_of(uint16_t low, uint16_t high) { return low | (uint32_t)high << 16; }
@@ -70,94 +71,6 @@ template <bool transposed> static void test_ldmatrix() {
             }
     }
     ok(wrong == 0, "ldmatrix_x4%s", transposed ? "_trans" : "");
-}
-
-/* ---- mma ---- */
-
-struct MmaProblem {
-    float a[16][16], b[16][8], c[16][8];
-};
-struct MmaRegisters {
-    uint32_t a[4], b[2];
-    float c[4];
-};
-
-/* One problem a block. */
-template <typename T> __global__ void run_mma(MmaRegisters *registers) {
-    MmaRegisters &r = registers[32 * blockIdx.x + threadIdx.x];
-    float c[4] = {r.c[0], r.c[1], r.c[2], r.c[3]};
-    const uint32_t a[4] = {r.a[0], r.a[1], r.a[2], r.a[3]};
-    mma_m16n8k16<T>(c, a, r.b[0], r.b[1]);
-    for (int i = 0; i < 4; i++)
-        r.c[i] = c[i];
-}
-
-/* Runs all problems; replaces each c by the result. */
-template <typename T> static void mma_all(std::vector<MmaProblem> &problems) {
-    std::vector<MmaRegisters> registers(32 * problems.size());
-    for (size_t i = 0; i < registers.size(); i++) {
-        const MmaProblem &p = problems[i / 32];
-        MmaRegisters &r = registers[i];
-        int row = i % 32 / 4, column = 2 * (i % 4);
-        for (int j = 0; j < 4; j++) { /* quarters of A and C: a[1] is below a[0]; c[2], c[3] are below c[0], c[1] */
-            const float *pair = &p.a[row + 8 * (j & 1)][column + 8 * (j >> 1)];
-            r.a[j] = pair_of(Format<T>::code(pair[0]), Format<T>::code(pair[1]));
-            r.c[j] = p.c[row + 8 * (j >> 1)][column + (j & 1)];
-        }
-        for (int j = 0; j < 2; j++)
-            r.b[j] = pair_of(Format<T>::code(p.b[column + 8 * j][row]), Format<T>::code(p.b[column + 8 * j + 1][row]));
-    }
-    DeviceArray<MmaRegisters> device(registers);
-    LAUNCH((run_mma<T>), (unsigned)problems.size(), 32, 0, device.pointer);
-    registers = device.read();
-    for (size_t i = 0; i < registers.size(); i++)
-        for (int j = 0; j < 4; j++)
-            problems[i / 32].c[i % 32 / 4 + 8 * (j >> 1)][2 * (i % 4) + (j & 1)] = registers[i].c[j];
-}
-
-template <typename T> static void test_mma() {
-    /* One-hot: for every (m, n, k) a problem with one 2 in A and one 3 in B. Only C[m][n] may grow, by 6, exactly. */
-    std::vector<MmaProblem> one_hot(16 * 8 * 16);
-    for (int i = 0; i < 16 * 8 * 16; i++) {
-        MmaProblem &p = one_hot[i] = {};
-        int m = i / 128, n = i / 16 % 8, k = i % 16;
-        p.a[m][k] = 2;
-        p.b[k][n] = 3;
-        for (int j = 0; j < 128; j++)
-            p.c[j / 8][j % 8] = j;
-    }
-    mma_all<T>(one_hot);
-    int wrong = 0;
-    for (int i = 0; i < 16 * 8 * 16; i++)
-        for (int j = 0; j < 128; j++)
-            wrong += one_hot[i].c[j / 8][j % 8] != j + (j == i / 16 ? 6 : 0);
-    ok(wrong == 0, "mma_m16n8k16 %s: every (m, n, k) is where it belongs", Format<T>::name());
-
-    std::vector<MmaProblem> random(300);
-    for (auto &p : random) {
-        for (int i = 0; i < 256; i++)
-            p.a[i / 16][i % 16] = Format<T>::value(Format<T>::code(random_float(-3, 3)));
-        for (int i = 0; i < 128; i++) {
-            p.b[i / 8][i % 8] = Format<T>::value(Format<T>::code(random_float(-3, 3)));
-            p.c[i / 8][i % 8] = random_float(-10, 10);
-        }
-    }
-    auto result = random;
-    mma_all<T>(result);
-    double worst = 0; /* error over the sum of absolute values, which is what rounding errors scale with */
-    for (size_t i = 0; i < random.size(); i++)
-        for (int m = 0; m < 16; m++)
-            for (int n = 0; n < 8; n++) {
-                double want = random[i].c[m][n], size = fabs(want);
-                for (int k = 0; k < 16; k++) {
-                    want += (double)random[i].a[m][k] * random[i].b[k][n];
-                    size += fabs((double)random[i].a[m][k] * random[i].b[k][n]);
-                }
-                double error = fabs(result[i].c[m][n] - want) / size;
-                worst = error <= worst ? worst : error; /* NaN stays */
-            }
-    ok(worst < 0x1p-20, "mma_m16n8k16 %s: agrees with fp64 (error %.2g of the sum of absolute values)", Format<T>::name(),
-       worst);
 }
 
 /* ---- conversions and exp2 ---- */
