@@ -11,7 +11,7 @@
  *
  * What is recorded is simulated (simt_simulate): one POSIX thread runs all blocks, as many at a time as a chip has
  * multiprocessors. Blocks can meet at atomics, and at accesses to memory that is volatile. So before each of these a block
- * lets those go first that are behind it by the model's clock (trace_watch.c); elsewhere it does not matter who goes first.
+ * lets those go first that are behind it by the model's clock (trace_clock.c); elsewhere it does not matter who goes first.
  * The result does not depend on this computer.
  */
 #include "trace_internal.h"
@@ -67,7 +67,7 @@ static void record_for(int agent, const void *address, size_t bytes, SiteKind ki
     if (counted)
         warp_access(r, thread->number / SIMT_WARP, thread->number % SIMT_WARP, site, (uintptr_t)byte, (unsigned)bytes);
     race_access(r, agent == SELF ? thread->number : agent, site, offset, bytes);
-    watch_access(r, tensor, kind, offset, bytes);
+    clock_access(r, tensor, kind, offset, bytes);
 }
 static void record(const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
     record_for(SELF, address, bytes, kind, place, counted);
@@ -97,7 +97,7 @@ void __tsan_init(void) {}
 /* Before the current thread does what another block may notice, or notices what another block may have done. */
 static void meet(const void *address, size_t bytes, const void *place) {
     if (RECORDER && RECORDER->atomic_parts == 0)
-        simt_yield(watch_clock(RECORDER), 0);
+        simt_yield(clock_now(RECORDER), 0);
     last = (Touched){address, bytes, place};
 }
 
@@ -116,11 +116,11 @@ static void record_atomic(const void *address, size_t bytes, const void *place) 
 /* It is about to look at this, and to change nothing: perhaps in vain. Or it has changed something. */
 static void look(const void *address) {
     if (RECORDER)
-        watch_look(RECORDER, address);
+        clock_look(RECORDER, address);
 }
 static void changed(void) {
     if (RECORDER)
-        watch_changed();
+        clock_changed();
 }
 
 /* Loads are not recorded: how many there are depends on how long a block waits. They order as an atomic does. */
@@ -189,7 +189,7 @@ static void count_exponential(const void *place) {
     if (!RECORDER)
         return;
     trace_launch.exponentials++;
-    watch_work(RECORDER, simt_self->current->number / SIMT_WARP, WATCH_EXPONENTIAL, place, 0);
+    clock_work(RECORDER, simt_self->current->number / SIMT_WARP, CLOCK_EXPONENTIAL, place, 0);
 }
 float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
 float __wrap_exp2f(float x) { return count_exponential(PLACE), __real_exp2f(x); }
@@ -200,7 +200,7 @@ void __sanitizer_cov_trace_pc(void) {
     Recorder *r = RECORDER;
     unsigned flops = r ? flops_pass(PLACE) : 0;
     if (flops)
-        trace_launch.flops += flops, watch_flops(r, flops);
+        trace_launch.flops += flops, clock_flops(r, flops);
 }
 
 /* ---- what the machine and the twins call, in a launch that is recorded: trace_hooks.h ---- */
@@ -212,7 +212,7 @@ static void access_by_twin(const void *address, size_t bytes, int writes, int co
 static void async_read(const void *address, size_t bytes) {
     Recorder *r = simt_self->recorder;
     record_for(order_wgmma_agent(&r->order), address, bytes, SITE_READ, PLACE, 0);
-    watch_async(r, PLACE);
+    clock_async(r, PLACE);
 }
 static void bulk_add(const void *to, const void *shared, size_t bytes) {
     meet(to, bytes, PLACE);
@@ -228,12 +228,12 @@ static void async_write(const void *address, size_t bytes, const void *barrier) 
 
 static void release(const void *barrier) {
     Recorder *r = simt_self->recorder;
-    order_release(&r->order, barrier, watch_step(r) + 1);
+    order_release(&r->order, barrier, clock_step(r) + 1);
 }
 static void phase(const void *barrier) { order_phase(&simt_self->recorder->order, barrier); }
 static void acquire(const void *barrier) {
     Recorder *r = simt_self->recorder;
-    watch_acquire(r, order_acquire(&r->order, barrier));
+    clock_acquire(r, order_acquire(&r->order, barrier));
 }
 static void batch(void) { order_batch(&simt_self->recorder->order); }
 static void wait_for_batches(int pending) { order_wait(&simt_self->recorder->order, pending); }
@@ -259,7 +259,7 @@ static void block_begins(size_t block) {
     for (int warp = 0; warp < MAX_WARPS; warp++)
         r->warps[warp].returned = 0;
     race_block_begins(r);
-    watch_block_begins(r);
+    clock_block_begins(r);
 }
 
 static void barrier(void) {
@@ -268,7 +268,7 @@ static void barrier(void) {
     order_barrier(&r->order);
     for (int warp = 0; warp * SIMT_WARP < simt_self->threads; warp++)
         warp_flush(r, warp, 0);
-    watch_barrier(r, simt_self->barrier.what, simt_self->barrier.caller);
+    clock_barrier(r, simt_self->barrier.what, simt_self->barrier.caller);
 }
 
 static void collective(const char *what, int warp, unsigned lanes) {
@@ -276,14 +276,14 @@ static void collective(const char *what, int warp, unsigned lanes) {
     const Place *at = &simt_self->current->place;
     if (what) {
         result_count(trace_launch.collectives, what, 1);
-        watch_work(r, warp, what, at->what == what ? at->caller : NULL, result_flops(what));
+        clock_work(r, warp, what, at->what == what ? at->caller : NULL, result_flops(what));
     }
     if (lanes != simt_self->warps[warp].exists)
         return; /* a part of the warp: the others may be anywhere */
     warp_flush(r, warp, 0);
     /* Of all collectives, only this one orders memory: a shuffle exchanges registers and promises nothing else. */
     if (what && strcmp(what, "__syncwarp") == 0)
-        order_warp(&r->order, warp), watch_warp(r, warp);
+        order_warp(&r->order, warp), clock_warp(r, warp);
 }
 
 static void thread_returns(void) {
@@ -293,7 +293,7 @@ static void thread_returns(void) {
     if (r->warps[warp].returned == simt_self->warps[warp].exists)
         warp_flush(r, warp, 0);
     if (simt_self->returned + 1 == simt_self->threads) {
-        watch_block_ends(r);
+        clock_block_ends(r);
         race_block_ends(r);
     }
 }
@@ -303,7 +303,7 @@ static void launch_begins(void) {
     memset(&trace_launch, 0, sizeof trace_launch);
     list_tensors();
     race_launch_begins();
-    watch_launch_begins();
+    clock_launch_begins();
 }
 
 static void launch_ends(void) {
@@ -311,7 +311,7 @@ static void launch_ends(void) {
     race_launch_ends();
     result_add_launch();
     flops_launch_ends(result_kernel());
-    watch_launch_ends();
+    clock_launch_ends();
 }
 
 static void kernel_fails(void) { trace_print_races(trace_end(), stderr); }

@@ -3,7 +3,8 @@
  *     trace.c         what the compiler, the machine and the twins call at each access, barrier and launch
  *     trace_flops.c   counts what the CUDA cores multiply and add
  *     trace_warp.c    puts the accesses of a warp's lanes together again into requests, and counts what they cost
- *     trace_watch.c   records what happened step by step, if somebody watches
+ *     trace_clock.c   counts the steps of a block, and what each takes by the model's clock
+ *     trace_watch.c   records what happened in each step, if somebody watches
  *     trace_page.c    writes that for the page of `make watch-<stage>`
  *     trace_race.c    remembers who touched each byte last, and compares
  *     trace_order.c   what is ordered before what, by all kinds of barriers
@@ -20,9 +21,11 @@
 #include "trace.h"
 #include "../cpu/trace_hooks.h"
 #include "../host/chips.h"
+#include "../host/memory.h"
 #include "trace_order.h"
 
 #include <stdint.h>
+#include <string.h>
 
 /* MAX_SITES must fit the site's bits of a Touch. */
 enum { MAX_SITES = 4096, MAX_TENSORS = 32, SHARED_TENSOR = 0 };
@@ -90,7 +93,8 @@ typedef struct Recorder {
     Ordering order;
     int atomic_parts;      /* so many atomics to come are parts of one that is recorded: trace_wide_atomic */
     uint32_t fenced, seen; /* __threadfence since the block began; see race_atomic */
-    struct Watch *watch;
+    struct Clock *clock;
+    struct Watch *watch; /* if somebody watches */
 } Recorder;
 
 extern const Chip *trace_chip; /* that is simulated */
@@ -144,6 +148,15 @@ void result_finish(void);
 
 /* ---- what is recorded step by step ---- */
 
+/* One more element of an array, zeroed. Capacities are powers of two. */
+#define APPEND(array, count) ((array) = grown((array), (count), sizeof *(array)), &(array)[(count)++])
+static inline void *grown(void *array, int count, size_t size) {
+    if ((count & (count - 1)) == 0)
+        array = host_resize(array, count ? 2 * (size_t)count : 1, size);
+    memset((char *)array + (size_t)count * size, 0, size);
+    return array;
+}
+
 /* Rows lo..hi, counted through all heads; of S and P also columns left..right. lo > hi: none. Tensor 0: computed; -1: nothing yet. */
 typedef struct {
     int tensor;
@@ -191,25 +204,37 @@ typedef struct {
     int count;
 } Launch;
 
-/* trace_watch.c. `warp`, `number`: the warp's. */
-#define WATCH_EXPONENTIAL "exponential"
+/* trace_clock.c. `warp`: its number. */
+#define CLOCK_EXPONENTIAL "exponential"
+typedef struct Clock Clock;
+void clock_launch_begins(void);
+void clock_launch_ends(void);
+void clock_block_begins(Recorder *r);
+void clock_block_ends(Recorder *r);
+void clock_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t bytes); /* by the current thread */
+void clock_wavefronts(Recorder *r, int warp, uint64_t count);
+void clock_async(Recorder *r, const void *place); /* the current thread's warp reads shared memory by wgmma */
+void clock_work(Recorder *r, int warp, const char *what, const void *place, unsigned flops); /* place NULL: the wgmma's */
+void clock_flops(Recorder *r, unsigned flops); /* of CUDA cores, by the current thread */
+void clock_barrier(Recorder *r, const char *what, const void *place);
+void clock_warp(Recorder *r, int warp);            /* a __syncwarp of all its lanes */
+uint32_t clock_step(Recorder *r);                  /* that the current thread's warp is at */
+void clock_acquire(Recorder *r, uint32_t step);    /* the current thread has waited for what was ready at this step */
+double clock_now(Recorder *r);                     /* when the current thread's step began */
+void clock_look(Recorder *r, const void *address); /* at what another block may change */
+void clock_changed(void);                          /* such a thing */
+
+/* trace_watch.c: called by trace_clock.c if somebody watches. */
 typedef struct Watch Watch;
 void watch_launch_begins(void);
-void watch_launch_ends(void);
+void watch_launch_ends(Launch *launch);
 void watch_block_begins(Recorder *r);
 void watch_block_ends(Recorder *r);
-void watch_access(Recorder *r, int tensor, SiteKind kind, size_t offset, size_t bytes); /* by the current thread */
-void watch_wavefronts(Recorder *r, int warp, uint64_t count);
-void watch_async(Recorder *r, const void *place); /* the current thread's warp reads shared memory by wgmma */
-void watch_work(Recorder *r, int warp, const char *what, const void *place, unsigned flops); /* place NULL: the wgmma's */
-void watch_flops(Recorder *r, unsigned flops); /* of CUDA cores, by the current thread */
-void watch_barrier(Recorder *r, const char *what, const void *place);
-void watch_warp(Recorder *r, int warp);             /* a __syncwarp of all its lanes */
-uint32_t watch_step(Recorder *r);                   /* that the current thread's warp is at */
-void watch_acquire(Recorder *r, uint32_t step);     /* the current thread has waited for what was ready at this step */
-double watch_clock(Recorder *r);                    /* when the current thread's step began */
-void watch_look(Recorder *r, const void *address); /* at what another block may change */
-void watch_changed(void);                          /* such a thing */
+void watch_access(Recorder *r, Step *step, int tensor, SiteKind kind, size_t offset, size_t bytes);
+void watch_async(Recorder *r, int warp, const void *place);
+void watch_work(Recorder *r, int warp, int kernel, const char *what, const void *place, unsigned flops);
+void watch_warp_ends_step(Recorder *r, int warp, Step *step);
+void watch_step_closes(Recorder *r, Step *step); /* no warp will come back to it */
 
 /* trace_page.c: what is watched, NULL: nobody watches; writes a launch; counts what a line of a kernel does but move bytes:
  * "mma_m16n8k16", "exponential", "__syncthreads", "flop" (of CUDA cores). */

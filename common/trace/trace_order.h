@@ -34,7 +34,7 @@ enum { MAX_BARRIERS = 64, MAX_BATCHES = 8 };
 typedef struct {
     const void *address;
     uint32_t *pending, *complete; /* rows: of the arrivals so far, of all phases that are over */
-    uint32_t pending_step, complete_step; /* of trace_watch.c: the first that comes after these */
+    uint32_t pending_step, complete_step; /* of trace_clock.c: the first that comes after these */
     unsigned copier;              /* the thread that issued the last copy */
 } OrderBarrier;
 

@@ -1,4 +1,4 @@
-/* trace_page.c - writes what the trace and trace_watch.c recorded as JSON, the data of watch.html. One object a program:
+/* trace_page.c - writes what the trace, trace_clock.c and trace_watch.c recorded as JSON, the data of watch.html. One object a program:
  *
  *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "idea", "tensors", "sizes", "kernels": [...]}]}
  *

@@ -126,7 +126,7 @@ void warp_flush(Recorder *r, int warp, int first) {
                 count_sectors(request, c);
         }
         if (shared)
-            watch_wavefronts(r, warp, c->cost - before);
+            clock_wavefronts(r, warp, c->cost - before);
         for (int lane = 0; lane < SIMT_WARP; lane++) {
             c->approximate |= log->visits[lane] != 0 && log->visits[lane] != log->count;
             log->visits[lane] = 0;
