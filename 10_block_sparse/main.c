@@ -14,6 +14,7 @@ const Stage stage = {
     .kind = FORWARD,
     .read_mask = blocks_read,
     .default_mask = "window:256",
+    .cuts = "--blocks",
     .settings = {{.name = "blocks", .max = TEXT,
                   .help = "all, window:W, sink:S:W, documents:A+B+C, strided:K, random:PERCENT:SEED or file:PATH; else window:256"}},
     .variants = {

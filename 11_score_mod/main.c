@@ -11,6 +11,7 @@ const Stage stage = {
     .idea = "the scores that models use: soft cap, ALiBi, windows and sinks",
     .kind = FORWARD,
     .read_score = score_read,
+    .cuts = "a window",
     .settings = {{.name = "score", .max = TEXT,
                   .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none"}},
     .variants = {

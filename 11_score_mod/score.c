@@ -3,6 +3,7 @@
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "../common/stage.h"
+#include "definition.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -77,6 +78,7 @@ const ScoreMod *score_read(const char *option, const char *text, const Problem *
     } while (is_next(&s, "+"));
     if (*s.at)
         cannot_run("--%s %s: choose softcap:C|alibi|window:LEFT,RIGHT|sink, each once", option, text);
+    define_score(mod);
     random_normal(DTYPE_FP32, drawn, (size_t)p->heads, 0, SINKS_STREAM, 0, 1);
     return mod;
 }

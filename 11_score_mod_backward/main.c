@@ -37,6 +37,7 @@ const Stage stage = {
     .reference = &naive_gradients,
     .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}},
     .read_score = score_read,
+    .cuts = "a window",
     .settings = {{.name = "score", .max = TEXT,
                   .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none"}},
     .variants = {

@@ -162,11 +162,12 @@ LINK_PROGRAM = $(call quiet,link    $@)$(LINK) $(WRAPPED:%=-Xlinker --wrap=%) $^
 $(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/common/results/ceilings $(OUT)/notes/exercises/transpose $(OUT)/lab:
 	$(LINK_PROGRAM)
 
-# What make watch shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor --blocks or
-# --score, which it does not know.
+# What make watch shows: the stage, and before it the one it builds on if both are forward and no --variant is named, nor an option of the
+# stage's own, which is one that its table has.
 before  = $(firstword $(subst /, ,$(call column,$1,2)))
-alone   = $(findstring --variant,$(TRACE_OPTIONS))$(findstring --blocks,$(TRACE_OPTIONS))$(findstring --score,$(TRACE_OPTIONS))
-watched = $(if $(alone)$(filter $1,$(BACKWARD) $(DECODING)),,$(filter $(STAGES),$(call before,$1))) $1
+given   = $(foreach o,$(filter --%,$(TRACE_OPTIONS)),$(patsubst --%,%,$(firstword $(subst =, ,$o))))
+alone   = $(foreach o,$(given),$(filter variant,$o)$(findstring {.name="$o",$(call table,$1)))
+watched = $(if $(call alone,$1)$(filter $1,$(BACKWARD) $(DECODING)),,$(filter $(STAGES),$(call before,$1))) $1
 
 # ---- a stage's rules ----------------------------------------------------------------------------------------------------
 number = $(firstword $(subst _, ,$1))
@@ -204,6 +205,7 @@ PROVING := $(filter test test-% mutations% trace-defects,$(MAKECMDGOALS))
 $(if $(PROVING),$(if $(shell command -v prove 2>/dev/null),,$(error make $(PROVING) needs prove, which comes with perl (in Fedora: perl-Test-Harness))))
 
 $(foreach t,$(wildcard tests/*.c tests/*.cu),$(eval $(OUT)/$(basename $t): $(call objects,$t) $(LIBRARIES)))
+$(OUT)/tests/oracle: $(call objects,11_score_mod/score.c 11_score_mod/definition.c)# score mods are among its problems
 # What of the device tests/figures.c has of its own: the clock, above all. It counts what the oracle is asked, and notes what a
 # terminal would be told.
 $(OUT)/tests/figures_%: WRAPPED := device_time_ms device_time_replay_ms device_replay_end device_bandwidth device_alloc \

@@ -58,11 +58,18 @@ typedef struct {
     const float *sinks; /* [heads]: one more score in every row of the head, which has no key and no value; NULL: none */
 } Score;
 
-/* On the host: the text that --score was given, and what it says. One allocation. */
+/* On the host: the text that --score was given, and what it says. One allocation. For the judge, worked out of the text likewise: whether
+ * the query at `pos` sees a key, and what the score s of the two becomes, f(s), and f'(s). */
 typedef struct {
+    double value, derivative;
+} DefinedScore;
+typedef struct ScoreMod ScoreMod;
+struct ScoreMod {
     const char *text;
     Score score; /* its pointer on the host */
-} ScoreMod;
+    int (*keeps)(const ScoreMod *mod, int pos, int key);
+    DefinedScore (*defines)(const ScoreMod *mod, int heads, int head, int pos, int key, double s);
+};
 
 /* The shape and the mask. Passed to kernels by value. */
 typedef struct {

@@ -136,6 +136,7 @@ typedef struct {
     MaskReader *read_mask;          /* what the setting that is a text says; NULL: none is, */
     ScoreReader *read_score;        /* or it is read by this */
     const char *default_mask;       /* what that text is unless it is given; NULL: every pair is kept */
+    const char *cuts;               /* what else than --causal and --lengths leaves out pairs, for the help: "--blocks"; NULL: nothing */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; .batch 0: as in all stages */
 
     /* A backward stage has more; in others they are NULL. */

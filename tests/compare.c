@@ -196,7 +196,7 @@ static void test_lse(void) {
     ok(logsumexp().ok == 0, "LSE: outside of it");
 
     const Dtype dtype = problem.dtype;
-    const ScoreMod mod = {"softcap:1000", {.softcap = 1000}};
+    const ScoreMod mod = {.text = "softcap:1000", .score = {.softcap = 1000}};
     problem.score = &mod;
     for (int is_16_bits = 0; is_16_bits < 2; is_16_bits++) { /* with a soft cap of 1000: 2^-21 of that on top, in 16 bits alone */
         problem.dtype = is_16_bits ? DTYPE_FP16 : DTYPE_FP32;

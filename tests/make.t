@@ -219,6 +219,8 @@ for (['trace', qr/04_fa2 --trace --heads 2 --seqlen 256 --seqlen-k 1024;.*07_fla
      ['trace-07_flash_decoding', qr/07_flash_decoding --trace $own$/m, 'its own shape'],
      ['trace-07', qr/07_flash_decoding --trace $own$/m, 'a stage by its number'],
      ['watch-04', qr/04_fa2\.html .* build\/cpu-trace\/04_fa2\/04_fa2$/ms, 'likewise'],
+     ['watch-06 TRACE_OPTIONS=--causal', qr/06_fp8\.html '--causal' \S+\/04_fa2\/04_fa2 \S+\/06_fp8\/06_fp8$/m, 'beside what it builds on'],
+     ['watch-06 TRACE_OPTIONS=--format=e5m2', qr/06_fp8\.html '--format=e5m2' \S+\/06_fp8\/06_fp8$/m, 'alone, as its own options are only its own'],
      ['trace-07_flash_decoding TRACE_OPTIONS=--warm', qr/07_flash_decoding --trace --warm$/m, 'or what is asked for']) {
     my ($target, $runs, $name) = @$_;
     like(make(@traced, $target), $runs, "make $target: $name");

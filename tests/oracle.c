@@ -8,10 +8,13 @@
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
+#include "../common/stage.h"
 #include "tap.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+extern ScoreReader score_read;
 
 /* Small problems that between them have every kind of mask. Key lengths are used where `lengths` is set. */
 typedef struct {
@@ -45,9 +48,8 @@ static const int some_lengths[] = {0, 1, 5};
 typedef struct {
     Problem p;
     const int *lengths;
-    float *q, *k, *v, *d_o, *sinks;
+    float *q, *k, *v, *d_o, *sinks; /* the sinks are the score mod's */
     const Case *of;
-    ScoreMod *mod;
 } Example;
 
 static float *normal(size_t count, uint32_t stream) {
@@ -72,13 +74,12 @@ static Example example(const Case *c) {
     e.of = c;
     if (!c->score)
         return e;
-    e.sinks = normal(e.p.heads, 4);
-    e.p.score = e.mod = host_alloc(1, sizeof *e.mod);
-    *e.mod = (ScoreMod){c->score, {.sinks = c->sink ? e.sinks : NULL}};
+    e.p.score = score_read("score", c->score, &e.p);
+    e.sinks = (float *)e.p.score->score.sinks;
     return e;
 }
 
-static void example_free(Example *e) { free(e->q), free(e->k), free(e->v), free(e->d_o), free(e->sinks), free(e->mod); }
+static void example_free(Example *e) { free(e->q), free(e->k), free(e->v), free(e->d_o), free((void *)e->p.score); }
 
 static Samples forward(const Example *e) {
     return samples_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, NULL}, row_count(&e->p) + 1);
@@ -298,15 +299,17 @@ static void test_score_size(void) {
 /* Sinks of 100 above scores of 0: every P is e^-100, which the chip's 2^x may take for 0. Then O is 0 instead of 4 e^-100 (1 - 3), and off
  * by less than `underflow`; without sinks that is 0. */
 static void test_underflow(void) {
-    float sinks[] = {100}, q[] = {0}, k[8] = {0}, v[] = {1, 1, 1, 1, -3, -3, -3, -3};
-    const ScoreMod mod = {"sink", {.sinks = sinks}};
-    Example e = {.p = {1, 1, 1, 1, 8, 1, DTYPE_FP32, 0, 1, {0}, NULL, &mod}, .q = q, .k = k, .v = v};
+    float q[] = {0}, k[8] = {0}, v[] = {1, 1, 1, 1, -3, -3, -3, -3};
+    Example e = {.p = {1, 1, 1, 1, 8, 1, DTYPE_FP32, 0, 1, {0}, NULL, NULL}, .q = q, .k = k, .v = v};
+    const ScoreMod *mod = e.p.score = score_read("score", "sink", &e.p);
+    *(float *)mod->score.sinks = 100;
     Samples with = forward(&e);
     e.p.score = NULL;
     Samples without = forward(&e);
     ok(with.underflow == 0x1p-126 * 8 * 3 && without.underflow == 0, "what may be lost beside a sink: the keys times the largest V");
     ok(fabs(with.o[0] + 8 * exp(-100)) < 1e-56 && fabs(with.o[0]) < with.underflow && with.lse[0] == 100, "all of O, if the sink is far above");
     free_samples(&with), free_samples(&without);
+    free((void *)mod);
 }
 
 static void test_errors(void) {

@@ -50,11 +50,9 @@ void help_ends(const Stage *stage) {
     print_hanging(
         0,
         "TFLOP/s are 10^12 multiplications and additions per second, 4 D for each pair of a query and a key that the mask "
-        "leaves; where causal alone cuts a square, Sq = Sk without --lengths%s, half of all pairs. GB/s are 10^9 bytes per "
+        "leaves; where causal alone cuts a square, Sq = Sk without --lengths%s%s, half of all pairs. GB/s are 10^9 bytes per "
         "second: K and V as far as keys exist, and Q, read once, O and LSE written once.",
-        stage->read_mask    ? " or --blocks"
-        : stage->read_score ? " or a window"
-                            : "");
+        stage->cuts ? " or " : "", stage->cuts ? stage->cuts : "");
     if (stage->kind == BACKWARD) {
         print_hanging(
             0, "The forward pass comes first. The backward pass counts 2.5 times its FLOPs, both 3.5 times; bytes: Q, "

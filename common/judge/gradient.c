@@ -168,7 +168,7 @@ typedef struct {
 static Pair pair_of(const GradientWork *w, const Query *i, const Key *j) {
     const Problem *p = w->exact->p;
     const int d = p->head_dim;
-    OracleScore score = oracle_score(p, w->key_lengths, i->at, j->at, p->scale * dot(i->q, j->k, d));
+    DefinedScore score = oracle_score(p, w->key_lengths, i->at, j->at, p->scale * dot(i->q, j->k, d));
     double p_ij = exp(score.value - i->lse), dp = dot(i->d_o, j->v, d), dp_delta = score.derivative * (dp - i->delta);
     double random_signs = i->square_d_o * (j->square_v + i->square_o);
     return (Pair){p_ij, dp_delta, p_ij * dp_delta,

@@ -12,52 +12,28 @@
 #include "rows.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key) {
     int length = key_lengths ? key_lengths[batch] : p->seqlen_k;
     return key < length && (!p->causal || key - length <= row - p->seqlen_q); /* both counted from the end */
 }
 
-/* What follows the name in the text that --score was given: its values, or what is left of the text; NULL: it does not have the name. */
-static const char *values_of(const Problem *p, const char *name) {
-    const char *at = p->score ? strstr(p->score->text, name) : NULL;
-    return at ? at + strlen(name) : NULL;
+/* Where the query stands among the keys: the last one at the last key. */
+static int position(const Problem *p, const int *key_lengths, int batch, int row) {
+    return (key_lengths ? key_lengths[batch] : p->seqlen_k) - (p->seqlen_q - row);
 }
-
-/* Press et al. 2022: a geometric sequence of n slopes, which starts at 2^(-8/n) and has that as its ratio. If n is no power of two, that
- * of the power of two below, and then every other slope of the power of two above, from the first on. */
-static double slope_of(int heads, int head) {
-    int below = heads;
-    while (below & (below - 1))
-        below &= below - 1;
-    return head < below ? pow(2, -8.0 / below * (head + 1)) : pow(2, -8.0 / (2 * below) * (1 + 2 * (head - below)));
-}
-
-OracleScore oracle_score(const Problem *p, const int *key_lengths, RowIndex at, int key, double s) {
-    OracleScore score = {s, 1};
-    int length = key_lengths ? key_lengths[at.batch] : p->seqlen_k, pos = length - (p->seqlen_q - at.row);
-    const char *cap = values_of(p, "softcap:");
-    if (cap) {
-        double C = strtof(cap, NULL);
-        score = (OracleScore){C * tanh(s / C), pow(cosh(s / C), -2)};
-    }
-    if (values_of(p, "alibi"))
-        score.value -= slope_of(p->heads, at.head) * abs(pos - key);
-    return score;
-}
-
-double oracle_sink(const Problem *p, int head) { return values_of(p, "sink") ? (double)p->score->score.sinks[head] : -INFINITY; }
 
 int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key) {
-    const char *window = values_of(p, "window:");
-    if (window) {
-        int length = key_lengths ? key_lengths[batch] : p->seqlen_k, ago = length - (p->seqlen_q - row) - key;
-        return ago >= 0 ? ago <= atoi(window) : -ago <= atoi(strchr(window, ',') + 1);
-    }
-    int pos = (key_lengths ? key_lengths[batch] : p->seqlen_k) - (p->seqlen_q - row);
-    return !p->blocks || p->blocks->defines(p->blocks, pos, row, key);
+    int pos = position(p, key_lengths, batch, row);
+    return (!p->score || p->score->keeps(p->score, pos, key)) && (!p->blocks || p->blocks->defines(p->blocks, pos, row, key));
 }
+
+DefinedScore oracle_score(const Problem *p, const int *key_lengths, RowIndex at, int key, double s) {
+    int pos = position(p, key_lengths, at.batch, at.row);
+    return p->score ? p->score->defines(p->score, p->heads, at.head, pos, key, s) : (DefinedScore){s, 1};
+}
+
+double oracle_sink(const Problem *p, int head) { return p->score && p->score->score.sinks ? (double)p->score->score.sinks[head] : -INFINITY; }
 
 OracleView oracle_view(const Problem *p, const int *key_lengths, RowIndex at) {
     size_t kv_head = (size_t)at.head * p->kv_heads / p->heads;
@@ -152,7 +128,7 @@ Samples samples_compute(const Problem *p, const int *key_lengths, const HostTens
     s.lse = host_alloc(s.count, sizeof *s.lse);
     parallel_for(s.count, compute_samples, &(SampleWork){&s, key_lengths, inputs});
     s.score_size = score_size(p, inputs->q, inputs->k);
-    s.underflow = values_of(p, "sink") ? sink_underflow(p, inputs->v) : 0;
+    s.underflow = p->score && p->score->score.sinks ? sink_underflow(p, inputs->v) : 0;
     return s;
 }
 

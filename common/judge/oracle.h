@@ -9,17 +9,14 @@
 
 #include "../problem.h"
 
-/* Whether a query sees a key, both counted in their head, by causal mask and key lengths; whether a block mask or a window keeps a key, by
- * the definition that comes with the mask or the text that --score was given; and where a query finds its head's keys. Worked out here
- * and not by problem.h, block_mask.h and score.h, on purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike, and nobody would
- * notice. */
+/* Whether a query sees a key, both counted in their head, by causal mask and key lengths; whether a block mask or a score mod keeps a key, by
+ * the definition that comes with it; and where a query finds its head's keys. Worked out here and there and not by problem.h, block_mask.h
+ * and score.h, on purpose: a mistake in the mask or the head groups there would be made by the kernels and by their judge alike, and
+ * nobody would notice. */
 int oracle_sees(const Problem *p, const int *key_lengths, int batch, int row, int key);
 int oracle_keeps(const Problem *p, const int *key_lengths, int batch, int row, int key);
-/* S' = f(S) and f'(S) of a score by the text that --score was given, and the head's sink (-inf: none). */
-typedef struct {
-    double value, derivative;
-} OracleScore;
-OracleScore oracle_score(const Problem *p, const int *key_lengths, RowIndex at, int key, double s);
+/* What becomes of a score, by that definition, and the head's sink (-inf: none). */
+DefinedScore oracle_score(const Problem *p, const int *key_lengths, RowIndex at, int key, double s);
 double oracle_sink(const Problem *p, int head);
 typedef struct {
     size_t first_key; /* the head's first row of K and V */
