@@ -16,6 +16,7 @@ my $scratch = tempdir(CLEANUP => 1);
 my ($chromium) = grep { -x } map { my $name = $_; map { "$_/$name" } split /:/, $ENV{PATH} } qw(chromium chromium-browser google-chrome);
 my $browser = "timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --window-size=830,700" if $chromium;
 
+plan skip_all => 'make test-all draws' if !$ENV{TEST_ALL};
 plan skip_all => 'no python3 here' if system('command -v python3 >/dev/null') != 0;
 is(system("python3 -B common/plots/moving.py $build $scratch/drawn >$scratch/out 2>&1"), 0, 'drawn') or diag(read_file("$scratch/out"));
 is(join(' ', names("$scratch/drawn")), join(' ', names('notes/pictures')), 'all of them, and nothing else');

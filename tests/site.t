@@ -18,6 +18,7 @@ my $site = "$scratch/site";
 my ($chromium) = grep { -x } map { my $name = $_; map { "$_/$name" } split /:/, $ENV{PATH} } qw(chromium chromium-browser google-chrome);
 my @widths = (800, 1024, 1280, 1920);
 
+plan skip_all => 'make test-all builds it' if !$ENV{TEST_ALL};
 plan skip_all => 'no python3 here' if system('command -v python3 >/dev/null') != 0;
 mkdir "$scratch/without";
 write_file("$scratch/without/markdown.py", "raise ImportError('not here')\n");
