@@ -2,10 +2,8 @@
  * gradients in fp64 are right is tests/oracle.c's matter.
  */
 #include "../common/judge/gradient.h"
-#include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"
-#include "../common/host/memory.h"
-#include "../common/host/random.h"
+#include "example.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -21,12 +19,6 @@ typedef struct {
     float *got[GRADIENT_COUNT];
 } Example;
 
-static float *normal(size_t count, uint32_t stream, double mean) {
-    float *values = host_alloc(count, sizeof *values);
-    random_normal(DTYPE_FP32, values, count, 9, stream, mean, 1);
-    return values;
-}
-
 static size_t gradient_elements(const Problem *p, Gradient which) {
     return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
 }
@@ -34,14 +26,11 @@ static size_t gradient_elements(const Problem *p, Gradient which) {
 static Example make_example(const Problem *p, const int *lengths, double mean_of_k) {
     Example e = {.p = *p, .lengths = lengths};
     size_t queries = query_elements(p), keys = key_elements(p), rows = row_count(p);
-    e.inputs = (HostTensors){normal(queries, 0, 0), normal(keys, 1, mean_of_k), normal(keys, 2, 0), normal(queries, 3, 0)};
+    e.inputs = draw_inputs(p, mean_of_k);
     Samples forward = samples_compute(p, lengths, &e.inputs, rows);
     e.o = host_alloc(queries, sizeof *e.o);
     e.lse = host_alloc(rows, sizeof *e.lse);
-    for (size_t i = 0; i < queries; i++)
-        e.o[i] = (float)forward.o[i];
-    for (size_t i = 0; i < rows; i++)
-        e.lse[i] = (float)forward.lse[i];
+    round_samples(&forward, e.o, e.lse);
     free_samples(&forward);
     e.exact = gradients_compute(p, lengths, &e.inputs, e.o, e.lse, queries + keys);
     for (int i = 0; i < GRADIENT_SINKS; i++)
@@ -57,7 +46,7 @@ static void reset(Example *e) {
 }
 
 static void free_example(Example *e) {
-    free(e->inputs.q), free(e->inputs.k), free(e->inputs.v), free(e->inputs.d_o), free(e->o), free(e->lse);
+    free_inputs(&e->inputs), free(e->o), free(e->lse);
     for (int i = 0; i < GRADIENT_SINKS; i++)
         free(e->got[i]);
     free_gradients(&e->exact);
@@ -158,14 +147,7 @@ static void check_steps(int exponent, int is_p_small, int is_ds_small) {
 
 /* dV of one key, from 16 queries, as fp32 computes it: P and dO are normal numbers, and each product is off by half a step. */
 static void test_small_products(void) {
-    const Problem p = {.batch = 1,
-                       .heads = 1,
-                       .kv_heads = 1,
-                       .seqlen_q = 16,
-                       .seqlen_k = 1,
-                       .head_dim = 64,
-                       .dtype = DTYPE_FP32,
-                       .scale = 1};
+    const Problem p = FP32_PROBLEM(1, 1, 1, 16, 1, 64, 0, 1);
     float q[16 * 64] = {0}, k[64] = {0}, v[64] = {0}, o[16 * 64] = {0}, d_o[16 * 64], lse[16], dv[64] = {0};
     random_normal(DTYPE_FP32, d_o, 16 * 64, 1, 0, 0, 0x1p-38);
     for (int i = 0; i < 16; i++) {
@@ -355,14 +337,7 @@ static void test_samples(Problem p, const int *lengths, size_t queries, size_t k
 }
 
 static void test_condition(void) {
-    const Problem p = {.batch = 1,
-                       .heads = 1,
-                       .kv_heads = 1,
-                       .seqlen_q = 6,
-                       .seqlen_k = 8,
-                       .head_dim = 8,
-                       .dtype = DTYPE_FP32,
-                       .scale = 0.3f};
+    const Problem p = FP32_PROBLEM(1, 1, 1, 6, 8, 8, 0, 0.3f);
     Example e = make_example(&p, NULL, 20); /* what all keys have in common drops out of dQ, not out of its terms */
     const GradientSamples *of = e.exact.of;
     ok(of[GRADIENT_Q].condition > 5, "a mean of 20 in K: dQ cancels, %g", of[GRADIENT_Q].condition);
@@ -382,15 +357,7 @@ static void test_condition(void) {
 /* Every row is a sample, with a bound of its own. */
 static void test_compare_samples(void) {
     static const int lengths[] = {5, 7};
-    const Problem p = {.batch = 2,
-                       .heads = 2,
-                       .kv_heads = 1,
-                       .seqlen_q = 6,
-                       .seqlen_k = 7,
-                       .head_dim = 8,
-                       .dtype = DTYPE_FP32,
-                       .causal = 1,
-                       .scale = 0.3f};
+    const Problem p = FP32_PROBLEM(2, 2, 1, 6, 7, 8, 1, 0.3f);
     Example e = make_example(&p, lengths, 0);
     const int d = p.head_dim;
     Gradients *g = &e.exact;
@@ -431,14 +398,7 @@ static void test_compare_samples(void) {
 
 int main(void) {
     static const int lengths[] = {7, 0, 3}, long_lengths[] = {50, 20, 41};
-    const Problem small = {.batch = 3,
-                           .heads = 2,
-                           .kv_heads = 1,
-                           .seqlen_q = 4,
-                           .seqlen_k = 7,
-                           .head_dim = 8,
-                           .dtype = DTYPE_FP32,
-                           .scale = 0.4f};
+    const Problem small = FP32_PROBLEM(3, 2, 1, 4, 7, 8, 0, 0.4f);
     Problem causal = small, large = small;
     causal.causal = 1, causal.kv_heads = 2;
     large.seqlen_q = 30, large.seqlen_k = 50, large.heads = 4, large.kv_heads = 2, large.causal = 1;

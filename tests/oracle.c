@@ -5,10 +5,8 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "../common/judge/gradient.h"
-#include "../common/judge/oracle.h"
-#include "../common/host/memory.h"
-#include "../common/host/random.h"
 #include "../common/stage.h"
+#include "example.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -52,25 +50,11 @@ typedef struct {
     const Case *of;
 } Example;
 
-static float *normal(size_t count, uint32_t stream) {
-    float *values = host_alloc(count, sizeof *values);
-    random_normal(DTYPE_FP32, values, count, 11, stream, 0, 1);
-    return values;
-}
-
 static Example example(const Case *c) {
-    Example e = {.p = {.batch = c->batch,
-                       .heads = c->heads,
-                       .kv_heads = c->kv_heads,
-                       .seqlen_q = c->seqlen_q,
-                       .seqlen_k = c->seqlen_k,
-                       .head_dim = c->head_dim,
-                       .dtype = DTYPE_FP32,
-                       .causal = c->causal,
-                       .scale = 0.75f},
+    Example e = {.p = FP32_PROBLEM(c->batch, c->heads, c->kv_heads, c->seqlen_q, c->seqlen_k, c->head_dim, c->causal, 0.75f),
                  .lengths = c->lengths ? some_lengths : NULL};
-    size_t queries = query_elements(&e.p), keys = key_elements(&e.p);
-    e.q = normal(queries, 0), e.k = normal(keys, 1), e.v = normal(keys, 2), e.d_o = normal(queries, 3);
+    HostTensors in = draw_inputs(&e.p, 0);
+    e.q = in.q, e.k = in.k, e.v = in.v, e.d_o = in.d_o;
     e.of = c;
     if (!c->score)
         return e;
@@ -209,10 +193,7 @@ static double gradient_error(const Example *e, float *input, const double *gradi
 static Gradients backward(const Example *e) {
     Samples s = forward(e);
     float *o = host_alloc(query_elements(&e->p), sizeof *o), *lse = host_alloc(row_count(&e->p), sizeof *lse);
-    for (size_t i = 0; i < query_elements(&e->p); i++)
-        o[i] = (float)s.o[i];
-    for (size_t i = 0; i < row_count(&e->p); i++)
-        lse[i] = (float)s.lse[i];
+    round_samples(&s, o, lse);
     Gradients g = gradients_compute(&e->p, e->lengths, &(HostTensors){e->q, e->k, e->v, e->d_o}, o, lse,
                                     query_elements(&e->p) + key_elements(&e->p));
     free(o), free(lse), free_samples(&s);

@@ -7,9 +7,8 @@
 #include "../common/harness/run.h"
 #include "../common/numeric.h"
 #include "../common/judge/rows.h"
-#include "../common/host/memory.h"
-#include "../common/host/random.h"
 #include "../common/harness/judge_prepared.h"
+#include "example.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -17,15 +16,7 @@
 
 enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 20, D = 8 };
 enum { QUERIES = BATCH * HEADS * ROWS * D, KV = BATCH * KV_HEADS * KEYS * D, LSE_ROWS = BATCH * HEADS * ROWS };
-static const Problem problem = {.batch = BATCH,
-                                .heads = HEADS,
-                                .kv_heads = KV_HEADS,
-                                .seqlen_q = ROWS,
-                                .seqlen_k = KEYS,
-                                .head_dim = D,
-                                .dtype = DTYPE_FP32,
-                                .causal = 1,
-                                .scale = 0.4f};
+static const Problem problem = FP32_PROBLEM(BATCH, HEADS, KV_HEADS, ROWS, KEYS, D, 1, 0.4f);
 static const int lengths[BATCH] = {3, 20}; /* rows of entry 0 see none, none, 1, 2 and 3 keys, of entry 1 16 to 20 */
 
 /* fp32, so that what is stored is what was meant. */
@@ -40,11 +31,8 @@ static void solve(void) {
     Samples exact = samples_compute(&problem, lengths, &(HostTensors){inputs[0], inputs[1], inputs[2], NULL}, LSE_ROWS);
     memcpy(want_o, exact.o, sizeof want_o);
     memcpy(want_lse, exact.lse, sizeof want_lse);
+    round_samples(&exact, o, lse);
     free_samples(&exact);
-    for (int i = 0; i < QUERIES; i++)
-        o[i] = (float)want_o[i];
-    for (int i = 0; i < LSE_ROWS; i++)
-        lse[i] = (float)want_lse[i];
 }
 
 /* Inputs that are exact, and what is right for them. */
@@ -446,14 +434,7 @@ static void test_naive(void) {
 
 /* Scores of 00_naive that no memory holds: 1 TiB. */
 static void test_too_large(void) {
-    const Problem p = {.batch = 1,
-                       .heads = 1,
-                       .kv_heads = 1,
-                       .seqlen_q = 1 << 19,
-                       .seqlen_k = 1 << 19,
-                       .head_dim = 1,
-                       .dtype = DTYPE_FP32,
-                       .scale = 1};
+    const Problem p = FP32_PROBLEM(1, 1, 1, 1 << 19, 1 << 19, 1, 0, 1);
     size_t before = device_allocated();
     float *zero = host_alloc(query_elements(&p), sizeof(float));
     comparisons[PREPARED_O].tensor = "as it was";
@@ -468,8 +449,7 @@ static void test_too_large(void) {
 
 /* A row that is no sample, and one that is. All have the same key, so O is V. */
 static void test_unsampled(void) {
-    const Problem p = {
-        .batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 200, .seqlen_k = 1, .head_dim = 1, .dtype = DTYPE_FP32};
+    const Problem p = FP32_PROBLEM(1, 1, 1, 200, 1, 1, 0, 0);
     float *all = host_alloc(200, sizeof *all); /* Q = K = V = 0 */
     HostTensors given = {all, all, all, NULL};
     float *result = host_alloc(200, sizeof *result);

@@ -20,7 +20,7 @@
 #include "../common/device/device.h"
 #include "../common/harness/variant.h"
 #include "../common/stage.h"
-#include "capture.h"
+#include "run_program.h"
 #include "tap.h"
 
 #include <getopt.h>
@@ -193,25 +193,6 @@ static Stage with_mistake(uint64_t seed) {
 }
 
 /* ---- what the program says ---- */
-
-static struct {
-    const Stage *stage;
-    char *argv[64];
-    int argc, code;
-    char *out, *err;
-} run;
-static void call_program(void *context) {
-    (void)context;
-    run.code = harness_main(run.stage, run.argc, run.argv);
-}
-static void keep_errors(void *context) { run.err = captured(STDERR_FILENO, call_program, context); }
-
-static void run_program(const Stage *of, char *options) {
-    run.stage = of;
-    run.argc = words_of(options, run.argv, 64);
-    free(run.out), free(run.err);
-    run.out = captured(STDOUT_FILENO, keep_errors, NULL);
-}
 
 static void options_of(const Case *c, char *text, size_t size) {
     snprintf(text, size, "--load %s --dtype %s --scale %.9g --lengths %d", folder, dtype_name(c->p.dtype), c->p.scale,

@@ -11,7 +11,7 @@
 #include "../common/judge/oracle.h"
 #include "../common/host/memory.h"
 #include "../common/stage.h"
-#include "capture.h"
+#include "run_program.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -29,31 +29,6 @@ enum { BATCH = 2, HEADS = 2, KV_HEADS = 1, ROWS = 5, KEYS = 7, D = 72 };
 #define SHAPE "--batch 2 --heads 2 --kv-heads 1 --seqlen 5 --seqlen-k 7 --head-dim 72 --iters 1"
 
 /* ---- one run of the program ---- */
-
-static int leaks; /* runs that did not give back all device memory */
-static struct {
-    const Stage *stage;
-    char *argv[64];
-    int argc, code;
-    char *out, *err;
-} run;
-
-static void call_program(void *context) {
-    (void)context;
-    run.code = harness_main(run.stage, run.argc, run.argv);
-    leaks += device_allocated() != 0;
-}
-static void keep_errors(void *context) { run.err = captured(STDERR_FILENO, call_program, context); }
-
-/* harness_main with these options, separated by spaces; fills in `run`. */
-static void run_program(const Stage *stage, const char *options) {
-    char text[512];
-    snprintf(text, sizeof text, "%s", options);
-    run.stage = stage;
-    run.argc = words_of(text, run.argv, 64);
-    free(run.out), free(run.err);
-    run.out = captured(STDOUT_FILENO, keep_errors, NULL);
-}
 
 /* The JSON row of a variant in a direction says this of `ok`. */
 static int says_ok(const char *variant, const char *direction, const char *value) {
@@ -700,6 +675,6 @@ int main(void) {
     test_several();
     test_backward();
     test_prepared();
-    ok(!leaks, "all device memory is given back");
+    ok(!run.leaks, "all device memory is given back");
     return tap_done();
 }
