@@ -5,6 +5,10 @@
 #include "../common/host/random.h"
 #include "../common/judge/oracle.h"
 #include "../common/block_mask.h"
+#include "../common/harness/launch.h"
+#include "../common/harness/row.h"
+#include "../common/harness/tensors.h"
+#include "../common/host/errors.h"
 #include "grid.h"
 
 #include <signal.h>
@@ -60,16 +64,8 @@ void prepare_cases(size_t begin, size_t end, void *context) {
 /* Ends the program if there is no memory. */
 static void *allocate(size_t bytes, const char *purpose) {
     void *memory = device_alloc(bytes, purpose); /* arrives poisoned */
-    if (!memory) {
-        fprintf(stderr, "grid: no device memory for %s\n", purpose);
-        exit(2);
-    }
-    return memory;
-}
-
-static void *upload(const void *host, size_t bytes, const char *purpose) {
-    void *memory = allocate(bytes, purpose);
-    device_write(memory, host, bytes);
+    if (!memory)
+        cannot_run("no device memory for %s", purpose);
     return memory;
 }
 
@@ -113,26 +109,10 @@ void open_case(Case *c) {
     c->t.v = upload_keys(c, c->host.v, "V");
     c->t.o = c->o ? upload(c->o, query_bytes, "O") : allocate(query_bytes, "O");
     c->t.lse = c->o ? upload(c->lse, row_count(p) * sizeof(float), "LSE") : allocate(row_count(p) * sizeof(float), "LSE");
-    if (c->key_lengths)
-        c->t.key_lengths = upload(c->key_lengths, p->batch * sizeof(int), "key lengths");
-    if (p->blocks) {
-        BlockMask *mask = &c->t.mask;
-        *mask = p->blocks->mask;
-        if (mask->documents)
-            mask->documents = upload(mask->documents, document_bytes(p), "block mask");
-        if (mask->kept)
-            mask->kept = upload(mask->kept, mask_blocks(p), "block mask");
-    }
-    if (p->score) {
-        Score *score = &c->t.score;
-        *score = p->score->score;
-        if (score->sinks)
-            score->sinks = upload(score->sinks, p->heads * sizeof(float), "sinks");
-        if (score->sinks && stage.kind == BACKWARD)
-            c->t.d_sinks = allocate(p->heads * sizeof(float), "dsinks");
-    }
+    upload_options(p, c->key_lengths, &c->t);
     if (stage.kind == BACKWARD) {
         c->t.d_o = upload(c->host.d_o, query_bytes, "dO");
+        c->t.d_sinks = c->t.score.sinks ? allocate(p->heads * sizeof(float), "dsinks") : NULL;
         c->t.dq = allocate(query_bytes, "dQ");
         c->t.dk = allocate(key_elements(p) * dtype_bytes(p->dtype), "dK");
         c->t.dv = allocate(key_elements(p) * dtype_bytes(p->dtype), "dV");
@@ -147,9 +127,8 @@ void open_case(Case *c) {
 
 void close_case(Case *c) {
     const Tensors *t = &c->t;
-    const void *device[] = {t->q,   t->k,  t->v,  t->o,  t->lse,            t->key_lengths,
-                            t->d_o, t->dq, t->dk, t->dv, t->mask.documents, t->mask.kept,
-                            t->score.sinks, t->d_sinks};
+    const void *device[] = {t->q, t->k, t->v, t->o, t->lse, t->d_o, t->dq, t->dk, t->dv, t->d_sinks};
+    free_options(t);
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         device_free((void *)device[i]);
     void *host[] = {c->host.q, c->host.k, c->host.v, c->host.d_o, c->o, c->lse, c->key_lengths,
@@ -180,22 +159,14 @@ static void about(const Case *c, const Variant *variant) {
     for (int b = 0; c->key_lengths && b < p->batch && used < sizeof lengths; b++)
         used += snprintf(lengths + used, sizeof lengths - used, "%s%d", b ? "," : " --lengths ", c->key_lengths[b]);
     used = 0;
+    static Run run; /* only so that the harness prints the settings */
+    run.stage = &stage, run.p = p;
     for (int i = 0; i < MAX_SETTINGS && stage.settings[i].name; i++) {
         const Setting *s = &stage.settings[i];
-        const char *choice = s->choices;
-        if (s->max == TEXT && p->blocks)
-            used += snprintf(settings + used, sizeof settings - used, " --%s %s", s->name, p->blocks->text);
-        if (s->max == TEXT && p->score)
-            used += snprintf(settings + used, sizeof settings - used, " --%s %s", s->name, p->score->text);
-        for (int skip = s->max ? 0 : p->settings[i]; choice && skip > 0; skip--)
-            choice = strchr(choice, '|') + 1;
-        if (p->settings[i] == 0)
-            continue;
-        used += snprintf(settings + used, sizeof settings - used, " --%s", s->name);
-        if (s->max)
-            used += snprintf(settings + used, sizeof settings - used, " %d", p->settings[i]);
-        else if (choice)
-            used += snprintf(settings + used, sizeof settings - used, " %.*s", (int)strcspn(choice, "|"), choice);
+        int is_flag = !s->choices && !s->max;
+        if (s->max == TEXT ? p->blocks || p->score : p->settings[i])
+            used += snprintf(settings + used, sizeof settings - used, " --%s%s%s", s->name, is_flag ? "" : " ",
+                             is_flag ? "" : setting_text(&run, i));
     }
     diag("%s/%s --variant %s --batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-k %d --head-dim %d --dtype %s%s%s "
          "--scale %.9g%s --seed %llu",
@@ -243,11 +214,8 @@ int try_variant(const Variant *variant, Case *c) {
     Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
     const char *damaged, *disorder = NULL;
     int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
-    for (int i = 0; i < buffers; i++) {
-        workspace[i].pointer = allocate(workspace[i].bytes, workspace[i].purpose);
-        if (workspace[i].zeroed)
-            device_fill(workspace[i].pointer, 0, workspace[i].bytes);
-    }
+    if (!alloc_buffers(workspace, buffers))
+        cannot_run("no device memory for the workspace of %s", variant->name);
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_fill(c->outputs[i].pointer, 0xff, c->outputs[i].bytes);
     limit_time(c, variant);
@@ -259,11 +227,10 @@ int try_variant(const Variant *variant, Case *c) {
         device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);
     alarm(0);
     int good = grid_kind.judge(c, variant, workspace, about);
-    for (int i = 0; i < buffers; i++) {
+    for (int i = 0; i < buffers; i++)
         if (workspace[i].zeroed && !all_zero(&workspace[i]))
             disorder = workspace[i].purpose;
-        device_free(workspace[i].pointer);
-    }
+    free_buffers(workspace, buffers);
     if (good && (damaged || disorder))
         about(c, variant);
     if (damaged)

@@ -155,8 +155,7 @@ void save_tensors(const char *option, const char *folder, const Problem *p, cons
 
 /* ---- a run's ---- */
 
-/* A copy of a host array on the device; ends the program if it does not fit. */
-static void *upload(const void *host, size_t bytes, const char *purpose) {
+void *upload(const void *host, size_t bytes, const char *purpose) {
     void *device = device_alloc(bytes, purpose);
     Cell needs, used;
     print_bytes(needs, (double)bytes);
@@ -200,6 +199,30 @@ static void check_range(const Problem *p, const HostTensors *in) {
                        (int)ceil(log2(sums[i].size / dtype_largest(DTYPE_FP32))));
 }
 
+void upload_options(const Problem *p, const int *key_lengths, Tensors *t) {
+    if (key_lengths)
+        t->key_lengths = upload(key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
+    if (p->blocks) {
+        BlockMask *mask = &t->mask;
+        *mask = p->blocks->mask;
+        if (mask->documents)
+            mask->documents = upload(mask->documents, document_bytes(p), "block mask");
+        if (mask->kept) /* a table that keeps every block is none */
+            mask->kept = memchr(mask->kept, 0, mask_blocks(p)) ? upload(mask->kept, mask_blocks(p), "block mask") : NULL;
+    }
+    if (p->score) {
+        t->score = p->score->score;
+        if (t->score.sinks)
+            t->score.sinks = upload(t->score.sinks, (size_t)p->heads * sizeof(float), "sinks");
+    }
+}
+
+void free_options(const Tensors *t) {
+    const void *on_device[] = {t->key_lengths, t->mask.documents, t->mask.kept, t->score.sinks};
+    for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
+        device_free((void *)on_device[i]);
+}
+
 void load_inputs(Run *run) {
     const Problem *p = run->p;
     const Options *o = run->options;
@@ -222,21 +245,7 @@ void load_inputs(Run *run) {
 
     for (int i = 0; i < count; i++)
         *pointer_to(&run->tensors, &inputs[i]) = upload(inputs[i].host, bytes_of(p, &inputs[i]), inputs[i].name);
-    if (o->key_lengths)
-        run->tensors.key_lengths = upload(o->key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
-    if (p->blocks) {
-        BlockMask *mask = &run->tensors.mask;
-        *mask = p->blocks->mask;
-        if (mask->documents)
-            mask->documents = upload(mask->documents, document_bytes(p), "block mask");
-        if (mask->kept) /* a table that keeps every block is none */
-            mask->kept = memchr(mask->kept, 0, mask_blocks(p)) ? upload(mask->kept, mask_blocks(p), "block mask") : NULL;
-    }
-    if (p->score) {
-        Score *score = &run->tensors.score;
-        *score = p->score->score;
-        score->sinks = has_sinks ? upload(score->sinks, (size_t)p->heads * sizeof(float), "sinks") : NULL;
-    }
+    upload_options(p, o->key_lengths, &run->tensors);
     run->input_bytes = device_allocated();
     run->output_count = FORWARD_OUTPUTS + (count > D_O ? gradient_count(p) : 0);
     for (int i = 0; i < run->output_count; i++) {
@@ -247,10 +256,10 @@ void load_inputs(Run *run) {
 
 void free_run(Run *run) {
     const Tensors *t = &run->tensors;
-    const void *on_device[] = {t->q, t->k, t->v, t->d_o, t->key_lengths, t->mask.documents, t->mask.kept,
-                               t->score.sinks};
-    for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++)
-        device_free((void *)on_device[i]);
+    const void *inputs[] = {t->q, t->k, t->v, t->d_o};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        device_free((void *)inputs[i]);
+    free_options(t);
     free(run->inputs.q), free(run->inputs.k), free(run->inputs.v), free(run->inputs.d_o);
     for (int i = 0; i < run->output_count; i++)
         free(run->outputs[i].host), free(run->outputs[i].reference);

@@ -11,6 +11,12 @@ void tensors_read_headers(Options *options);
  * may it be the folder `load`, unless that is NULL. */
 void save_check(const char *option, const char *folder, const char *load);
 
+/* A copy of a host array on the device; ends the program if it does not fit. */
+void *upload(const void *host, size_t bytes, const char *purpose);
+/* What --lengths and the stage's own option ask for, on the device: key lengths, block mask, score mod. */
+void upload_options(const Problem *p, const int *key_lengths, Tensors *t);
+void free_options(const Tensors *t);
+
 /* The inputs, drawn or read, on host and device; and what variants are to write. */
 void load_inputs(Run *run);
 void free_run(Run *run);
