@@ -189,10 +189,10 @@ static void test_need(void) {
     Options o = options_parse(&plain, 2, words);
     options_select(&o, 0, 1);
     double before = memory_need(&o).host;
-    static const float zeros[128];
-    const NpyFile files[] = {{"q.npy", DTYPE_FP16, 4, {1, 1, 8, 8}, zeros},
-                             {"k.npy", DTYPE_FP32, 4, {1, 1, 16, 8}, zeros},
-                             {"v.npy", DTYPE_FP16, 4, {1, 1, 16, 8}, zeros}};
+    static float zeros[128];
+    const HostArray files[] = {{"q.npy", ARRAY_FP16, 4, {1, 1, 8, 8}, zeros},
+                             {"k.npy", ARRAY_FP32, 4, {1, 1, 16, 8}, zeros},
+                             {"v.npy", ARRAY_FP16, 4, {1, 1, 16, 8}, zeros}};
     npy_write("save", root, files, 3);
     o.load = root;
     for (int i = 0; i < 32; i++)

@@ -44,15 +44,15 @@ int fsync(int file) { return happens() ? -1 : fdatasync(file); }
 int rename(const char *from, const char *to) { return happens() ? -1 : renameat(AT_FDCWD, from, AT_FDCWD, to); }
 int unlink(const char *name) { return signal_then && happens() ? -1 : unlinkat(AT_FDCWD, name, 0); }
 
-static NpyFile file_of(const char *name, Dtype dtype, int dims, const size_t *shape, const void *data) {
-    NpyFile file = {name, dtype, dims, {0}, data};
+static HostArray file_of(const char *name, Dtype dtype, int dims, const size_t *shape, const void *data) {
+    HostArray file = {name, (ArrayType)dtype, dims, {0}, (void *)data};
     memcpy(file.shape, shape, (size_t)dims * sizeof *shape);
     return file;
 }
 static void write_it(void *file) { npy_write("save", folder, file, 1); }
 static void read_it(void *with_data) { npy_read("load", folder, "tensor.npy", *(int *)with_data); }
 
-static int has_shape(const Npy *npy, const size_t *shape) { return memcmp(npy->shape, shape, 4 * sizeof *shape) == 0; }
+static int has_shape(const HostArray *npy, const size_t *shape) { return memcmp(npy->shape, shape, 4 * sizeof *shape) == 0; }
 
 static void test_round_trip(void) {
     const size_t shape[] = {3, 1, 1337, 2}, count = 3 * 1337 * 2;
@@ -62,16 +62,16 @@ static void test_round_trip(void) {
         void *data = malloc(count * 4);
         for (size_t i = 0; i < count; i++)
             dtype_store(dtype, data, i, sin((double)i) * exp(0.001 * (double)i));
-        NpyFile file = file_of("tensor.npy", dtype, 4, shape, data);
+        HostArray file = file_of("tensor.npy", dtype, 4, shape, data);
         write_it(&file);
-        Npy back = npy_read("load", folder, "tensor.npy", 1);
-        int same = back.count == count && back.element_bytes == (dtype == DTYPE_FP16 ? 2 : 4);
+        HostArray back = npy_read("load", folder, "tensor.npy", 1);
+        int same = array_count(&back) == count && back.type == (dtype == DTYPE_FP16 ? ARRAY_FP16 : ARRAY_FP32);
         for (size_t i = 0; i < count && same; i++)
             same = npy_get(&back, i) == dtype_to_double(dtype, data, i);
         ok(same && has_shape(&back, shape), "%s: the same shape and numbers", dtype_name(dtype));
         free(back.data);
         back = npy_read("load", folder, "tensor.npy", 0);
-        ok(has_shape(&back, shape) && back.count == count && !back.data, "%s: the header alone", dtype_name(dtype));
+        ok(has_shape(&back, shape) && array_count(&back) == count && !back.data, "%s: the header alone", dtype_name(dtype));
         free(data);
     }
     ok(files_in_folder() == 1, "no temporary file is left");
@@ -81,7 +81,7 @@ static void test_round_trip(void) {
     const char *headers[] = {"{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }",
                              "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2), }"};
     for (int dims = 1; dims <= 2; dims++) {
-        NpyFile small = file_of("tensor.npy", DTYPE_FP16, dims, &(size_t[]){1, 2}[2 - dims], pair);
+        HostArray small = file_of("tensor.npy", DTYPE_FP16, dims, &(size_t[]){1, 2}[2 - dims], pair);
         write_it(&small);
         char file[200];
         FILE *in = fopen(path, "rb");
@@ -121,8 +121,8 @@ static void test_foreign_headers(void) {
     };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         hand_made(good[i].version, good[i].header, data, sizeof data);
-        Npy npy = npy_read("load", folder, "tensor.npy", 1);
-        ok(npy.element_bytes == 8 && has_shape(&npy, (size_t[]){1, 2, 1, 3}) && npy_get(&npy, 1) == -2 &&
+        HostArray npy = npy_read("load", folder, "tensor.npy", 1);
+        ok(npy.type == ARRAY_FP64 && has_shape(&npy, (size_t[]){1, 2, 1, 3}) && npy_get(&npy, 1) == -2 &&
                npy_get(&npy, 5) == -6,
            "read: %s", good[i].name);
         free(npy.data);
@@ -224,7 +224,7 @@ static void test_refusals(void) {
     unlink(path);
 }
 
-static void cannot_write(const char *reason, const char *name, NpyFile file) {
+static void cannot_write(const char *reason, const char *name, HostArray file) {
     char *text = said(write_it, &file), begin[100];
     snprintf(begin, sizeof begin, "--save: %s/%s: cannot be written: %s\n", folder, file.file, reason);
     if (!ok(strcmp(text, begin) == 0, "%s", name))
@@ -237,7 +237,7 @@ static void test_failed_writes(void) {
     const size_t shape[] = {1, 1, 1, 1 << 16}, small[] = {1, 1, 1, 2};
     cannot_write("No such file or directory", "write into a missing folder",
                  file_of("none/x.npy", DTYPE_FP32, 4, small, big));
-    NpyFile first = file_of("tensor.npy", DTYPE_FP32, 4, small, (float[]){7, 8});
+    HostArray first = file_of("tensor.npy", DTYPE_FP32, 4, small, (float[]){7, 8});
     write_it(&first);
     int files = files_in_folder();
     cannot_write("Not a directory", "write below a file", file_of("tensor.npy/x.npy", DTYPE_FP32, 4, small, big));
@@ -252,8 +252,8 @@ static void test_failed_writes(void) {
     cannot_write("File too large", "a disk that fills up is reported", file_of("tensor.npy", DTYPE_FP32, 4, shape, big));
     cannot_write("File too large", "the same in bf16", file_of("tensor.npy", DTYPE_BF16, 4, shape, big));
     setrlimit(RLIMIT_FSIZE, &kept);
-    Npy old = npy_read("load", folder, "tensor.npy", 1);
-    ok(old.count == 2 && npy_get(&old, 1) == 8, "and the file of before is untouched");
+    HostArray old = npy_read("load", folder, "tensor.npy", 1);
+    ok(array_count(&old) == 2 && npy_get(&old, 1) == 8, "and the file of before is untouched");
     free(old.data);
 
     char occupied[64];
@@ -271,7 +271,7 @@ static int try_all_or_none(int replaced, int number, int at) {
     const float before[] = {1, 2}, after[] = {3, 4};
     const size_t shape[] = {1, 1, 1, 2};
     char paths[2][80];
-    NpyFile files[2], there = file_of(NAMES[replaced], DTYPE_FP32, 4, shape, before);
+    HostArray files[2], there = file_of(NAMES[replaced], DTYPE_FP32, 4, shape, before);
     for (int i = 0; i < 2; i++) {
         snprintf(paths[i], sizeof paths[i], "%s/%s", folder, NAMES[i]);
         files[i] = file_of(NAMES[i], DTYPE_FP32, 4, shape, after);
@@ -289,7 +289,7 @@ static int try_all_or_none(int replaced, int number, int at) {
         _exit(calls_left ? 3 : 0);
     }
     waitpid(child, &code, 0);
-    Npy now = npy_read("load", folder, NAMES[replaced], 1);
+    HostArray now = npy_read("load", folder, NAMES[replaced], 1);
     int is_old = npy_get(&now, 0) == 1, both = access(paths[!replaced], F_OK) == 0;
     int passed = WIFEXITED(code) && WEXITSTATUS(code) == 3, good = both == !is_old;
     good = good && (passed ? both : number ? WIFSIGNALED(code) && WTERMSIG(code) == number : code == 2 << 8 && is_old);
@@ -310,7 +310,7 @@ static void test_all_or_none(void) {
     signal(SIGHUP, SIG_IGN);
     signal_then = SIGHUP;
     calls_left = 1;
-    NpyFile file = file_of("tensor.npy", DTYPE_FP32, 1, (size_t[]){1}, (float[]){5});
+    HostArray file = file_of("tensor.npy", DTYPE_FP32, 1, (size_t[]){1}, (float[]){5});
     write_it(&file);
     ok(raise(SIGHUP) == 0 && signal(SIGTERM, SIG_DFL) == SIG_DFL,
        "a signal that is ignored stays so, and no other is caught afterwards");

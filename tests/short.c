@@ -94,17 +94,17 @@ static void free_case(Case *c) { free(c->in.q), free(c->in.k), free(c->in.v), fr
 /* Into files that --load reads, in fp32, which has every number of the other two. */
 static void save(const Case *c) {
     void *tensors[INPUTS] = {c->in.q, c->in.k, c->in.v, c->in.d_o};
-    NpyFile files[INPUTS];
+    HostArray files[INPUTS];
     for (int i = 0; i < INPUTS; i++) {
         const Problem rows = i == Q || i == D_O ? c->p : keys_as_queries(&c->p);
         float *data = host_alloc(query_elements(&rows), sizeof *data);
         for (size_t j = 0; j < query_elements(&rows); j++)
             data[j] = (float)dtype_to_double(c->p.dtype, tensors[i], j);
-        files[i] = (NpyFile){FILES[i],
-                             DTYPE_FP32,
-                             4,
-                             {(size_t)rows.batch, (size_t)rows.heads, (size_t)rows.seqlen_q, (size_t)rows.head_dim},
-                             data};
+        files[i] = (HostArray){FILES[i],
+                               ARRAY_FP32,
+                               4,
+                               {(size_t)rows.batch, (size_t)rows.heads, (size_t)rows.seqlen_q, (size_t)rows.head_dim},
+                               data};
     }
     npy_write("save", folder, files, INPUTS);
     for (int i = 0; i < INPUTS; i++)

@@ -60,7 +60,7 @@ void *random_input(const Problem *p, int number, uint64_t seed, int outliers) {
 
 void tensors_read_headers(Options *o) {
     static const size_t MOST[4] = {MAX_BATCH, MAX_HEADS, MAX_SEQLEN, MAX_HEAD_DIM};
-    Npy f[INPUT_COUNT];
+    HostArray f[INPUT_COUNT];
     int count = input_count(o->stage);
     for (int i = 0; i < count; i++) {
         f[i] = npy_read("load", o->load, INPUTS[i].file, 0);
@@ -68,7 +68,7 @@ void tensors_read_headers(Options *o) {
             if (f[i].shape[d] < 1 || f[i].shape[d] > MOST[d])
                 cannot_run("--load: %s/%s: dimension %d of its shape is %zu, it can be 1 to %zu", o->load, INPUTS[i].file, d,
                            f[i].shape[d], MOST[d]);
-        size_t bytes = f[i].count * (size_t)f[i].element_bytes;
+        size_t bytes = array_bytes(&f[i]);
         o->largest_file = bytes > o->largest_file ? bytes : o->largest_file;
     }
     size_t *q = f[Q].shape, *k = f[K].shape;
@@ -99,10 +99,10 @@ static int is_key_kept(const Options *o, RowIndex at) {
 static void *load_input(const Options *o, const Tensor *tensor) {
     const Problem *p = &o->problem;
     const Problem rows = tensor->shape == LIKE_K ? keys_as_queries(p) : *p;
-    Npy npy = npy_read("load", o->load, tensor->file, 1);
-    if (npy.count != elements_of(p, tensor))
+    HostArray array = npy_read("load", o->load, tensor->file, 1);
+    if (array_count(&array) != elements_of(p, tensor))
         cannot_run("--load %s: the files have changed since their headers were read", o->load);
-    void *to = host_alloc(npy.count, dtype_bytes(p->dtype));
+    void *to = host_alloc(elements_of(p, tensor), dtype_bytes(p->dtype));
     size_t i = 0;
     for (size_t row = 0; row < row_count(&rows); row++) {
         RowIndex at = row_index(&rows, row);
@@ -110,13 +110,13 @@ static void *load_input(const Options *o, const Tensor *tensor) {
         for (int column = 0; column < p->head_dim; column++, i++) {
             if (may_be_anything)
                 continue;
-            dtype_store(p->dtype, to, i, npy_get(&npy, i));
+            dtype_store(p->dtype, to, i, npy_get(&array, i));
             if (!isfinite(dtype_to_double(p->dtype, to, i)))
                 cannot_run("--load: %s[batch %d, head %d, row %d, column %d] is %g, not a finite number in %s", tensor->file,
-                           at.batch, at.head, at.row, column, npy_get(&npy, i), dtype_name(p->dtype));
+                           at.batch, at.head, at.row, column, npy_get(&array, i), dtype_name(p->dtype));
         }
     }
-    free(npy.data);
+    free(array.data);
     return to;
 }
 
@@ -137,16 +137,16 @@ void save_check(const char *option, const char *folder, const char *load) {
 }
 
 void save_tensors(const char *option, const char *folder, const Problem *p, const Tensor *tensors, int count) {
-    NpyFile files[MAX_OUTPUTS];
+    HostArray files[MAX_OUTPUTS];
     for (int i = 0; i < count; i++) {
         const Tensor *t = &tensors[i];
         int is_k = t->shape == LIKE_K;
-        files[i] = (NpyFile){t->file,
-                             is_fp32(t) ? DTYPE_FP32 : p->dtype,
-                             t->shape == LIKE_SINKS ? 1 : t->shape == LIKE_LSE ? 3 : 4,
-                             {(size_t)p->batch, (size_t)(is_k ? p->kv_heads : p->heads),
-                              (size_t)(is_k ? p->seqlen_k : p->seqlen_q), (size_t)p->head_dim},
-                             t->host};
+        files[i] = (HostArray){t->file,
+                               is_fp32(t) ? ARRAY_FP32 : (ArrayType)p->dtype,
+                               t->shape == LIKE_SINKS ? 1 : t->shape == LIKE_LSE ? 3 : 4,
+                               {(size_t)p->batch, (size_t)(is_k ? p->kv_heads : p->heads),
+                                (size_t)(is_k ? p->seqlen_k : p->seqlen_q), (size_t)p->head_dim},
+                               t->host};
         if (t->shape == LIKE_SINKS)
             files[i].shape[0] = (size_t)p->heads;
     }
