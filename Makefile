@@ -31,7 +31,7 @@ test: ## the tests: on the CPU device, then on the GPU where there is one
 	@$(if $(GNU_CXX),$(MAKE) test-trace,echo "the trace is not tested: g++ is not here")
 	@$(if $(on_gpu),$(MAKE) test-device DEVICE=cuda,echo "tested on the CPU device only: $(REASON)")
 
-test-all: ## and all the rest: the whole shape grid (sizes, masks, dtypes), every command in the notes, every page
+test-all: ## and the rest: the whole shape grid (sizes, masks, dtypes), every command and page of the notes
 	@$(MAKE) test GRID_EVERY=1 TEST_ALL=1
 
 test-device: $(UNITS) $(GRIDS) $(STAGES) $(PRIMER)

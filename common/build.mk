@@ -141,6 +141,9 @@ $(OUT)/%.c.o: %.c $(IS_FLAGS)
 $(OUT)/%.cu.o: %.cu $(IS_FLAGS)
 	$(call compile,$(KERNEL_CC))
 
+# What tests do with kernels of their own is little, and compiling takes half as long.
+$(OUT)/tests/%.cu.o: KERNEL_CC += $(if $(on_gpu)$(TRACE),,$(patsubst -O3,-O1,$(KERNEL_OPTIMISE)) $(CXXFLAGS))
+
 # A stage's main.c without its main(): its table, for tests that bring a main() of their own.
 $(OUT)/%/table.o: %/main.c $(IS_FLAGS)
 	$(call compile,$(HOST_CC) $(CFLAGS) -Dmain=stage_main)
