@@ -225,7 +225,7 @@ $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.
 # objdump 2.40 confuses a header's lines with those of the file that includes it by an option.
 LABS    ?= $(if $(filter /%,$(OUT)),$(OUT)/)labs
 LAB_OUT ?= $(OUT)/labs
-$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c 10_block_sparse/definition.c) $(LIBRARIES)
+$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c 10_block_sparse/definition.c 11_score_mod/score.c) $(LIBRARIES)
 $(LAB_OUT)/%/kernel.o: $(LABS)/%/kernel.cu $(IS_FLAGS) common/labs/%/lab.txt $(wildcard common/labs/*.awk) common/labs/compile.sh
 	$(call quiet,compile $<)sh common/labs/compile.sh "$(KERNEL_CC) -Wno-error -gdwarf-4 -include $(CURDIR)/common/labs/$*/kernel.h" $< $@
 $(LAB_OUT)/%/run: $(LAB_OUT)/%/kernel.o $(OUT)/common/labs/%/host.cu.o $(OUT)/common/labs/run.c.o $(LIBRARIES)

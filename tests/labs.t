@@ -8,6 +8,7 @@
 # tests/labs/04.cu is a solution of lab 04, 04.txt has its wrong kernels, cheats.txt what no file may hold.
 use strict;
 use warnings;
+use Cwd ();
 use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 use Test::More;
@@ -71,6 +72,24 @@ done_testing, exit if $ENV{LAB};
 for my $lab (grep { $all || $_ eq '04' } @labs) {
     my $verdict = judge($lab, read_text("common/labs/$lab/kernel.cu"));
     is("$verdict->{code} $verdict->{first}", "1 $properties[0]", "lab $lab: what is handed out compiles and is wrong") or diag $verdict->{out};
+}
+
+# ---- a new lab is a folder: what the kernel computes is said in lab.txt alone
+{
+    judge('04', read_text('tests/labs/04.cu'));
+    my $tree = "$scratch/tree";
+    make_path("$tree/common/labs/new", "$tree/new");
+    system("cp $build/labs-$mine/04/run $tree/new/run");
+    my $judge = Cwd::abs_path("$build/lab");
+    for (['kind forward\ndtype fp32', 0, qr/^PASS/m], ['kind forward\ndtype fp9', 2, qr/^lab: \S*lab.txt: dtype must be fp16, bf16 or fp32$/],
+        ['kind sideways\ndtype fp32', 2, qr/^lab: \S*lab.txt: kind must be forward or backward$/]) {
+        my ($text, $code, $says) = @$_;
+        write_text("$tree/common/labs/new/lab.txt", ($text =~ s/\\n/\n/r) . "\n");
+        my $out = `cd $tree && $judge new/run --seqlen 33 --seqlen-k 40 2>&1`;
+        is($? >> 8, $code, "a lab with $text: exit code $code") or diag $out;
+        like($out, $says, '... and what is said');
+    }
+    like(`cd $tree && $judge missing/run 2>&1`, qr{^lab: missing/run: there is no common/labs/missing/lab.txt here}, 'a lab without lab.txt: one line');
 }
 
 # ---- cheats

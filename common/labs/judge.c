@@ -2,6 +2,8 @@
  *
  *     build/cpu/lab build/cpu/labs/04/run --seqlen 65            the lab is the folder that the program is in
  *
+ * What the lab's kernel computes is said in common/labs/04/lab.txt.
+ *
  * Options, inputs, the comparison with 00_naive and the fp64 oracle are the harness's. The variant's launch sends the problem and
  * its inputs to the program that is named first, waits for it and takes the outputs back (lab.h). If the program was built with
  * TRACE=1, what the trace counted is printed as JSON rows, before a row with what no kernel can do without: `compulsory`, the bytes
@@ -23,19 +25,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What the labs' kernels compute. All take head dim 64. */
-static const struct {
-    const char *name;
-    Kind kind;
-    unsigned dtypes;
-} LABS[] = {
-    {"00", FORWARD, FP32}, {"01", FORWARD, FP32},  {"02", FORWARD, FP32}, {"04", FORWARD, FP32},
-    {"05", BACKWARD, FP32}, {"07", FORWARD, FP32}, {"08", FORWARD, FP16}, {"fragments", FORWARD, FP16},
-    {"window", FORWARD, FP32},
-};
-
 extern const Variant naive_gradients; /* 05_fa2_backward's; O and LSE come from 00_naive */
 extern MaskReader blocks_read;        /* 10_block_sparse's */
+extern ScoreReader score_read;        /* 11_score_mod's */
 
 static Stage lab = {.idea = "the kernel that you write"};
 static const char *program;
@@ -127,38 +119,84 @@ static void launch_program(const Problem *p, const Tensors *t, const Buffer *wor
     fclose(to), fclose(from);
 }
 
-/* The table of the lab that the program belongs to. Ends the judge if there is none. */
-static const char *choose_lab(void) {
-    char *end = strrchr(program, '/'), *folder = end;
-    while (folder && folder > program && folder[-1] != '/')
-        folder--;
-    for (size_t i = 0; folder && i < sizeof LABS / sizeof *LABS; i++) {
-        const char *name = LABS[i].name;
-        if ((size_t)(end - folder) != strlen(name) || memcmp(folder, name, strlen(name)) != 0)
-            continue;
-        const int is_backward = LABS[i].kind == BACKWARD;
-        const Problem shape = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 64, .head_dim = 64};
-        lab.name = name;
-        lab.kind = LABS[i].kind;
-        lab.defaults[0] = lab.defaults[1] = shape;
-        lab.forward = is_backward ? &naive_variant : NULL;
-        lab.reference = is_backward ? &naive_gradients : NULL;
-        lab.variants[0] = (Variant){.name = "kernel", .idea = program, .launch = launch_program, .dtypes = LABS[i].dtypes,
-                                    .head_dims = {64}, .unordered = is_backward};
-        if (strcmp(name, "window") == 0) {
-            lab.settings[0] = (Setting){.name = "blocks", .max = TEXT, .help = "window:W, the last W keys of each query"};
-            lab.read_mask = blocks_read;
-            lab.default_mask = "window:40";
-        }
-        return LABS[i].dtypes == FP32 ? "fp32" : "fp16";
+/* ---- what the lab's kernel computes ---- */
+
+/* What common/labs/<lab>/lab.txt says behind a word, or NULL. The judge runs in the repository's folder, as make does. */
+static const char *lab_says(const char *word) {
+    static char path[256], line[512], value[256];
+    snprintf(path, sizeof path, "common/labs/%s/lab.txt", lab.name);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        cannot_run("%s: there is no %s here: run it in the repository's folder, on the program of a lab, like build/cpu/labs/04/run", program, path);
+    int found = 0;
+    while (!found && fgets(line, sizeof line, file)) {
+        char key[32] = "";
+        found = sscanf(line, "%31s %255s", key, value) == 2 && strcmp(key, word) == 0;
     }
-    cannot_run("%s: choose the program of a lab, like build/cpu/labs/04/run", program);
+    fclose(file);
+    return found ? value : NULL;
+}
+
+/* The lab is the folder that the program is in. */
+static const char *lab_of_program(void) {
+    char *path = host_alloc(strlen(program) + 1, 1), *end = strrchr(strcpy(path, program), '/');
+    if (!end)
+        cannot_run("%s: choose the program of a lab, like build/cpu/labs/04/run", program);
+    *end = 0;
+    char *folder = strrchr(path, '/');
+    return folder ? folder + 1 : path;
+}
+
+static Dtype lab_dtype(void) {
+    const char *name = lab_says("dtype");
+    for (int dtype = 0; name && dtype < DTYPE_COUNT; dtype++)
+        if (strcmp(name, dtype_name(dtype)) == 0)
+            return dtype;
+    cannot_run("common/labs/%s/lab.txt: dtype must be fp16, bf16 or fp32", lab.name);
+}
+
+static int lab_is_backward(void) {
+    const char *kind = lab_says("kind");
+    if (!kind || (strcmp(kind, "forward") != 0 && strcmp(kind, "backward") != 0))
+        cannot_run("common/labs/%s/lab.txt: kind must be forward or backward", lab.name);
+    return strcmp(kind, "backward") == 0;
+}
+
+/* The text that is the lab's own: a block mask, or a score mod, which `mask` or `score` in lab.txt gives a default. */
+static void read_setting(void) {
+    static char text[256];
+    const char *mask = lab_says("mask"), *other = mask ? mask : lab_says("score");
+    if (!other)
+        return;
+    lab.default_mask = strcpy(text, other);
+    lab.settings[0] = (Setting){.name = "score", .max = TEXT, .help = "softcap:C, alibi, sink; given again, they are combined"};
+    lab.read_score = mask ? NULL : score_read;
+    if (mask) {
+        lab.settings[0] = (Setting){.name = "blocks", .max = TEXT, .help = "window:W, the last W keys of each query"};
+        lab.read_mask = blocks_read;
+    }
+}
+
+/* Fills in the table as a stage's main.c does. All labs take head dim 64. Returns the dtype's name. */
+static const char *describe_lab(void) {
+    const Problem shape = {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 64, .head_dim = 64};
+    lab.name = lab_of_program();
+    const Dtype dtype = lab_dtype();
+    const int is_backward = lab_is_backward();
+    lab.kind = is_backward ? BACKWARD : FORWARD;
+    lab.defaults[0] = lab.defaults[1] = shape;
+    lab.forward = is_backward ? &naive_variant : NULL;
+    lab.reference = is_backward ? &naive_gradients : NULL;
+    lab.variants[0] = (Variant){.name = "kernel", .idea = program, .launch = launch_program, .dtypes = 1u << dtype,
+                                .head_dims = {64}, .unordered = is_backward};
+    read_setting();
+    return dtype_name(dtype);
 }
 
 int main(int argc, char **argv) {
     program_is("lab");
     program = argc > 1 ? argv[1] : "";
-    const char *dtype = choose_lab();
+    const char *dtype = describe_lab();
     const char **options = host_alloc((size_t)argc + 4, sizeof *options); /* ours first: those that are given come after and win */
     int count = 0;
     options[count++] = argv[0];
