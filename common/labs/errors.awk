@@ -28,6 +28,7 @@ END {
     explain("was not declared in this scope", "This name is not known here: check its spelling, and that it is declared above, in the same block.")
     explain("conflicting declaration|ambiguates|redeclar|different type", "The kernel's parameters must stay as they were handed out.")
     explain("assignment of read-only|from .const", "The inputs are const: write to the outputs only.")
+    explain("typedef-name|redefinition of", "The lab has something of this name already: choose another.")
     explain("no matching function|too (few|many) arguments", "The arguments are not those that the function takes: compare their number and types.")
     explain("static assertion", "What the message says must hold does not: the tiles may be too large for the shared memory that a block has.")
     explain("", "Mend this line first: later errors often follow from the first.")

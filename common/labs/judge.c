@@ -97,7 +97,7 @@ static void print_counts(FILE *reply, const Problem *p, const Tensors *t, const 
 }
 
 static void launch_program(const Problem *p, const Tensors *t, const Buffer *workspace) {
-    const Request request = {*p, lab.kind == BACKWARD, t->key_lengths != NULL, t->mask.window};
+    const Request request = {*p, lab.kind == BACKWARD, t->key_lengths != NULL, t->score.sinks != NULL, t->mask.window, t->score};
     FILE *to = open_scratch(), *from = open_scratch();
     LabTensor all[LAB_MOST_TENSORS];
     Tensors tensors = *t;
@@ -107,6 +107,8 @@ static void launch_program(const Problem *p, const Tensors *t, const Buffer *wor
     fwrite(&request, sizeof request, 1, to);
     if (t->key_lengths)
         send(to, t->key_lengths, (size_t)p->batch * sizeof *t->key_lengths);
+    if (t->score.sinks)
+        send(to, t->score.sinks, (size_t)p->heads * sizeof *t->score.sinks);
     for (int i = 0; i < count; i++)
         if (all[i].role != LAB_OUTPUT)
             send(to, *lab_pointer(&tensors, &all[i]), all[i].bytes);

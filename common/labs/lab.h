@@ -4,7 +4,7 @@
  * student's kernel) gets a problem and its inputs on stdin, launches the kernel once and writes the outputs to stdout. So the code
  * that is judged never shares memory with the code that judges, and a crash or an endless loop ends one problem only.
  *
- *     stdin      Request, key lengths if there are any, then the inputs of lab_tensors
+ *     stdin      Request, key lengths and sinks if there are any, then the inputs of lab_tensors
  *     stdout     the outputs of lab_tensors; of a program built with TRACE=1 also what the trace counted, as JSON rows
  */
 #ifndef FA_LAB_H
@@ -14,8 +14,9 @@
 
 typedef struct {
     Problem p;
-    int is_backward, has_lengths;
-    int window; /* of the block mask; 0: there is none */
+    int is_backward, has_lengths, has_sinks;
+    int window;  /* of the block mask; 0: there is none */
+    Score score; /* without its pointer; all zero: there is no score mod */
 } Request;
 
 typedef enum { LAB_INPUT, LAB_KEYS, LAB_OUTPUT } LabRole; /* LAB_KEYS: an input with a row for each key */

@@ -16,6 +16,7 @@ name=lab
 : "${TRACED_OUT:=$TRACE_OUT/${LAB_OUT#"$OUT"/}}"
 rooms=common/labs bests=$LABS/bests.tsv
 value() { sed -n "s/^$1  *//p" "$rooms/$lab/lab.txt" | sed -n "${2:-1}p"; }
+value_here() { value "$1  *$property:" | grep . || value "$1"; } # of the property at hand, if the lab has a line for it
 best() { awk -F '\t' -v lab="$lab" '$1 == lab {print $2 " of " $3}' "$bests" 2>/dev/null; }
 
 if [ ! "$1" ]; then
@@ -95,7 +96,7 @@ judge() { # OPTIONS: runs the judge on one problem. Fails if the kernel is wrong
 explain() { # what is wrong in the problem at hand
     printf 'NO\n    the problem: %s.\n' "$words"
     echo "$said" | sed 's/^[^ ]*kernel: //; s/^/    /' | awk '!said[$0]++' | sed 6q
-    likely=$(sed -n "s/^likely  *$property: *//p" "$rooms/$lab/lab.txt" | sed 1q | grep . || echo "$likely")
+    likely=$(value "likely  *$property:" | grep . || echo "$likely")
     case $said in
     *'nothing was written to'*) ;;
     *'out of bounds)'*) # a comparison, which does not know the cause
@@ -116,7 +117,7 @@ while read -r word rest; do
     traced) wanted=$rest program=$TRACED_OUT/$lab/run ;;
     try)
         words=${rest%%:*}
-        eval "options=\"${rest#*:} $(value options)\"" && options=${options# }
+        eval "options=\"${rest#*:} $(value_here options)\"" && options=${options# }
         judge $options || { failed=$property; break; } ;;
     esac
 done <$rooms/properties.txt

@@ -52,6 +52,15 @@ static void send_tensor(const LabTensor *tensor, const void *device) {
     free(host);
 }
 
+static float *receive_sinks(const Problem *p) {
+    const size_t bytes = (size_t)p->heads * sizeof(float);
+    float *host = host_alloc(bytes, 1), *device = allocate(bytes, "sinks");
+    receive(host, bytes);
+    device_write(device, host, bytes);
+    free(host);
+    return device;
+}
+
 int main(void) {
     Request request;
     LabTensor all[LAB_MOST_TENSORS];
@@ -70,6 +79,8 @@ int main(void) {
         device_write(device, key_lengths, (size_t)p->batch * sizeof *key_lengths);
         t.key_lengths = device;
     }
+    t.score = request.score;
+    t.score.sinks = request.has_sinks ? receive_sinks(p) : NULL;
     const int count = lab_tensors(p, request.is_backward, all);
     for (int i = 0; i < count; i++) {
         void *device = *lab_pointer(&t, &all[i]) = allocate(all[i].bytes, all[i].name);

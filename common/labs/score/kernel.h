@@ -1,0 +1,12 @@
+/* What labs/score/kernel.cu is compiled with: CUDA's words, the numbers of the lab, alibi_slope, and the kernel's declaration. */
+#include "../../gpu/kernel.cuh"
+#include "../../score.h"
+
+constexpr int D = 64;       /* the head dim: elements of a row of Q, K, V and O */
+constexpr int Br = 32;      /* queries of a tile */
+constexpr int Bc = 32;      /* keys of a tile */
+constexpr int THREADS = 128; /* threads of a block */
+constexpr int SHARED_BYTES = 48 * 1024;
+
+extern "C" __global__ void scored(Problem p, const float *Q, const float *K, const float *V, const int *key_lengths, float softcap,
+                                  int alibi, const float *sinks, float *O, float *LSE);
