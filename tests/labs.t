@@ -190,11 +190,20 @@ like(`@grade grade SUBMISSIONS=$scratch/none 2>&1`, qr/^grade: SUBMISSIONS=\S+no
 
 # ---- make student-tree
 is(system("sh common/labs/student_tree.sh $scratch/students >/dev/null"), 0, 'make student-tree');
-for my $page ('labs', map { m{notes/(\w+)\.md} } glob 'notes/0*.md') {
-    my @missing = grep { !-e "$scratch/students/notes/$_" } read_text("$scratch/students/notes/$page.md") =~ /\]\((\w+\.md)/g;
-    is_deeply(\@missing, [], "... $page.md links only to pages that are there");
+my $pages = 0;
+for my $page (split /\n/, `cd $scratch/students && find * -name '*.md'`) {
+    my ($folder, $text) = ($page =~ s/[^\/]*$//r, read_text("$scratch/students/$page") =~ s/^```.*?^```$|`[^`]*`//gmsr);
+    my @dead = grep { !/^(https?:|#)/ && !-e "$scratch/students/$folder" . s/#.*//r } $text =~ /\]\(([^)\s]+)\)/g;
+    $pages++;
+    fail("make student-tree: $page leads nowhere: @dead") if @dead;
 }
-unlike(read_text("$scratch/students/notes/$_.md"), qr/^## /m, "... without $_.md") for 'solutions', 'teaching_plan';
+ok($pages > 20, 'make student-tree: the links of all pages lead to what is there');
+like(read_text("$scratch/students/notes/labs.md"), qr{\[04_fa2\]\(04_fa2.md\)}, '... and those that led there before still do');
+is(join(' ', grep { -e "$scratch/students/$_" } qw(notes/solutions.md notes/teaching_plan.md notes/04_fa2.html tests 04_fa2/fma.cu 11_score_mod/fma.cu)), '', '... without answers and kernels');
+system("sh common/labs/student_tree.sh $scratch/others window >/dev/null");
+is(join(' ', grep { -e "$scratch/others/$_" } qw(04_fa2/fma.cu 11_score_mod/fma.cu 10_block_sparse/overlapped.cu)), '04_fa2/fma.cu',
+    '... with N=window: without those that solve this lab alone');
+is(`cd $scratch/students && env -u MAKEFLAGS -u MAKELEVEL make -n --no-print-directory DEVICE=cpu build/cpu/lab 2>&1 | grep -c 'No rule'`, "0\n", '... and with all that the judge is made of');
 done_testing;
 
 sub read_text { my ($file) = @_; open my $from, '<', $file or die "$file: $!"; local $/; return scalar <$from> }
