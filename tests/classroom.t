@@ -301,11 +301,13 @@ for (grep { $all || $_->[0] ne '01.3' } ['02.1', '5.2427,5.9933', 0, "right\n"],
 # How many answers are wanted, and how near, is said with the question.
 like(script('exercise', '02.1')->{out}, qr/ ANSWER=p,q or HINT=1\. Up to 0\.01 % off will do\.\n\z/, '02.1: two, not exact');
 like(script('exercise', '03.1')->{out}, qr/ ANSWER=\.\.\. or HINT=1\.\n\z/, '03.1: one');
-# make says nothing of its own after a wrong answer; but it fails where nothing could be checked.
+# make fails after a wrong answer, and adds one line, which has exercise.sh's exit code: 1, or 2 where nothing could be checked.
 $ENV{HINT} = '';
 $run = run(@make, 'exercise', 'N=00.2', 'ANSWER=0,0,0,1,2,4');
-is("$run->{code} $run->{err}", '0 ', 'make exercise with a wrong answer: no error of make\'s');
-is(run(@make, 'exercise', 'N=00.2', 'ANSWER=none')->{code}, 2, 'make exercise with no answer: an error');
+like("$run->{code} $run->{out}$run->{err}", qr/^2 not yet.*\n.*make: \*\*\* \[.*exercise\] Error 1\n\z/s, 'make exercise with a wrong answer: an error');
+like(run(@make, 'exercise', 'N=00.2', 'ANSWER=none')->{err}, qr/make: .* Error 2\n\z/, 'make exercise with no answer: another');
+is(run(@make, 'exercise', 'N=00.2', 'ANSWER=1,536,5')->{code}, 2, 'a wrong count: an error');
+is(run(@make, 'exercise', 'N=00.2')->{code}, 0, 'a question: none');
 for (['77.1', qr/no such exercise/], ['02.1', qr/ANSWER=none: choose numbers/, 'none'], ['03.4', qr/N=03.4 needs a GPU/, '1,2']) {
     my ($number, $says, @answer) = @$_;
     $run = script('exercise', $number, @answer);

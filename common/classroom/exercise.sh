@@ -6,8 +6,8 @@
 #     HINT=1 sh common/classroom/exercise.sh 04.1      a hint; 2: and a second one
 #     sh common/classroom/exercise.sh --solve 04.1     prints the answer
 #
-# Exit code: 0 right, or told what is asked; 1 not yet; 2 it cannot be checked, and one line says why. `make exercise` ends well
-# with 1, too, so that make adds nothing to what is said here. notes/exercises/README.md says how an exercise is written.
+# Exit code: 0 right, or told what is asked; 1 not yet; 2 it cannot be checked, and one line says why. For make
+# both are errors: it adds a line and ends with 2. notes/exercises/README.md says how an exercise is written.
 name=exercise solve=
 . common/classroom/trial.sh
 [ "$1" != --solve ] || { solve=1; shift; }
