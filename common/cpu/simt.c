@@ -240,8 +240,11 @@ void simt_collective(const char *what, unsigned mask, void *operands, void (*com
     clear_ready(w, fiber);
     if (all_at(w, number, mask, &fiber->place)) {
         trace_collective(what, number, mask);
-        if (compute)
+        if (compute) {
+            w->computes = 1;
             compute(warp->operands, mask);
+            w->computes = 0;
+        }
         warp->arrived &= ~mask;
         simt_set_ready(w, number, mask);
     }
@@ -266,8 +269,11 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
             group->arrived = 0;
             for (int i = 0; i < 4; i++)
                 trace_collective(i ? NULL : what, 4 * number + i, SIMT_FULL_WARP);
-            if (compute)
+            if (compute) {
+                w->computes = 1;
                 compute(group->operands);
+                w->computes = 0;
+            }
             for (int i = 0; i < 4; i++)
                 simt_set_ready(w, 4 * number + i, SIMT_FULL_WARP);
         }

@@ -80,6 +80,7 @@ typedef struct {
     Fiber fibers[SIMT_MAX_BLOCK];
     int fiber_count; /* made so far */
     Fiber scheduler, *current;
+    int computes; /* 1: the current thread does the work of a collective, with the operands of all */
     char *shared_pages, *shared; /* SHARED_PAGES bytes; the block's, at their end */
 
     /* the block at hand */

@@ -133,10 +133,15 @@ void simt_fault(const void *address) {
     size_t distance;
     const SimtAllocation nearest = nearest_to(touched, &distance);
     const Fiber *fiber = simt_self->current;
+    int owner = 0;
+    while (owner < simt_self->threads && (size_t)((const char *)address - simt_self->fibers[owner].stack) >= simt_self->fibers[owner].stack_bytes)
+        owner++;
     begin_message();
     fprintf(stderr, ", thread %d: ", fiber->number);
     if ((size_t)(fiber->stack - (const char *)address) - 1 < (size_t)sysconf(_SC_PAGESIZE))
         fputs("its stack is full", stderr);
+    else if (owner < simt_self->threads)
+        fprintf(stderr, "%p is a local variable of thread %d, which other threads cannot touch", address, owner);
     else if (!address) /* of the others the processor says no more */
         fputs("the pointer is NULL, not aligned, or no address", stderr);
     else if (distance > nearest.bytes && distance > NEAR)

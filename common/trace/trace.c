@@ -42,6 +42,14 @@ static void fault(const void *address) {
     fprintf(stderr, " (%s)", line);
 }
 
+/* A local variable of another thread: on a GPU its address means something else here. */
+static int is_of_other_thread(const Worker *w, const char *byte) {
+    for (const Fiber *other = w->fibers; !w->computes && other < w->fibers + w->threads; other++)
+        if ((size_t)(byte - other->stack) < other->stack_bytes)
+            return 1;
+    return 0;
+}
+
 enum { SELF = -1 }; /* the agent that touches: the thread itself */
 
 static void record_for(int agent, const void *address, size_t bytes, SiteKind kind, const void *place, int counted) {
@@ -56,6 +64,8 @@ static void record_for(int agent, const void *address, size_t bytes, SiteKind ki
     last = (Touched){byte, bytes, place};
     const int is_shared = (size_t)(byte - w->shared_pages) < SHARED_PAGES;
     const int tensor = is_shared ? SHARED_TENSOR : find_tensor(byte);
+    if (tensor < 0 && is_of_other_thread(w, byte))
+        simt_fault(byte);
     if (tensor < 0)
         return; /* the host's memory, or it faults: then fault() is called */
     const SimtAllocation *memory = &trace_tensors[tensor].memory;
