@@ -94,13 +94,35 @@ for my $lab (grep { $all || $_ eq '04' } @labs) {
 
 # ---- cheats
 my $solution = read_text('tests/labs/04.cu');
+# compile.sh alone, as make calls it.
+sub compiled {
+    my ($lab, $text) = @_;
+    write_text("$scratch/kernel.cu", $text);
+    my $compiler = ($ENV{CXX} || 'g++') . " -x c++ -std=c++17 -O1 -ffp-contract=off -Wno-unknown-pragmas -pthread -include common/labs/$lab/kernel.h";
+    my $out = `sh common/labs/compile.sh '$compiler' $scratch/kernel.cu $scratch/kernel.o 2>&1`;
+    return ($? >> 8) . " $out";
+}
+like(compiled('04', $solution), qr/^0 $/, 'the solution is no cheat');
 for (some(entries('tests/labs/cheats.txt'))) {
     my ($title, undef, $lines) = @$_;
     my ($name, $says) = $title =~ /^(.*?): (.*)/;
-    my $verdict = judge('04', "$lines\n$solution");
-    like("$verdict->{code} $verdict->{out}", qr/^1 .*(?:$says)/s, "cheat: $name");
-    unlike($verdict->{out}, qr/ yes$/m, '... and nothing is judged');
+    like(compiled('04', "$lines\n$solution"), qr/^1 .*(?:$says)/s, "cheat: $name");
 }
+my $cheat = judge('04', "#include <stdio.h>\n$solution");
+like("$cheat->{code} $cheat->{out}", qr/^1 .*#include is not allowed(?!.* yes$)/ms, '... and nothing is judged');
+like(compiled('fragments', "__device__ void product(void **operands) { compute_mma<__half>(operands, 32); }\n"),
+    qr/kernel.cu:1: this function belongs to the CPU device/, 'cheat: a product that the trace does not see');
+like(compiled('04', "int x;\0\n$solution"), qr/a byte of 0 is not allowed/, 'cheat: what follows a 0 is not read');
+like(compiled('04', "// \r asm(WORDS);\n$solution"), qr/kernel.cu:1: a control character is not allowed/, 'cheat: a line that ends early');
+# Another thread's local variable would be shared memory that nobody counts.
+my $borrowed = $solution;
+$borrowed =~ s/float q\[Br\]\[D \+ 1\], /float *q; float /;
+$borrowed =~ s/(    SHARED_MEMORY.*)/$1\n    float tile[Br * (D + 1)];\n    if (threadIdx.x == 0)\n        shared.q = tile;\n    __syncthreads();/;
+$borrowed =~ s/shared\.q\[i \/ D\]\[i % D\] = /shared.q[i \/ D * (D + 1) + i % D] = /;
+$borrowed =~ s/shared\.q\[r\]\[d\]/shared.q[r * (D + 1) + d]/;
+$borrowed =~ s/(    if \(r < rows\))/    __syncthreads();\n$1/;
+like(judge('04', $borrowed)->{out}, qr/no races +yes\nnothing outside +NO\n.*\n.*is a local variable of thread 0, which other threads cannot touch \(kernel.cu:/,
+    'cheat: the local variable of another thread');
 # What is allowed, and looks like what is not.
 for my $pragma (some('        #pragma unroll 4', '#pragma unroll', '# pragma unroll')) {
     (my $unrolled = $solution) =~ s/(?=^ *for \(int j = 0)/$pragma\n/m;
@@ -112,7 +134,7 @@ is("$verdict->{code} $verdict->{first}", '1 one tile', 'cheat: an answer in a co
 (my $shapes = $solution) =~ s/(    SHARED_MEMORY)/    if (p.seqlen_k % 32 > 7 || p.seqlen_q % 32 > 9)\n        return;\n$1/;
 $verdict = judge('04', $shapes);
 is("$verdict->{code} $verdict->{first}", '1 a ragged last tile', 'cheat: the lengths that are always asked are known');
-(my $endless = $solution) =~ s/(    SHARED_MEMORY)/    for (volatile int i = 0; i >= 0;)\n        ;\n$1/;
+(my $endless = $solution) =~ s/(    SHARED_MEMORY)/    for (int i = 0; i >= 0;)\n        __syncthreads();\n$1/;
 $verdict = judge('04', $endless, CPU_SECONDS => 1);
 like($verdict->{out}, qr/one tile +NO.*processor time/s, 'a kernel without an end is stopped');
 
