@@ -164,6 +164,19 @@ END
 $verdict = judge('04', $single);
 like($verdict->{out}, qr/nothing outside +yes\nbytes of device memory .*: 0 of 4 points\nexponentials .*: 0 of 2 points/, 'one thread does all: right, and without points') or diag $verdict->{out};
 
+# Right, but nothing runs beside the products; and products that nobody needs, so that something does.
+(my $alone = read_text('tests/labs/08.cu')) =~ s/wgmma_commit\(\);/wgmma_commit();\n    wgmma_wait<0>(d);/;
+$verdict = judge('08', $alone);
+like("$verdict->{code} $verdict->{out}", qr/^0 .*^exponentials while.* 1\.0\d, .*: 0 of 2 points\nexponentials while.*: 0 of 3 points\n/ms, 'lab 08 without overlap: right, and fewer points')
+    or diag $verdict->{out};
+(my $needless = $alone) =~ s/(wgmma_wait<0>\(d\);)/$1\n    wgmma_fence(rest);\n    wgmma<__half>(rest, ring.q.descriptor(), ring.q.descriptor(), false);\n    wgmma_commit();/;
+$needless =~ s/float \(&d\)\[8\]\[4\], Ring &ring, int n\) \{\n    auto/float (&d)[8][4], float (&rest)[8][4], Ring &ring, int n) {\n    auto/;
+$needless =~ s/multiply\((s|next), ring/multiply($1, rest, ring/g;
+$needless =~ s/s\[8\]\[4\], next/rest[8][4], s[8][4], next/;
+$verdict = judge('08', $needless);
+like("$verdict->{code} $verdict->{out}", qr/^0 .*^exponentials while.*: 0 of 2 points\nexponentials while.*: 0 of 3 points\n/ms, '... nor more for a needless product')
+    or diag $verdict->{out};
+
 # ---- what is said of a wrong kernel
 like(judge('04', read_text('common/labs/04/kernel.cu'))->{out}, qr/nothing was written to O\n(?!.*likely)/s, 'an output that was never written has its own sentence');
 (my $deadlock = $solution) =~ s/__syncthreads\(\);/if (threadIdx.x < 40)\n            __syncthreads();/;

@@ -129,6 +129,16 @@ if (-x "$build/04_fa2/04_fa2") {
         + 2 * $threads * $rows * (1 + $D / 16) + $N, '04_fa2/fma: FLOPs of CUDA cores'); # the division, at last; LSE
 }
 
+# What runs beside a wgmma: in 08_fa3/overlapped a tile's softmax while the next product runs, for all tiles but the last; in
+# specialised, which waits for each product, nothing of a warpgroup's own.
+{
+    my ($tile, $keys) = (128, 1024); # keys
+    my %beside = map { /"kernel": "(\w+)".*"exponentials": (\d+), "exponentials_beside_wgmma": (\d+)/ ? ($1 => [$3, $2]) : () }
+        `$build/08_fa3/08_fa3 --trace --json --heads 1 --seqlen 128 --seqlen-k $keys --head-dim 64`;
+    is($beside{specialised}[0], 0, '08_fa3/specialised: no exponentials beside a product');
+    is($beside{overlapped}[0], 128 * ($keys - $tile), '08_fa3/overlapped: all but those of the last tile');
+}
+
 done_testing;
 
 sub made { return `@make '@{[join "' '", @_]}' 2>/dev/null` }

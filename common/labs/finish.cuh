@@ -1,4 +1,4 @@
-/* finish.cuh - what follows the scores in labs whose kernel computes S alone: LSE, the weights and O, one thread per row. A score that is
+/* finish.cuh - what follows the scores in labs whose kernel does not compute O: LSE, the weights and O, one thread per row. A score that is
  * wrong, or not -infinity where the query does not see the key, then shows in O and LSE, which are what the judge knows. */
 #ifndef FA_LAB_FINISH_CUH
 #define FA_LAB_FINISH_CUH
@@ -6,8 +6,8 @@
 #include "../gpu/kernel.cuh"
 #include "lab.h"
 
-/* S: [rows][seqlen_k], fp32 */
-template <typename T> __global__ void finish(Problem p, Tensors t, const float *S) {
+/* S: [rows][seqlen_k], fp32. lse: NULL, if the lab's kernel stores it. */
+template <typename T> __global__ void finish(Problem p, Tensors t, const float *S, float *lse) {
     const size_t row = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= row_count(&p))
         return;
@@ -29,13 +29,14 @@ template <typename T> __global__ void finish(Problem p, Tensors t, const float *
         }
         ((T *)t.o)[row * p.head_dim + d] = from_float<T>(l == 0 ? 0 : o / l);
     }
-    t.lse[row] = shift + logf(l);
+    if (lse)
+        lse[row] = shift + logf(l);
 }
 
 PLANNER(lab_plan) { return workspace[0] = Buffer{"S", score_elements(p) * sizeof(float), nullptr, 0}, 1; }
 
-template <typename T> void launch_finish(const Problem *p, const Tensors *t, const Buffer *workspace) {
-    LAUNCH(finish<T>, blocks_for(row_count(p), 128), 128, 0, *p, *t, (const float *)workspace[0].pointer);
+template <typename T> void launch_finish(const Problem *p, const Tensors *t, const Buffer *workspace, float *lse) {
+    LAUNCH(finish<T>, blocks_for(row_count(p), 128), 128, 0, *p, *t, (const float *)workspace[0].pointer, lse);
 }
 
 #endif

@@ -199,6 +199,7 @@ static void count_exponential(const void *place) {
     if (!RECORDER)
         return;
     trace_launch.exponentials++;
+    trace_launch.exponentials_beside += order_product_runs(&RECORDER->order);
     clock_work(RECORDER, simt_self->current->number / SIMT_WARP, CLOCK_EXPONENTIAL, place, 0);
 }
 float __wrap_expf(float x) { return count_exponential(PLACE), __real_expf(x); }
@@ -286,6 +287,8 @@ static void collective(const char *what, int warp, unsigned lanes) {
     const Place *at = &simt_self->current->place;
     if (what) {
         result_count(trace_launch.collectives, what, 1);
+        if (strncmp(what, "wgmma_m", 7) == 0)
+            order_product(&r->order);
         clock_work(r, warp, what, at->what == what ? at->caller : NULL, result_flops(what));
     }
     if (lanes != simt_self->warps[warp].exists)

@@ -53,6 +53,7 @@ typedef struct {
     uint64_t shared_bytes;              /* a block */
     uint64_t barriers;                  /* of blocks */
     uint64_t exponentials;              /* of threads: expf, exp2f, tanhf */
+    uint64_t exponentials_beside;       /* of these, while a wgmma of the thread's warpgroup runs that it has not waited for */
     uint64_t mma_flops, cuda_flops; /* of tensor cores; of CUDA cores, in floats, without conversions and exponentials */
     TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* ends at the first without a name */
 } TraceKernel;

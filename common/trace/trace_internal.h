@@ -79,7 +79,7 @@ typedef struct {
 /* What is counted of the launch at hand. */
 typedef struct {
     SiteCount sites[MAX_SITES];
-    uint64_t barriers, exponentials, flops; /* of CUDA cores */
+    uint64_t barriers, exponentials, exponentials_beside, flops; /* flops: of CUDA cores */
     TraceCollective collectives[TRACE_COLLECTIVES + 1]; /* as in TraceKernel */
 } LaunchCount;
 extern LaunchCount trace_launch;

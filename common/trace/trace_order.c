@@ -46,6 +46,8 @@ static void use_rows(Ordering *o) {
     memset(o->rows, 0, words * sizeof *o->rows);
     memset(o->batches, 0, sizeof o->batches);
     memset(o->bulk_batches, 0, sizeof o->bulk_batches);
+    memset(o->products, 0, sizeof o->products);
+    memset(o->products_done, 0, sizeof o->products_done);
     o->barrier_count = 0;
     for (int thread = 0; thread < o->threads; thread++)
         o->fences[thread].count = 0;
@@ -117,17 +119,26 @@ uint32_t order_acquire(Ordering *o, const void *barrier) {
     return b->complete_step;
 }
 
+void order_product(Ordering *o) {
+    use_rows(o);
+    o->products[current_thread() / WARPGROUP]++;
+}
+
 void order_batch(Ordering *o) {
     use_rows(o);
     int group = current_thread() / WARPGROUP;
+    o->batch_products[group][o->batches[group] % MAX_BATCHES] = o->products[group];
     o->batch_time[group][o->batches[group]++ % MAX_BATCHES] = order_tick(o);
 }
 
 void order_wait(Ordering *o, int pending) {
     use_rows(o);
     int thread = current_thread(), group = thread / WARPGROUP;
-    if (o->batches[group] > (unsigned)pending)
-        order_row(o, thread)[order_wgmma_agent(o)] = o->batch_time[group][(o->batches[group] - 1 - pending) % MAX_BATCHES];
+    if (o->batches[group] <= (unsigned)pending)
+        return;
+    const unsigned last = (o->batches[group] - 1 - pending) % MAX_BATCHES;
+    order_row(o, thread)[order_wgmma_agent(o)] = o->batch_time[group][last];
+    o->products_done[thread] = o->batch_products[group][last];
 }
 
 void order_bulk_commit(Ordering *o) {

@@ -52,6 +52,8 @@ typedef struct {
     int barrier_count;
     uint32_t batch_time[MAX_WARPS / 4][MAX_BATCHES]; /* when a warpgroup closed its latest batches of wgmma */
     unsigned batches[MAX_WARPS / 4];
+    unsigned products[MAX_WARPS / 4], batch_products[MAX_WARPS / 4][MAX_BATCHES]; /* wgmmas so far, and when these batches were closed */
+    unsigned products_done[SIMT_MAX_BLOCK];                                       /* of them, those that a thread has waited for */
     uint32_t bulk_time[MAX_WARPS][MAX_BATCHES]; /* the same of a warp's bulk additions */
     unsigned bulk_batches[MAX_WARPS];
     struct {
@@ -70,11 +72,19 @@ void order_warp(Ordering *o, int warp);
 void order_release(Ordering *o, const void *barrier, uint32_t step); /* what comes after it is of this step at the earliest */
 void order_phase(Ordering *o, const void *barrier);
 uint32_t order_acquire(Ordering *o, const void *barrier); /* returns that step */
+void order_product(Ordering *o); /* a wgmma begins */
 void order_batch(Ordering *o);
 void order_wait(Ordering *o, int pending);
 void order_bulk_commit(Ordering *o);
 void order_bulk_wait(Ordering *o, int pending);
 void order_proxy_fence(Ordering *o);
+
+/* Does a batch of wgmmas run that the current thread's warpgroup has closed and the thread has not waited for? */
+static inline int order_product_runs(const Ordering *o) {
+    const int thread = simt_self->current->number, group = thread / WARPGROUP;
+    return o->rows_used && o->batches[group] > 0 &&
+           o->batch_products[group][(o->batches[group] - 1) % MAX_BATCHES] > o->products_done[thread];
+}
 
 /* The agents that work for the current thread. */
 int order_wgmma_agent(Ordering *o);

@@ -177,9 +177,10 @@ static void print_json(const TraceReport *r) {
     for (int i = 0; i < trace->kernel_count; i++) {
         const TraceKernel *k = &trace->kernels[i];
         printf("{\"variant\": \"%s\", \"kernel\": \"%s\", \"blocks\": %llu, \"barriers\": %llu, \"exponentials\": %llu, "
-               "\"mma_flops\": %llu, \"cuda_flops\": %llu",
+               "\"exponentials_beside_wgmma\": %llu, \"mma_flops\": %llu, \"cuda_flops\": %llu",
                r->variant, k->name, (unsigned long long)k->blocks, (unsigned long long)k->barriers,
-               (unsigned long long)k->exponentials, (unsigned long long)k->mma_flops, (unsigned long long)k->cuda_flops);
+               (unsigned long long)k->exponentials, (unsigned long long)k->exponentials_beside, (unsigned long long)k->mma_flops,
+               (unsigned long long)k->cuda_flops);
         for (const TraceCollective *c = k->collectives; c->what; c++)
             printf(", \"%s\": %llu", c->what, (unsigned long long)c->count);
         printf("}\n");

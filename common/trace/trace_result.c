@@ -119,6 +119,7 @@ void result_add_launch(void) {
         add_collective(kernel, c);
     kernel->barriers += trace_launch.barriers;
     kernel->exponentials += trace_launch.exponentials;
+    kernel->exponentials_beside += trace_launch.exponentials_beside;
     kernel->cuda_flops += trace_launch.flops;
     for (TraceRow *row = trace_result.rows; row < trace_result.rows + trace_result.row_count; row++)
         for (int i = SHARED_TENSOR + 1; row->kernel == kernel->name && i < trace_tensor_count; i++)

@@ -6,5 +6,5 @@ LAUNCHER(lab_launch) {
     const dim3 grid(ceil_div(p->seqlen_k, Bc), ceil_div(p->seqlen_q, Br), p->batch * p->heads);
     LAUNCH(tiled_scores, grid, THREADS, SHARED_BYTES, *p, (const float *)t->q, (const float *)t->k, t->key_lengths,
            (float *)workspace[0].pointer);
-    launch_finish<float>(p, t, workspace);
+    launch_finish<float>(p, t, workspace, t->lse);
 }

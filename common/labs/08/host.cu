@@ -2,7 +2,7 @@
 #include "../finish.cuh"
 #include "kernel.h"
 
-__global__ void ring_scores(Problem p, const int *key_lengths, float *S, const __grid_constant__ TensorMap q_map,
+__global__ void ring_scores(Problem p, const int *key_lengths, float *S, float *LSE, const __grid_constant__ TensorMap q_map,
                             const __grid_constant__ TensorMap k_map) {
     SHARED_MEMORY(ring, Ring);
     const int head = blockIdx.y, batch = blockIdx.z, batch_head = batch * p.heads + head, tiles = ceil_div(p.seqlen_k, Bc);
@@ -16,7 +16,8 @@ __global__ void ring_scores(Problem p, const int *key_lengths, float *S, const _
     }
     __syncthreads();
     if (threadIdx.x < 32 * CONSUMER_WARPS) {
-        consume(ring, tiles, p, key_length(&p, key_lengths, batch), blockIdx.x * Br, S + (size_t)batch_head * p.seqlen_q * p.seqlen_k);
+        consume(ring, tiles, p, key_length(&p, key_lengths, batch), blockIdx.x * Br,
+                S + (size_t)batch_head * p.seqlen_q * p.seqlen_k, LSE + (size_t)batch_head * p.seqlen_q);
         return;
     }
     if (elect_one()) {
@@ -30,8 +31,8 @@ __global__ void ring_scores(Problem p, const int *key_lengths, float *S, const _
 
 LAUNCHER(lab_launch) {
     const dim3 grid(ceil_div(p->seqlen_q, Br), p->heads, p->batch);
-    LAUNCH(ring_scores, grid, 32 * CONSUMER_WARPS + 32, sizeof(Ring), *p, t->key_lengths, (float *)workspace[0].pointer,
+    LAUNCH(ring_scores, grid, 32 * CONSUMER_WARPS + 32, sizeof(Ring), *p, t->key_lengths, (float *)workspace[0].pointer, t->lse,
            tensor_map<__half, 128>(t->q, D, p->seqlen_q, p->batch * p->heads, Br),
            tensor_map<__half, 128>(t->k, D, p->seqlen_k, p->batch * p->kv_heads, Bc));
-    launch_finish<__half>(p, t, workspace);
+    launch_finish<__half>(p, t, workspace, nullptr);
 }

@@ -14,4 +14,4 @@ struct Ring {
     Mbarrier q_full, full[STAGES], empty[STAGES];
 };
 
-extern "C" __device__ void consume(Ring &ring, int tiles, const Problem &p, int keys, int first_row, float *S);
+extern "C" __device__ void consume(Ring &ring, int tiles, const Problem &p, int keys, int first_row, float *S, float *LSE);
