@@ -132,7 +132,7 @@ exercise: ## the exercises of the notes: N=04.1 (note 04's first), then ANSWER=.
 	@HINT='$(HINT)' $(in_sh) common/classroom/exercise.sh '$(N)' '$(ANSWER)'
 
 lab: ## write a kernel: N=04 hands out labs/04/kernel.cu, then judges it (HINT=1 helps); without N a list
-	@$(if $(on_gpu),$(MAKE) DEVICE=cpu $@,HINT='$(HINT)' SEED='$(SEED)' LABS='$(LABS)' $(in_sh) common/labs/lab.sh '$(N)')
+	@$(if $(on_gpu),$(MAKE) DEVICE=cpu GPU_OUT='$(OUT)' $@,GPU_OUT='$(GPU_OUT)' HINT='$(HINT)' SEED='$(SEED)' LABS='$(LABS)' $(in_sh) common/labs/lab.sh '$(N)')
 grade: ## judge the labs of a course: SUBMISSIONS/<student>/04/kernel.cu (JOBS, SEED, CPU_SECONDS, MEMORY_MB)
 	@SEED='$(SEED)' JOBS='$(JOBS)' CPU_SECONDS='$(CPU_SECONDS)' $(if $(MEMORY_MB),MEMORY_MB='$(MEMORY_MB)') $(in_sh) common/labs/grade.sh '$(SUBMISSIONS)'
 student-tree: ## a copy in DIR without solutions, answers, the exam and the labs' kernels (N="02 04": of these labs)

@@ -196,6 +196,18 @@ for (['float x = 1\n    int y;', qr/kernel\.cu:3: .*\n    +int y;\n.*semicolon/]
     like("$verdict->{code} $verdict->{out}", qr/^1 .*$says/s, "does not compile: $line");
 }
 
+# ---- on a GPU: the share of our kernel's speed. Here a make and programs that are made up stand in for nvcc's.
+sub write_script { my ($file, $text) = @_; write_text($file, "#!/bin/sh\n$text\n"); chmod 0755, $file }
+make_path("$scratch/gpu/04_fa2");
+write_script("$scratch/make", 'case "$*" in *DEVICE=cuda*) exit 0 ;; esac; exec make "$@"');
+write_script("$scratch/gpu/lab", q(echo '{"variant": "00_naive", "latency_ms": 9}'; echo '{"launch_ms": 2.5}'));
+write_script("$scratch/gpu/04_fa2/04_fa2", q([ "$*" = "--variant fma --dtype fp32 --batch 1 --heads 16 --seqlen 2048 --head-dim 64 --json" ] && echo '{"variant": "00_naive", "latency_ms": 9}' && echo '{"variant": "04_fa2/fma", "latency_ms": 2}'));
+my %gpu = (GPU_OUT => "$scratch/gpu", MAKE => "$scratch/make");
+like(judge('04', $solution, %gpu)->{out}, qr/^on this GPU: 2\.5 ms, and 2 ms for our 04_fa2\/fma \(--batch 1 .*\): 80% of our speed$/m, 'on a GPU: the share of our speed');
+write_script("$scratch/gpu/lab", 'echo "lab: no GPU today" >&2; exit 2');
+$verdict = judge('04', $solution, %gpu);
+like("$verdict->{code} $verdict->{out}", qr/^0 .*^on this GPU: not measured, lab: no GPU today$/ms, '... and why there is none; the verdict stays');
+
 # ---- make lab
 my @make = ('env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'make', '--no-print-directory', 'DEVICE=cpu', "LABS=$scratch/new", "LAB_OUT=$build/labs-$mine");
 like(`@make lab`, qr/^04 .*not begun$/m, 'make lab: a list');

@@ -5,7 +5,8 @@
  * that is judged never shares memory with the code that judges, and a crash or an endless loop ends one problem only.
  *
  *     stdin      Request, key lengths and sinks if there are any, then the inputs of lab_tensors
- *     stdout     the outputs of lab_tensors; of a program built with TRACE=1 also what the trace counted, as JSON rows
+ *     stdout     the outputs of lab_tensors; then, as JSON rows, of a program built with TRACE=1 what the trace counted, and of one for
+ *                a GPU how long a launch takes
  */
 #ifndef FA_LAB_H
 #define FA_LAB_H

@@ -6,7 +6,7 @@
 #
 # Exit code: 0 if all properties hold, or told what to write; 1 not yet; 2 it cannot be judged, and one line says why.
 #
-# Environment: MAKE, OUT and TRACE_OUT as make has them; LABS, the folder of the student's files; LAB_OUT, the folder in OUT (and
+# Environment: MAKE, OUT and TRACE_OUT as make has them; GPU_OUT, where there is a GPU, the folder for what is built for it; LABS, the folder of the student's files; LAB_OUT, the folder in OUT (and
 # in TRACE_OUT) for what is built of them; SEED, from which the problems and their inputs follow, else a random number;
 # CPU_SECONDS, the processor time that one problem may take, else 20. For grade.sh, LAB_OUT/04/verdict.tsv has the verdict in one
 # line: the lab, how many properties hold and of how many, points and of how many, what is not right.
@@ -79,6 +79,21 @@ if [ "$failed" ]; then
     exit 1
 fi
 
+# On a GPU: how long the kernel takes there beside ours, one after the other. For the reader alone: points are the same on all computers.
+compare_speed() {
+    ours=$(value ours) at=$(value speed)
+    [ "$GPU_OUT" ] && [ "$ours" ] || return 0
+    progress 'building for the GPU ...'
+    stage=$GPU_OUT/${ours%/*}/${ours%/*} run=$GPU_OUT/labs/$lab/run
+    "$MAKE" --no-print-directory DEVICE=cuda OUT="$GPU_OUT" LABS="$LABS" LAB_OUT="$GPU_OUT/labs" "$run" "$GPU_OUT/lab" "$stage" >"$scratch/said" 2>&1 &&
+        progress 'running on the GPU ...' &&
+        "$GPU_OUT/lab" "$run" $at --json >"$scratch/speed" 2>"$scratch/said" </dev/null &&
+        "$stage" --variant "${ours#*/}" --dtype "$(value dtype)" $at --json >>"$scratch/speed" 2>"$scratch/said" </dev/null
+    code=$?
+    progress
+    awk -v code=$code -v said="$(grep -v '^ *\[' "$scratch/said" | sed 1q)" -v ours="$ours" -v at="$at" -f common/classroom/rows.awk -f $rooms/speed.awk "$scratch/speed"
+}
+
 # ---- the properties, one by one
 seed=${SEED:-$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}
 case $seed in '' | *[!0-9]*) stop "SEED=$SEED: choose a whole number" ;; esac
@@ -141,5 +156,6 @@ code=$?
 sed '$d' "$scratch/score"
 points=$(($(sed -n '$p' "$scratch/score") + properties))
 [ $code -eq 0 ] || { verdict "$properties" "$properties" "$(sed 1q "$scratch/score")"; exit 1; }
+compare_speed
 verdict "$properties" "$points" ''
 echo "right: all $properties properties hold. What our kernel does otherwise: notes/$(value note).md"

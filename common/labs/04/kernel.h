@@ -1,4 +1,7 @@
 /* What labs/04/kernel.cu is compiled with: CUDA's words, the numbers of the lab, and the kernel's declaration. */
+#ifndef FA_LAB_KERNEL_H
+#define FA_LAB_KERNEL_H
+
 #include "../../gpu/kernel.cuh"
 
 constexpr int D = 64;       /* the head dim: elements of a row of Q, K, V and O */
@@ -9,3 +12,5 @@ constexpr int SHARED_BYTES = 48 * 1024;
 
 extern "C" __global__ void flash2(Problem p, const float *Q, const float *K, const float *V, const int *key_lengths, float *O,
                                   float *LSE);
+
+#endif

@@ -1,4 +1,7 @@
 /* What labs/08/kernel.cu is compiled with: CUDA's words, Hopper's instructions, the ring, and the function's declaration. */
+#ifndef FA_LAB_KERNEL_H
+#define FA_LAB_KERNEL_H
+
 #include "../../gpu/hopper.cuh"
 
 constexpr int D = 64;             /* the head dim: elements of a row of Q and K */
@@ -15,3 +18,5 @@ struct Ring {
 };
 
 extern "C" __device__ void consume(Ring &ring, int tiles, const Problem &p, int keys, int first_row, float *S, float *LSE);
+
+#endif

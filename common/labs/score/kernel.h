@@ -1,4 +1,7 @@
 /* What labs/score/kernel.cu is compiled with: CUDA's words, the numbers of the lab, alibi_slope, and the kernel's declaration. */
+#ifndef FA_LAB_KERNEL_H
+#define FA_LAB_KERNEL_H
+
 #include "../../gpu/kernel.cuh"
 #include "../../score.h"
 
@@ -10,3 +13,5 @@ constexpr int SHARED_BYTES = 48 * 1024;
 
 extern "C" __global__ void scored(Problem p, const float *Q, const float *K, const float *V, const int *key_lengths, float softcap,
                                   int alibi, const float *sinks, float *O, float *LSE);
+
+#endif
