@@ -30,6 +30,7 @@ my %seams = (
     harness_main  => ['stage -> harness'],
     naive_gradients => ['labs -> stage'],
     blocks_read => ['labs -> stage'],
+    score_read => ['labs -> stage'],
     naive_variant => ['harness -> stage', 'labs -> stage'],
     __tsan_       => ['stage -> trace'],    # the compiler's
     __sanitizer_cov_trace_pc => ['stage -> trace'], # likewise
