@@ -220,7 +220,7 @@ write_text("$scratch/new/04/kernel.cu", $solution);
 like(`@make lab N=04`, qr/^points   20 of 20; best so far: 20$/m, 'make lab N=04: all points');
 is($?, 0, '... and exit code 0');
 write_text("$scratch/new/04/kernel.cu", read_text('common/labs/04/kernel.cu'));
-like(`@make lab N=04 2>&1`, qr/^points   0 of 20; best so far: 20$.*^not yet.*\nmake: \*\*\* .* Error 1$/ms, 'the best score does not fall');
+like(`@make lab N=04 2>&1`, qr/^points   0 of 20; best so far: 20\n.*^not yet.*\nmake: \*\*\* .* Error 1$/ms, 'the best score does not fall');
 is($? >> 8, 2, '... and "not yet" is an error');
 like(`@make lab`, qr/^04 .*20 of 20 points$/m, '... and the list has it');
 like(`@make lab N=4 2>&1`, qr/^lab: N=4: choose one of .*04/m, 'N=4: the labs that there are');
