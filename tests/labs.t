@@ -231,10 +231,23 @@ for (['ann', $solution], ['bob', $shapes], ['cem', "#include <stdio.h>\n$solutio
     make_path("$scratch/course/$student/04");
     write_text("$scratch/course/$student/04/kernel.cu", $text);
 }
+# Dan hands in a link to the solution, Eve to Ann's folder, and Fay nothing that can be read to its end.
+make_path("$scratch/course/dan/04", "$scratch/course/fay/04");
+symlink Cwd::abs_path('tests/labs/04.cu'), "$scratch/course/dan/04/kernel.cu";
+symlink 'ann', "$scratch/course/eve";
+system("mkfifo $scratch/course/fay/04/kernel.cu");
 my @grade = ('env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'make', '--no-print-directory', 'DEVICE=cpu');
 my $table = `@grade grade SUBMISSIONS=$scratch/course JOBS=2 SEED=7 2>&1`;
 like($table, qr/^ann +04 +10 of 10 +20 of 20 *\nbob +04 +2 of 10 +2 of 20 +a ragged last tile: .*\ncem +04 +0 of 10 +0 of 20 +it does not compile: .*#include/m,
     'make grade: a line for each') or diag $table;
+like($table, qr/^$_ +04 +0 of 0 +0 of 0 +a link, or no file: hand in the kernel itself$/m, "... $_ has handed in no file of their own") for 'dan', 'eve', 'fay';
+if ($ENV{TEST_ALL}) { # a compiler that would never end
+    make_path("$scratch/bombs/gil/04");
+    write_text("$scratch/bombs/gil/04/kernel.cu", 'template <int N, int M> struct T { static constexpr int v = T<N - 1, 2 * M>::v + T<N - 1, 2 * M + 1>::v; };
+template <int M> struct T<0, M> { static constexpr int v = 1; };
+static_assert(T<28, 1>::v, "");' . "\n$solution");
+    like(`@grade grade SUBMISSIONS=$scratch/bombs CPU_SECONDS=1 2>&1`, qr/^gil +04 +0 of 10 +0 of 20 +it does not compile/m, 'make grade: a compiler without an end is stopped');
+}
 is(() = read_text("$scratch/course/grades.json") =~ /^\{"student": "(?:ann|bob|cem)", "lab": "04", .*"seed": 7\}$/mg, 3, '... and as JSON');
 like(`@grade grade SUBMISSIONS=$scratch/none 2>&1`, qr/^grade: SUBMISSIONS=\S+none: choose a folder/m, 'make grade: no such folder');
 

@@ -14,7 +14,7 @@ function explain(pattern, sentence) {
 }
 END {
     if (!line) {
-        printf "%s: it does not compile:\n%s", source, all
+        printf "%s: the compiler says:\n%s", source, all
         exit
     }
     print source ":" line ": " words
