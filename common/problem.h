@@ -106,6 +106,7 @@ typedef struct {
     const void *d_o;        /* backward only: the upstream gradient, and the three gradients */
     void *dq, *dk, *dv;
     float *d_sinks; /* [heads]: the gradient of score.sinks, if there are any */
+    const int *lengths_on_host; /* key_lengths once more, for a launcher that has to know them */
 } Tensors;
 
 /* Q, K, V and dO on the host, in the problem's dtype and shapes. */
@@ -122,7 +123,7 @@ typedef struct {
     int zeroed;    /* 1: holds zeros before the first launch, and each launch leaves zeros behind; 0: NaN at first */
 } Buffer;
 
-#define MAX_WORKSPACE_BUFFERS 10
+#define MAX_WORKSPACE_BUFFERS 80 /* ten on each of eight devices */
 
 static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
 

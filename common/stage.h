@@ -116,6 +116,11 @@ typedef struct {
     int unordered;      /* 1: sums by atomic additions, in another order in every run. Others give the same bits */
     Refusal *refuses;   /* NULL: any settings go together */
     const Preparation *preparation; /* NULL: it takes its inputs as they are */
+
+    /* A variant that runs on several devices (12_context_parallel). Its plan lists the buffers of device 0, then as many for each
+     * of the others. */
+    int (*devices)(const Problem *p); /* how many; NULL: one */
+    Launcher *scatter, *collect;      /* before the launches that are timed and after them: inputs to all devices, outputs from them */
 } Variant;
 
 #define MAX_VARIANTS 16 /* and tests/figures.c has so many launchers */
@@ -137,6 +142,7 @@ typedef struct {
     ScoreReader *read_score;        /* or it is read by this */
     const char *default_mask;       /* what that text is unless it is given; NULL: every pair is kept */
     const char *cuts;               /* what else than --causal and --lengths leaves out pairs, for the help: "--blocks"; NULL: nothing */
+    void (*explain)(const Problem *p, const int *key_lengths, const Variant *v, double ms); /* prints lines below the table; NULL: none */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; .batch 0: as in all stages */
 
     /* A backward stage has more; in others they are NULL. */

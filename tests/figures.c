@@ -106,8 +106,11 @@ static void launched(int who, const Problem *p, const Tensors *t, const Buffer *
         printed = file.st_size;
     }
     int is_backward = stage.forward && who != FIRST_PASS;
-    if (!is_backward || !kept[who][0])
+    if (!is_backward || !kept[who][0]) {
         original[who]->launch(p, t, workspace);
+        if (original[who]->collect)
+            original[who]->collect(p, t, workspace);
+    }
     keep(who, is_backward, p, t);
     const void *device[4] = {t->q, t->k, t->v, t->d_o};
     for (int i = 0; i < 4 && device[i]; i++)
@@ -146,6 +149,7 @@ static void make_timed_stage(void) {
     for (int i = 0; i < MAX_VARIANTS && stage.variants[i].name; i++) {
         original[i] = &stage.variants[i];
         timed.variants[i].launch = LAUNCHERS[i];
+        timed.variants[i].collect = NULL; /* its launcher above does that */
         if (stage.variants[i].preparation) {
             original[PRE_PASS] = &stage.variants[i];
             preparations[i] = *stage.variants[i].preparation;

@@ -214,14 +214,18 @@ int try_variant(const Variant *variant, Case *c) {
     Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
     const char *damaged, *disorder = NULL;
     int buffers = variant->plan ? variant->plan(&c->p, workspace) : 0;
-    if (!alloc_buffers(workspace, buffers))
+    if (!alloc_buffers(variant, &c->p, workspace, buffers))
         cannot_run("no device memory for the workspace of %s", variant->name);
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_fill(c->outputs[i].pointer, 0xff, c->outputs[i].bytes);
     limit_time(c, variant);
     if (variant_prepares(variant, &c->p))
         variant->preparation->launch(&c->p, &c->t, workspace);
+    if (variant->scatter)
+        variant->scatter(&c->p, &c->t, workspace);
     variant->launch(&c->p, &c->t, workspace);
+    if (variant->collect)
+        variant->collect(&c->p, &c->t, workspace);
     damaged = device_damaged();
     for (int i = 0; i < MAX_OUTPUTS && c->outputs[i].pointer; i++)
         device_read(c->got[i], c->outputs[i].pointer, c->outputs[i].bytes);

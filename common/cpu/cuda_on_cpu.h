@@ -255,6 +255,7 @@ void launch(const char *name, const char *file, int line, void (*kernel)(Paramet
     simt.shared_bytes = shared_bytes;
     simt.thread = [](void *context) { (*static_cast<decltype(thread) *>(context))(); };
     simt.arguments = &thread;
+    simt.argument_bytes = sizeof thread;
     simt_launch(&simt);
 }
 

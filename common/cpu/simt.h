@@ -61,11 +61,15 @@ typedef struct {
     size_t shared_bytes;             /* shared memory a block */
     void (*thread)(void *arguments); /* the kernel, for one thread */
     void *arguments;
+    size_t argument_bytes; /* what of them a launch that is put off has to keep */
 } SimtLaunch;
 
 /* Runs the whole grid and returns. Ends the program (one line, exit code 2) if the launch asks for what no GPU has: a block
  * of no threads or of more than SIMT_MAX_BLOCK, an empty grid, shared memory beyond simt_shared_bytes. One at a time. */
 void simt_launch(const SimtLaunch *launch);
+
+/* If there is one, each launch is first offered to it: not 0 means that it has been put into a queue and is not to be run now. */
+extern int (*simt_put_off)(const SimtLaunch *launch);
 
 /* How many cores run blocks; in a simulation how many multiprocessors. */
 int simt_workers(void);

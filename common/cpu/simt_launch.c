@@ -129,6 +129,8 @@ static void check_launch(const SimtLaunch *l) {
         refuse_launch(l, "%zu bytes of shared memory a block; the device has %zu", l->shared_bytes, simt_shared_bytes());
 }
 
+int (*simt_put_off)(const SimtLaunch *launch);
+
 void simt_launch(const SimtLaunch *launch) {
     static char name[128]; /* LAUNCH((f<64>), ...) names the kernel "(f<64>)": messages do without the parentheses */
     SimtLaunch l = *launch;
@@ -137,6 +139,8 @@ void simt_launch(const SimtLaunch *launch) {
         l.kernel = name;
     }
     check_launch(&l);
+    if (simt_put_off && simt_put_off(launch))
+        return;
     int available = simt_workers();
     read_order();
     if (simt_order == NONE)

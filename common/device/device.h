@@ -69,6 +69,30 @@ typedef struct {
 } Bandwidth;
 Bandwidth device_bandwidth(void);
 
+/* ---- several devices in one program (12_context_parallel). The CPU device simulates them. ----
+ *
+ * Number 0 is the device that was opened; the others follow it. Each has two queues, and all queues run side by side. What lies
+ * between fork and join is only put into queues: fork makes every queue wait for what device 0 was given before, and join
+ * makes device 0 wait for every queue. The calls between them are about the device that device_use named last. */
+enum { MAX_DEVICES = 8, MAX_EVENTS = 32 };
+typedef enum { COMPUTE, COPY } Queue; /* kernels go into COMPUTE */
+
+int device_peers(void);      /* how many there are, at most MAX_DEVICES */
+void device_use(int device); /* where memory is allocated and kernels run from here on */
+void device_fork(int devices);
+void device_join(int devices); /* device_use(0), too */
+
+/* Copies `rows` rows of `bytes` from another device, or this one, in the queue COPY. A pitch is from one row to the next. */
+void device_pull(void *to, size_t to_pitch, int from_device, const void *from, size_t from_pitch, size_t bytes, size_t rows);
+
+/* An event is a point in a queue. Its number is the caller's choice, below MAX_EVENTS, and each device has its own. A queue that
+ * waits goes on when the event recorded last before this call has been reached. */
+void device_record(Queue queue, int event);
+void device_wait(Queue queue, int device, int event);
+double device_between_ms(int device, int first_event, int last_event); /* after join, and all that is in the queues */
+
+double device_link_bytes(int from, int to); /* what device_pull was told to copy since the last fork */
+
 /* For LAUNCH on a GPU: the queue that it puts kernels into (a cudaStream_t), and what it calls after each. */
 void *device_stream(void);
 void device_check_launch(const char *kernel, const char *file, int line);

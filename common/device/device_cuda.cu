@@ -2,8 +2,7 @@
 #include "device.h"
 
 #include "../host/errors.h"
-
-#include <cuda_runtime.h>
+#include "cuda_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +17,7 @@ static struct {
     int line;
 } last_launch;
 
-static void check(cudaError_t error, const char *call, const char *file, int line) {
+void device_check(cudaError_t error, const char *call, const char *file, int line) {
     const char *says = cudaGetErrorString(error);
     if (error != cudaSuccess && last_launch.kernel)
         cannot_run("%s:%d: %s: %s (last launch: %s, %s:%d)", file, line, call, says, last_launch.kernel, last_launch.file,
@@ -26,7 +25,6 @@ static void check(cudaError_t error, const char *call, const char *file, int lin
     if (error != cudaSuccess)
         cannot_run("%s:%d: %s: %s", file, line, call, says);
 }
-#define CHECK(call) check(call, #call, __FILE__, __LINE__)
 
 /* ---- properties ---- */
 
@@ -188,7 +186,7 @@ void device_fill(void *device, int byte, size_t bytes) { CHECK(cudaMemset(device
 
 void *device_stream(void) {
     device_properties();
-    return queue;
+    return queue_in_use ? queue_in_use : queue;
 }
 
 void device_check_launch(const char *kernel, const char *file, int line) {

@@ -30,10 +30,11 @@ static void print_recorded(const Run *run) {
         print_text("\n");
 }
 
-/* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB" */
+/* "workspace 00_naive: S 2.00 GiB, P 1.00 GiB". All devices have as much as device 0. */
 static void print_workspace(const Row *row) {
-    print_text("workspace  %s:", row->name);
-    for (int i = 0; i < row->workspace_count; i++) {
+    const int devices = row->variant->devices ? row->variant->devices(row->run->p) : 1;
+    print_text("workspace  %s%s:", row->name, devices > 1 ? ", each device" : "");
+    for (int i = 0; i < row->workspace_count / devices; i++) {
         Cell bytes;
         print_bytes(bytes, (double)row->workspace[i].bytes);
         print_text("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
@@ -83,6 +84,9 @@ void print_details(const Run *run) {
         if (rows[i].workspace_count && row_ran(&rows[i]) && rows[i].role != ROW_PART)
             print_workspace(&rows[i]);
     }
+    for (int i = 0; i < run->row_count; i++)
+        if (run->stage->explain && rows[i].role == ROW_VARIANT && row_ran(&rows[i]))
+            run->stage->explain(run->p, run->options->key_lengths, rows[i].variant, rows[i].latency_ms);
     for (int i = 0; i < run->row_count; i++)
         if (prepared && row_has_errors(&rows[i]))
             print_accuracy(&rows[i]);

@@ -25,7 +25,7 @@ Samples naive_samples(const Problem *p, const int *key_lengths, const HostTensor
     size_t bytes[6] = {query_bytes, key_bytes, key_bytes, query_bytes, row_bytes, (size_t)p->batch * sizeof(int)};
     void *device[6];
     Buffer workspace[MAX_WORKSPACE_BUFFERS] = {0};
-    int buffers = naive_variant.plan(p, workspace), fits = alloc_buffers(workspace, buffers);
+    int buffers = naive_variant.plan(p, workspace), fits = alloc_buffers(&naive_variant, p, workspace, buffers);
     for (int i = 0; i < 6; i++) {
         fits &= (device[i] = device_alloc(bytes[i], "the reference's tensors")) != NULL;
         if (device[i] && host[i])

@@ -38,7 +38,7 @@ static void measure_spread(Row *row) {
     size_t q = row->outputs[GRADIENT_Q].bytes, k = row->outputs[GRADIENT_K].bytes;
     void *again = host_alloc(q > k ? q : k, 1); /* one gradient at a time */
     for (int repeat = 1; repeat < row->spread_runs; repeat++) {
-        launch_row(row);
+        launch_whole_row(row);
         for (int i = 0; i < row->output_count; i++) {
             const Tensor *output = &row->outputs[i];
             device_read(again, *pointer_to(&row->tensors, output), output->bytes);

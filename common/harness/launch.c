@@ -25,14 +25,20 @@ Row *new_row(Run *run, const Variant *variant, Role role) {
     return row;
 }
 
-int alloc_buffers(Buffer *buffers, int count) {
+int device_of_buffer(const Variant *v, const Problem *p, int count, int i) {
+    return v->devices ? i / (count / v->devices(p)) : 0;
+}
+
+int alloc_buffers(const Variant *v, const Problem *p, Buffer *buffers, int count) {
     int fits = 1;
     for (int i = 0; i < count; i++) {
+        device_use(device_of_buffer(v, p, count, i));
         void *pointer = buffers[i].pointer = fits ? device_alloc(buffers[i].bytes, buffers[i].purpose) : NULL;
         fits = pointer != NULL;
         if (fits && buffers[i].zeroed)
             device_fill(pointer, 0, buffers[i].bytes);
     }
+    device_use(0);
     return fits;
 }
 
@@ -51,7 +57,7 @@ int alloc_row(Row *row) {
     row->workspace_count = row->variant->plan ? row->variant->plan(row->run->p, row->workspace) : 0;
     for (int i = 0; i < row->workspace_count; i++)
         row->workspace_bytes += row->workspace[i].bytes;
-    return alloc_buffers(row->workspace, row->workspace_count) && fits;
+    return alloc_buffers(row->variant, row->run->p, row->workspace, row->workspace_count) && fits;
 }
 
 void free_row(Row *row) {
@@ -69,6 +75,15 @@ void launch_row(void *context) {
         run->forward->launch(run->p, &row->tensors, run->rows[0].workspace);
     if (row->passes != PREPARE)
         row->variant->launch(run->p, &row->tensors, row->workspace);
+}
+
+void launch_whole_row(Row *row) {
+    const Variant *v = row->variant;
+    if (v->scatter)
+        v->scatter(row->run->p, &row->tensors, row->workspace);
+    launch_row(row);
+    if (v->collect)
+        v->collect(row->run->p, &row->tensors, row->workspace);
 }
 
 void finish_row(Row *row) {

@@ -37,7 +37,7 @@ static void run_once(Row *row) {
     show_progress("%s: running ...", row->name);
     if (variant_prepares(row->variant, run->p)) /* once: the row is timed without */
         row->variant->preparation->launch(run->p, &row->tensors, row->workspace);
-    launch_row(row);
+    launch_whole_row(row);
     if (!run->options->validate && !run->options->save)
         return;
 

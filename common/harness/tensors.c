@@ -200,6 +200,7 @@ static void check_range(const Problem *p, const HostTensors *in) {
 }
 
 void upload_options(const Problem *p, const int *key_lengths, Tensors *t) {
+    t->lengths_on_host = key_lengths;
     if (key_lengths)
         t->key_lengths = upload(key_lengths, (size_t)p->batch * sizeof(int), "key lengths");
     if (p->blocks) {

@@ -85,7 +85,7 @@ static int make_copy(const Row *row, Row *copy) {
     void *k = device_alloc(bytes, "K"), *v = device_alloc(bytes, "V");
     copy->tensors.k = k;
     copy->tensors.v = v;
-    if (!alloc_buffers(copy->workspace, copy->workspace_count) || !k || !v)
+    if (!alloc_buffers(row->variant, run->p, copy->workspace, copy->workspace_count) || !k || !v)
         return 0;
     device_write(k, run->inputs.k, bytes);
     device_write(v, run->inputs.v, bytes);
