@@ -43,7 +43,7 @@ COLOURS = {
     "00_naive": "#6b6b6b", "01_tiled": "#8f5a00", "02_online_softmax": "#2f93cf", "03_fa1": "#b85a91", "04_fa2": "#007a58",
     "05_fa2_backward": "#b04a00", "06_fp8": "#7a4fb5", "07_flash_decoding": "#5f6f00", "08_fa3": "#a32020",
     "09_fa3_backward": "#005a91", "10_block_sparse": "#c98500",
-    "11_score_mod": "#3f7f1f", "11_score_mod_backward": "#9c2f7a",
+    "11_score_mod": "#3f7f1f", "11_score_mod_backward": "#9c2f7a", "12_context_parallel": "#46717a",
 }
 MARKS = {
     "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "loop_swap": "v-.",

@@ -1,0 +1,71 @@
+/* context.cuh - what both variants share: a device's buffers, copies of keys between devices, and attention of a chunk of queries,
+ * which is a launch of 08_fa3's kernel on a Hopper GPU and of 04_fa2's elsewhere. */
+#ifndef FA_CONTEXT_CUH
+#define FA_CONTEXT_CUH
+
+#include "../common/gpu/kernel.cuh"
+#include "shards.h"
+
+extern "C" Launcher fa2_tuned;
+extern "C" Launcher fa3_overlapped;
+
+/* Of each device, in the order of its workspace. The last three are for `rounds`. */
+enum { QUERIES, KEYS, OTHER_KEYS, OUTPUT, LSE, KEY_LENGTHS, NEXT_TILE, O_SUM, O_PART, LSE_PART };
+
+/* K and V, [2][batch, kv_heads, stored, D]. */
+struct Keys {
+    char *k, *v;
+    int stored;
+};
+
+/* A device's part of the workspace. */
+struct Device {
+    const Problem &p;
+    int number;
+    const Buffer *buffers;
+
+    template <typename T> T *at(int purpose) const { return static_cast<T *>(buffers[purpose].pointer); }
+    size_t row_bytes() const { return p.head_dim * dtype_bytes(p.dtype); }
+    size_t half_rows(int half) const { return (size_t)half * p.batch * p.heads * largest_chunk(&p); } /* before this half */
+    char *queries(int half) const { return at<char>(QUERIES) + half_rows(half) * row_bytes(); }
+    char *output(int half) const { return at<char>(OUTPUT) + half_rows(half) * row_bytes(); }
+    float *lse(int half) const { return at<float>(LSE) + half_rows(half); }
+    float *sum(int half) const { return at<float>(O_SUM) + half_rows(half) * p.head_dim; }
+    /* The `place`-th K and V of a buffer. */
+    Keys keys(int purpose, int place, int stored) const {
+        const size_t bytes = (size_t)p.batch * p.kv_heads * stored * row_bytes();
+        char *k = at<char>(purpose) + 2 * place * bytes;
+        return {k, k + bytes, stored};
+    }
+    Keys shard() const { return keys(KEYS, 0, shard_keys(&p)); }
+    /* How many keys of each batch entry a chunk sees, of the shard of `from` or of the WHOLE sequence. */
+    int *key_lengths(int from, int half) const { return at<int>(KEY_LENGTHS) + ((from - WHOLE) * HALVES + half) * p.batch; }
+};
+static inline Device device_at(const Problem &p, const Buffer *workspace, int number, int buffers) {
+    return {p, number, workspace + number * buffers};
+}
+
+/* Pulls keys first .. first + count - 1 of a batch entry from `from`, on device from_device, to `to`, from key to_first on. */
+static inline void pull_keys(const Device &device, int batch, const Keys &to, int to_first, int from_device,
+                             const Keys &from, int first, int count) {
+    const size_t row = device.row_bytes(), heads = device.p.kv_heads;
+    const size_t to_offset = (batch * heads * to.stored + to_first) * row,
+                 offset = (batch * heads * from.stored + first) * row;
+    device_pull(to.k + to_offset, to.stored * row, from_device, from.k + offset, from.stored * row, count * row, heads);
+    device_pull(to.v + to_offset, to.stored * row, from_device, from.v + offset, from.stored * row, count * row, heads);
+}
+
+/* Attention of the queries of one chunk over keys that are on the same device. */
+static inline void attend(const Device &device, int half, const Keys &keys, const int *key_lengths, int causal, void *o,
+                          float *lse) {
+    Problem p = device.p;
+    p.seqlen_q = queries_of(&device.p, chunk_of(&device.p, device.number, half)).count;
+    p.seqlen_k = keys.stored;
+    p.causal = causal;
+    Tensors t = {};
+    t.q = device.queries(half), t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse, t.key_lengths = key_lengths;
+    if (p.seqlen_q > 0)
+        (device_properties()->has_hopper ? fa3_overlapped : fa2_tuned)(&p, &t, &device.buffers[NEXT_TILE]);
+}
+
+#endif

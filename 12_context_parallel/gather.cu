@@ -1,0 +1,133 @@
+/* 12_context_parallel/gather - each device has all keys that its queries see copied to it, and then computes alone.
+ *
+ * The idea. A query needs no other query. So a device that owns two chunks of the queries, and has the keys before them, has a
+ * problem that the other stages' kernels know: attention of a chunk, causal and aligned at the end of the keys that its last
+ * query sees.
+ *
+ * What it costs. Memory for the K and V of the whole sequence on every device, and time: nothing is computed while the keys
+ * arrive.
+ *
+ *     make 12_context_parallel && ./12_context_parallel/12_context_parallel --variant gather --causal --devices 4
+ */
+#include "context.cuh"
+#include <vector>
+
+constexpr int BUFFERS = NEXT_TILE + 1;
+
+extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace) {
+    const size_t row = p->head_dim * dtype_bytes(p->dtype), rows = (size_t)HALVES * p->batch * p->heads * largest_chunk(p);
+    const size_t key_rows = (size_t)2 * p->batch * p->kv_heads;
+    workspace[QUERIES] = {"Q shard", rows * row, nullptr, 0};
+    workspace[KEYS] = {"K and V shard", key_rows * shard_keys(p) * row, nullptr, 0};
+    workspace[OTHER_KEYS] = {"K and V of others", key_rows * other_keys * row, nullptr, 0};
+    workspace[OUTPUT] = {"O shard", rows * row, nullptr, 0};
+    workspace[LSE] = {"LSE shard", rows * sizeof(float), nullptr, 0};
+    workspace[KEY_LENGTHS] = {"key lengths", (devices_of(p) + 1) * HALVES * p->batch * sizeof(int), nullptr, 0};
+    workspace[NEXT_TILE] = {"next query tile", sizeof(uint32_t), nullptr, 1};
+    return BUFFERS;
+}
+
+PLANNER(context_gather_plan) {
+    const int buffers = plan_shards(p, p->seqlen_k, workspace);
+    for (int i = buffers; i < devices_of(p) * buffers; i++)
+        workspace[i] = workspace[i % buffers];
+    return devices_of(p) * buffers;
+}
+
+/* ---- before and after what is timed ---- */
+
+/* Queries or rows of O or LSE, [batch, heads, queries of a chunk]: between whole tensors, which are on device 0, and a shard. */
+static void pull_rows(const Device &d, int half, void *whole, void *shard, size_t row_bytes, bool to_shard) {
+    const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
+    const size_t here = span.count * row_bytes, pitch = d.p.seqlen_q * row_bytes, rows = (size_t)d.p.batch * d.p.heads;
+    char *in_whole = static_cast<char *>(whole) + span.first * row_bytes;
+    if (to_shard)
+        device_pull(shard, here, 0, in_whole, pitch, here, rows);
+    else
+        device_pull(in_whole, pitch, d.number, shard, here, here, rows);
+}
+
+static void write_key_lengths(const Device &d, const int *lengths) {
+    const Problem &p = d.p;
+    const int devices = devices_of(&p);
+    std::vector<int> seen((devices + 1) * HALVES * p.batch);
+    for (int from = WHOLE, i = 0; from < devices; from++)
+        for (int half = 0; half < HALVES; half++)
+            for (int b = 0; b < p.batch; b++, i++)
+                seen[i] = shard_keys_seen(&p, key_length(&p, lengths, b), from, chunk_of(&p, d.number, half));
+    device_write(d.key_lengths(WHOLE, 0), seen.data(), seen.size() * sizeof(int));
+}
+
+extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
+    const int devices = devices_of(p);
+    const Keys whole = {(char *)t->k, (char *)t->v, p->seqlen_k};
+    device_fork(devices);
+    for (int r = 0; r < devices; r++) {
+        const Device d = device_at(*p, workspace, r, buffers);
+        device_use(r);
+        write_key_lengths(d, t->lengths_on_host);
+        for (int half = 0; half < HALVES; half++)
+            pull_rows(d, half, (void *)t->q, d.queries(half), d.row_bytes(), true);
+        for (int b = 0; b < p->batch; b++)
+            for (int piece = 0, at = 0; piece < PIECES; piece++) {
+                const Span span = keys_of(p, key_length(p, t->lengths_on_host, b), r, piece);
+                pull_keys(d, b, d.shard(), at, 0, whole, span.first, span.count);
+                at += span.count;
+            }
+    }
+    device_join(devices);
+}
+
+extern "C" void collect_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
+    device_fork(devices_of(p));
+    for (int r = 0; r < devices_of(p); r++)
+        for (int half = 0; half < HALVES; half++) {
+            const Device d = device_at(*p, workspace, r, buffers);
+            pull_rows(d, half, t->o, d.output(half), d.row_bytes(), false);
+            pull_rows(d, half, t->lse, d.lse(half), sizeof(float), false);
+        }
+    device_join(devices_of(p));
+}
+
+LAUNCHER(context_gather_scatter) { scatter_shards(p, t, workspace, BUFFERS); }
+LAUNCHER(context_gather_collect) { collect_shards(p, t, workspace, BUFFERS); }
+
+/* ---- what is timed ---- */
+
+/* One device has it all. */
+LAUNCHER(context_alone) { (device_properties()->has_hopper ? fa3_overlapped : fa2_tuned)(p, t, workspace); }
+
+/* The pieces of the shard of `from` whose keys some query of device d sees, to where they are in the sequence. */
+static void gather_shard(const Device &d, const Tensors &t, const Device &from) {
+    const Problem *p = &d.p;
+    for (int b = 0; b < p->batch; b++)
+        for (int piece = 0, at = 0; piece < PIECES; piece++) {
+            const Span span = keys_of(p, key_length(p, t.lengths_on_host, b), from.number, piece);
+            if (piece == 0 || chunk_of(p, from.number, piece - 1) <= chunk_of(p, d.number, 1))
+                pull_keys(d, b, d.keys(OTHER_KEYS, 0, p->seqlen_k), span.first, from.number, from.shard(), at, span.count);
+            at += span.count;
+        }
+}
+
+LAUNCHER(context_gather) {
+    const int devices = devices_of(p);
+    device_fork(devices);
+    for (int step = 0; step < devices; step++) /* no two devices pull from the same one at the same time */
+        for (int r = 0; r < devices; r++) {
+            device_use(r);
+            const int from = (r + step) % devices;
+            gather_shard(device_at(*p, workspace, r, BUFFERS), *t, device_at(*p, workspace, from, BUFFERS));
+        }
+    for (int r = 0; r < devices; r++) {
+        const Device d = device_at(*p, workspace, r, BUFFERS);
+        device_use(r);
+        device_record(COPY, ARRIVED);
+        device_wait(COMPUTE, r, ARRIVED);
+        device_record(COMPUTE, BEGIN);
+        for (int half = 0; half < HALVES; half++)
+            attend(d, half, d.keys(OTHER_KEYS, 0, p->seqlen_k), d.key_lengths(WHOLE, half), p->causal, d.output(half),
+                   d.lse(half));
+        device_record(COMPUTE, END);
+    }
+    device_join(devices);
+}
