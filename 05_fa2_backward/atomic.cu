@@ -99,22 +99,28 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS) convert_keys
 
 PLANNER(backward_atomic_plan) { return plan_accumulators(p, workspace); }
 
-LAUNCHER(backward_atomic) {
+/* Some or all of the steps. If not all, dK and dV are sums in any case. */
+extern "C" void backward_atomic_steps(const Problem *p, const Tensors *t, const Buffer *workspace, int steps) {
     float *dq_accumulator = (float *)workspace[2].pointer;
     KeySums sums = {};
-    if (p->heads > p->kv_heads)
+    if (p->heads > p->kv_heads || steps != ALL_STEPS)
         sums = {(float *)workspace[3].pointer, (float *)workspace[4].pointer};
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        launch_prepare_rows<T, D>(*p, *t, workspace, dq_accumulator);
+        if (steps & PREPARE_ROWS)
+            launch_prepare_rows<T, D>(*p, *t, workspace, dq_accumulator);
         with_key_shape<T, D, true>([&](auto shape) {
             using S = decltype(shape);
-            LAUNCH(backward_atomic<S>, key_blocks<S>(*p, p->heads), S::THREADS, sizeof(typename S::Shared), *p, *t,
-                   statistics_in(workspace), dq_accumulator, sums);
-            LAUNCH(convert_dq<S>, all_padded_rows(p) / S::Br, S::THREADS, 0, *p, *t, dq_accumulator);
-            if (sums.dk)
+            if (steps & ADD_GRADIENTS)
+                LAUNCH(backward_atomic<S>, key_blocks<S>(*p, p->heads), S::THREADS, sizeof(typename S::Shared), *p, *t,
+                       statistics_in(workspace), dq_accumulator, sums);
+            if (steps & WRITE_DQ)
+                LAUNCH(convert_dq<S>, all_padded_rows(p) / S::Br, S::THREADS, 0, *p, *t, dq_accumulator);
+            if (sums.dk && steps & WRITE_KEYS)
                 LAUNCH(convert_keys<S>, dim3(all_padded_keys(p) / S::Bc, 2), S::THREADS, 0, *p, *t, sums);
         });
     }));
 }
+
+LAUNCHER(backward_atomic) { backward_atomic_steps(p, t, workspace, ALL_STEPS); }
 
 extern "C" TileShape atomic_tile(const Problem *p) { return key_tile<true>(p); }

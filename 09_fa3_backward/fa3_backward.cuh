@@ -139,7 +139,7 @@ template <typename T, int D, typename InTurn = AtOnce>
 __device__ inline void finish_keys(const Problem &p, const Tensors &t, const Accumulators &sums, const KeyTile &here,
                                    int first_key, const float (&dk)[1][D / 8][4], const float (&dv)[1][D / 8][4],
                                    int nth = 0, InTurn in_turn = {}) {
-    if (heads_share_keys(&p)) {
+    if (sums.dk) {
         const size_t offset = accumulator_offset((size_t)here.kv_head * padded_keys(&p) + first_key, D, 0);
         if (here.steps > 0)
             in_turn(KEYS, nth, [&] { add_to(sums.dk + offset, dk), add_to(sums.dv + offset, dv); });
@@ -184,16 +184,20 @@ inline const Buffer *own_workspace(const Problem *p, const Buffer *workspace) {
     return workspace + (heads_share_keys(p) ? 5 : 3);
 }
 
-/* The kernels: launch(statistics, accumulators) launches the one between the others. */
+/* The kernels: launch(statistics, accumulators) launches the one between the others. If not all steps are wanted, dK and dV are sums
+ * in any case. */
 template <typename T, int D, typename Launch>
-void launch_backward(const Problem &p, const Tensors &t, const Buffer *workspace, Launch launch_main) {
+void launch_backward(const Problem &p, const Tensors &t, const Buffer *workspace, Launch launch_main, int steps = ALL_STEPS) {
     Accumulators sums = {(float *)workspace[2].pointer, nullptr, nullptr};
-    if (heads_share_keys(&p))
+    if (heads_share_keys(&p) || steps != ALL_STEPS)
         sums.dk = (float *)workspace[3].pointer, sums.dv = (float *)workspace[4].pointer;
-    launch_prepare_rows<T, D>(p, t, workspace, sums.dq);
-    launch_main(statistics_in(workspace), sums);
-    LAUNCH((convert_dq<T, D>), all_padded_rows(&p) / 64, 128, 0, p, t, sums.dq);
-    if (heads_share_keys(&p))
+    if (steps & PREPARE_ROWS)
+        launch_prepare_rows<T, D>(p, t, workspace, sums.dq);
+    if (steps & ADD_GRADIENTS)
+        launch_main(statistics_in(workspace), sums);
+    if (steps & WRITE_DQ)
+        LAUNCH((convert_dq<T, D>), all_padded_rows(&p) / 64, 128, 0, p, t, sums.dq);
+    if (sums.dk && steps & WRITE_KEYS)
         LAUNCH((convert_keys<T, D>), dim3(all_padded_keys(&p) / 64, 2), 128, 0, p, t, sums);
 }
 

@@ -78,15 +78,21 @@ PLANNER(fa3_backward_overlapped_plan) {
     return count;
 }
 
-LAUNCHER(fa3_backward_overlapped) {
+/* Some or all of the steps. `next` counts how many times blocks drew a tile. */
+static void launch_steps(const Problem *p, const Tensors *t, const Buffer *workspace, const Buffer *next, int steps) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
-        const KeyTileOrder order = overlapped_order(p, Bc);
-        uint32_t *next = (uint32_t *)own_workspace(p, workspace)->pointer; /* how many times blocks drew a tile */
-        const int blocks = min(order.count, device_properties()->sm_count);
-        launch_backward<T, D>(*p, *t, workspace, [&](const RowStatistics &statistics, const Accumulators &sums) {
-            LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order, next,
-                   statistics, sums, maps);
-        });
+        const auto launch_main = [&](const RowStatistics &statistics, const Accumulators &sums) {
+            const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
+            const KeyTileOrder order = overlapped_order(p, Bc);
+            const int blocks = min(order.count, device_properties()->sm_count);
+            LAUNCH((overlapped_backward<T, D>), blocks, THREADS, sizeof(OverlappedShared<T, D>), *p, *t, order,
+                   (uint32_t *)next->pointer, statistics, sums, maps);
+        };
+        launch_backward<T, D>(*p, *t, workspace, launch_main, steps);
     }));
+}
+
+LAUNCHER(fa3_backward_overlapped) { launch_steps(p, t, workspace, own_workspace(p, workspace), ALL_STEPS); }
+extern "C" void fa3_backward_overlapped_steps(const Problem *p, const Tensors *t, const Buffer *workspace, int steps) {
+    launch_steps(p, t, workspace, workspace + 5, steps);
 }

@@ -9,6 +9,10 @@
 extern "C" Launcher fa2_tuned;
 extern "C" Launcher fa3_overlapped;
 
+/* gather.cu */
+extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace);
+extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers);
+
 /* Of each device, in the order of its workspace. The last three are for `rounds`. */
 enum { QUERIES, KEYS, OTHER_KEYS, OUTPUT, LSE, KEY_LENGTHS, NEXT_TILE, O_SUM, O_PART, LSE_PART };
 
@@ -45,6 +49,13 @@ static inline Device device_at(const Problem &p, const Buffer *workspace, int nu
     return {p, number, workspace + number * buffers};
 }
 
+/* Each device has as much as device 0, whose buffers have been planned. Returns how many there are. */
+static inline int for_all_devices(const Problem *p, int buffers, Buffer *workspace) {
+    for (int i = buffers; i < devices_of(p) * buffers; i++)
+        workspace[i] = workspace[i % buffers];
+    return devices_of(p) * buffers;
+}
+
 /* Pulls keys first .. first + count - 1 of a batch entry from `from`, on device from_device, to `to`, from key to_first on. */
 static inline void pull_keys(const Device &device, int batch, const Keys &to, int to_first, int from_device,
                              const Keys &from, int first, int count) {
@@ -53,6 +64,26 @@ static inline void pull_keys(const Device &device, int batch, const Keys &to, in
                  offset = (batch * heads * from.stored + first) * row;
     device_pull(to.k + to_offset, to.stored * row, from_device, from.k + offset, from.stored * row, count * row, heads);
     device_pull(to.v + to_offset, to.stored * row, from_device, from.v + offset, from.stored * row, count * row, heads);
+}
+
+/* Queries or rows of O or LSE, [batch, heads, queries of a chunk]: between whole tensors, which are on device 0, and a shard. */
+static inline void pull_rows(const Device &d, int half, void *whole, void *shard, size_t row_bytes, bool to_shard) {
+    const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
+    const size_t here = span.count * row_bytes, pitch = d.p.seqlen_q * row_bytes, rows = (size_t)d.p.batch * d.p.heads;
+    char *in_whole = static_cast<char *>(whole) + span.first * row_bytes;
+    if (to_shard)
+        device_pull(shard, here, 0, in_whole, pitch, here, rows);
+    else
+        device_pull(in_whole, pitch, d.number, shard, here, here, rows);
+}
+
+/* Pulls what this device's queries see of the shard of `other` to the place-th of its two places. */
+static inline void pull_shard(const Device &device, const int *key_lengths, const Device &other, int place) {
+    const Problem *p = &device.p;
+    const Keys to = device.keys(OTHER_KEYS, place, shard_keys(p));
+    for (int b = 0; b < p->batch; b++)
+        pull_keys(device, b, to, 0, other.number, other.shard(), 0,
+                  shard_keys_seen(p, key_length(p, key_lengths, b), other.number, chunk_of(p, device.number, 1)));
 }
 
 /* Attention of the queries of one chunk over keys that are on the same device. */

@@ -27,25 +27,9 @@ extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspac
     return BUFFERS;
 }
 
-PLANNER(context_gather_plan) {
-    const int buffers = plan_shards(p, p->seqlen_k, workspace);
-    for (int i = buffers; i < devices_of(p) * buffers; i++)
-        workspace[i] = workspace[i % buffers];
-    return devices_of(p) * buffers;
-}
+PLANNER(context_gather_plan) { return for_all_devices(p, plan_shards(p, p->seqlen_k, workspace), workspace); }
 
 /* ---- before and after what is timed ---- */
-
-/* Queries or rows of O or LSE, [batch, heads, queries of a chunk]: between whole tensors, which are on device 0, and a shard. */
-static void pull_rows(const Device &d, int half, void *whole, void *shard, size_t row_bytes, bool to_shard) {
-    const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
-    const size_t here = span.count * row_bytes, pitch = d.p.seqlen_q * row_bytes, rows = (size_t)d.p.batch * d.p.heads;
-    char *in_whole = static_cast<char *>(whole) + span.first * row_bytes;
-    if (to_shard)
-        device_pull(shard, here, 0, in_whole, pitch, here, rows);
-    else
-        device_pull(in_whole, pitch, d.number, shard, here, here, rows);
-}
 
 static void write_key_lengths(const Device &d, const int *lengths) {
     const Problem &p = d.p;

@@ -19,8 +19,6 @@
 
 constexpr int BUFFERS = LSE_PART + 1, THREADS = 256;
 
-extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace);
-extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers);
 extern "C" void collect_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers);
 
 PLANNER(context_rounds_plan) {
@@ -29,9 +27,7 @@ PLANNER(context_rounds_plan) {
     workspace[O_SUM] = {"O accumulator", HALVES * rows * row * sizeof(float), nullptr, 0};
     workspace[O_PART] = {"partial O", rows * row * dtype_bytes(p->dtype), nullptr, 0};
     workspace[LSE_PART] = {"partial LSE", rows * sizeof(float), nullptr, 0};
-    for (int i = BUFFERS; i < devices_of(p) * BUFFERS; i++)
-        workspace[i] = workspace[i % BUFFERS];
-    return devices_of(p) * BUFFERS;
+    return for_all_devices(p, BUFFERS, workspace);
 }
 
 LAUNCHER(context_rounds_scatter) { scatter_shards(p, t, workspace, BUFFERS); }
@@ -90,9 +86,7 @@ LAUNCHER(context_rounds) {
             if (round + 1 < devices) {
                 const Device other = device_at(*p, workspace, next, BUFFERS);
                 device_wait(COPY, r, READ + !place); /* the shard of the round before has been read, and its place is free */
-                for (int b = 0; b < p->batch; b++)
-                    pull_keys(d, b, d.keys(OTHER_KEYS, !place, shard_keys(p)), 0, next, other.shard(), 0,
-                              shard_keys_seen(p, key_length(p, t->lengths_on_host, b), next, chunk_of(p, r, 1)));
+                pull_shard(d, t->lengths_on_host, other, !place);
                 device_record(COPY, ARRIVED + !place);
             }
             if (round > 0)

@@ -46,7 +46,12 @@ int largest_chunk(const Problem *p); /* queries */
 int shard_keys(const Problem *p);    /* what a shard has room for, whatever the key lengths */
 
 /* Bytes of K and V that `to` needs of the shard of `from`. */
-double link_bytes(const Problem *p, const int *key_lengths, int from, int to);
+typedef double LinkBytes(const Problem *p, const int *key_lengths, int from, int to);
+LinkBytes link_bytes;
+
+/* explain.c: lines below the table, of a variant with so many rounds; and why there are not so many devices, or NULL. */
+void explain_devices(const Problem *p, const int *key_lengths, const Variant *v, double ms, LinkBytes *link, int rounds);
+Refusal devices_refuse;
 
 #ifdef __cplusplus
 }

@@ -123,7 +123,7 @@ typedef struct {
     int zeroed;    /* 1: holds zeros before the first launch, and each launch leaves zeros behind; 0: NaN at first */
 } Buffer;
 
-#define MAX_WORKSPACE_BUFFERS 80 /* ten on each of eight devices */
+#define MAX_WORKSPACE_BUFFERS 120 /* 15 on each of eight devices */
 
 static inline size_t dtype_bytes(Dtype dtype) { return dtype == DTYPE_FP32 ? 4 : 2; }
 

@@ -367,7 +367,7 @@ static int expected_rows(const Problem *p, int only, Expected *rows) {
         rows[n++] = row;
         if (reason)
             continue;
-        if (stage.forward) {
+        if (stage.forward && !v->devices) {
             row.passes = BOTH;
             row.cost = COST[FIRST_PASS] + COST[i];
             rows[n++] = row;

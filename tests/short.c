@@ -159,6 +159,8 @@ static void launch_mistaken(const Problem *p, const Tensors *t, const Buffer *wo
     void *const tensors[] = {t->dq, t->dk, t->dv}, *tensor = tensors[mistake.tensor];
     const size_t count = mistake.tensor ? key_elements(p) : query_elements(p), bytes = count * dtype_bytes(p->dtype);
     mistake.of->launch(p, t, workspace);
+    if (mistake.of->collect)
+        mistake.of->collect(p, t, workspace);
     void *host = host_alloc(bytes, 1);
     device_read(host, tensor, bytes);
     for (size_t i = 0; i < count && mistake.what != ONE_NAN; i++)
@@ -188,6 +190,7 @@ static Stage with_mistake(uint64_t seed) {
     s.variants[count].name = "mistaken";
     s.variants[count].launch = launch_mistaken;
     s.variants[count].plan = plan_mistaken;
+    s.variants[count].collect = NULL; /* its launcher does that */
     s.variants[count].predict = NULL;
     return s;
 }

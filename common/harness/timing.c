@@ -170,7 +170,7 @@ static void run_part(const Row *whole, Passes passes, const char *name) {
 
 void time_parts(const Row *row) {
     const Run *run = row->run;
-    if (run->stage->kind == BACKWARD)
+    if (run->stage->kind == BACKWARD && !row->variant->devices) /* the forward pass runs on one device */
         run_part(row, BOTH, row->variant->name);
     if (!variant_prepares(row->variant, run->p))
         return;

@@ -1,0 +1,199 @@
+/* 12_context_parallel_backward/rounds - the gradients of one sequence over several GPUs, in the rounds of the forward pass.
+ *
+ * The idea. A query's gradient is a sum over keys, and its device sees all of them, a shard per round: dQ stays where it is. A
+ * key's gradients are sums over queries, which are on all devices. So a device adds up what its queries contribute to the dK
+ * and dV of the shard at hand, in fp32, and the shard's owner pulls this part and adds it to its own. P is computed again from
+ * the LSE of the whole row, so nothing has to be merged: parts are only added.
+ *
+ *     round                0            1                    2                    3
+ *     device 2, COMPUTE    own shard    shard 1              shard 0              shard 3
+ *     device 2, COPY       K, V of 1    K, V of 0; part      K, V of 3; part      part of device 1
+ *                                       of device 3          of device 0
+ *
+ * What it costs. Beside K and V, twice as many bytes for the parts, which have 4 bytes per element. In 16 bits they would need
+ * half of that, but each would be rounded, and the sum of G rounded parts is off by more than the result's own rounding. The
+ * kernels are 09_fa3_backward's on a Hopper GPU and 05_fa2_backward's elsewhere.
+ *
+ *     make 12_context_parallel_backward && ./12_context_parallel_backward/12_context_parallel_backward --causal
+ */
+#include "../12_context_parallel/context.cuh"
+#include "../common/gpu/prepare_rows.cuh"
+#include "parts.h"
+
+typedef void Steps(const Problem *p, const Tensors *t, const Buffer *workspace, int steps);
+extern "C" Steps backward_atomic_steps;
+extern "C" Steps fa3_backward_overlapped_steps;
+extern "C" Launcher backward_atomic;
+extern "C" Launcher fa3_backward_overlapped;
+
+/* Behind those of the forward pass; NEXT_TILE is the counter of key tiles. */
+enum { D_OUTPUT = NEXT_TILE + 1, D_QUERIES, D_KEYS, STATISTICS, DQ_SUM, KEY_SUMS, KEY_PARTS, INBOX, BUFFERS };
+enum { PART = READ + 2, TAKEN = PART + 2, ADDED = TAKEN + 2 };
+constexpr int THREADS = 256;
+
+static size_t statistics_rows(const Problem *p) { return (size_t)p->batch * p->heads * padded(largest_chunk(p)); }
+
+PLANNER(context_backward_plan) {
+    const size_t sums = 2 * sum_floats(p) * sizeof(float), rows = HALVES * statistics_rows(p);
+    plan_shards(p, 2 * shard_keys(p), workspace);
+    workspace[NEXT_TILE].purpose = "next key tile";
+    workspace[D_OUTPUT] = {"dO shard", workspace[QUERIES].bytes, nullptr, 0};
+    workspace[D_QUERIES] = {"dQ shard", workspace[QUERIES].bytes, nullptr, 0};
+    workspace[D_KEYS] = {"dK and dV shard", workspace[KEYS].bytes, nullptr, 0};
+    workspace[STATISTICS] = {"LSE in base 2 and delta", 2 * rows * sizeof(float), nullptr, 0};
+    workspace[DQ_SUM] = {"dQ accumulator", rows * p->head_dim * sizeof(float), nullptr, 0};
+    workspace[KEY_SUMS] = {"dK and dV sums", sums, nullptr, 1};
+    workspace[KEY_PARTS] = {"dK and dV parts", 2 * sums, nullptr, 0};
+    workspace[INBOX] = {"dK and dV of others", sums, nullptr, 0};
+    return for_all_devices(p, BUFFERS, workspace);
+}
+
+static char *half_of(const Device &d, int purpose, int half) {
+    return d.at<char>(purpose) + d.half_rows(half) * d.row_bytes();
+}
+static float *part_of(const Device &d, int place) { return d.at<float>(KEY_PARTS) + place * 2 * sum_floats(&d.p); }
+
+/* ---- before and after what is timed ---- */
+
+LAUNCHER(context_backward_scatter) {
+    scatter_shards(p, t, workspace, BUFFERS);
+    device_fork(devices_of(p));
+    for (int r = 0; r < devices_of(p); r++)
+        for (int half = 0; half < HALVES; half++) {
+            const Device d = device_at(*p, workspace, r, BUFFERS);
+            device_use(r);
+            pull_rows(d, half, t->o, d.output(half), d.row_bytes(), true);
+            pull_rows(d, half, t->lse, d.lse(half), sizeof(float), true);
+            pull_rows(d, half, (void *)t->d_o, half_of(d, D_OUTPUT, half), d.row_bytes(), true);
+        }
+    device_join(devices_of(p));
+}
+
+/* Keys that do not exist are in no shard: their gradients are 0. */
+LAUNCHER(context_backward_collect) {
+    const Keys whole = {(char *)t->dk, (char *)t->dv, p->seqlen_k};
+    device_fill(t->dk, 0, key_elements(p) * dtype_bytes(p->dtype));
+    device_fill(t->dv, 0, key_elements(p) * dtype_bytes(p->dtype));
+    device_fork(devices_of(p));
+    for (int r = 0; r < devices_of(p); r++) {
+        const Device d = device_at(*p, workspace, r, BUFFERS), first = device_at(*p, workspace, 0, BUFFERS);
+        for (int half = 0; half < HALVES; half++)
+            pull_rows(d, half, t->dq, half_of(d, D_QUERIES, half), d.row_bytes(), false);
+        for (int b = 0; b < p->batch; b++)
+            for (int piece = 0, at = 0; piece < PIECES; piece++) {
+                const Span span = keys_of(p, key_length(p, t->lengths_on_host, b), r, piece);
+                pull_keys(first, b, whole, span.first, r, d.keys(D_KEYS, 0, shard_keys(p)), at, span.count);
+                at += span.count;
+            }
+    }
+    device_join(devices_of(p));
+}
+
+/* ---- what is timed ---- */
+
+LAUNCHER(context_backward_alone) {
+    (device_properties()->has_hopper ? fa3_backward_overlapped : backward_atomic)(p, t, workspace);
+}
+
+__global__ void __launch_bounds__(THREADS) clear_part(float *part, size_t fours) {
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < fours)
+        store_4(part + 4 * i, float4{});
+}
+
+__global__ void __launch_bounds__(THREADS) add_part(float *sum, const float *part, size_t fours) {
+    const size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < fours)
+        store_4(sum + 4 * i, load_4(sum + 4 * i) + load_4(part + 4 * i));
+}
+
+/* Some steps of the backward pass (prepare_rows.cuh) of one chunk of queries, with one shard of keys. */
+static void run_steps(const Device &d, int half, const Keys &keys, int from, float *key_sums, int steps) {
+    Problem p = d.p;
+    p.seqlen_q = queries_of(&d.p, chunk_of(&d.p, d.number, half)).count;
+    p.seqlen_k = keys.stored;
+    p.causal = d.p.causal && from == d.number;
+    const Keys gradients = d.keys(D_KEYS, 0, keys.stored);
+    Tensors t = {};
+    t.q = d.queries(half), t.k = keys.k, t.v = keys.v, t.o = d.output(half), t.lse = d.lse(half);
+    t.key_lengths = d.key_lengths(from, half), t.d_o = half_of(d, D_OUTPUT, half), t.dq = half_of(d, D_QUERIES, half);
+    t.dk = gradients.k, t.dv = gradients.v;
+    const size_t rows = statistics_rows(&d.p);
+    float *lse = d.at<float>(STATISTICS) + half * 2 * rows, *dq = d.at<float>(DQ_SUM) + half * rows * p.head_dim;
+    const Buffer workspace[] = {{"", 0, lse, 0},
+                                {"", 0, lse + rows, 0},
+                                {"", 0, dq, 0},
+                                {"", 0, key_sums, 0},
+                                {"", 0, key_sums + sum_floats(&d.p), 0},
+                                d.buffers[NEXT_TILE]};
+    if (p.seqlen_q > 0 || steps == WRITE_KEYS)
+        (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace, steps);
+}
+
+/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. */
+static void compute_round(const Device &d, const Tensors &t, int round, int from) {
+    const Problem *p = &d.p;
+    const int devices = devices_of(p), place = round % 2;
+    const size_t fours = sum_floats(p) / 2;
+    if (round > 0)
+        device_wait(COMPUTE, d.number, ARRIVED + place);
+    if (round > 2) /* the part of two rounds before is in the same place: its owner must have it */
+        device_wait(COMPUTE, (from + 2) % devices, TAKEN + place);
+    device_record(COMPUTE, BEGIN + round);
+    if (round > 0 && has_part(p, t.lengths_on_host, from, d.number))
+        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_of(d, place), fours);
+    for (int half = 0; half < HALVES; half++)
+        if (round == 0 || most_seen(p, t.lengths_on_host, from, chunk_of(p, d.number, half)) > 0)
+            run_steps(d, half, round ? d.keys(OTHER_KEYS, place, shard_keys(p)) : d.shard(), from,
+                      round ? part_of(d, place) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
+    device_record(COMPUTE, READ + place);
+    device_record(COMPUTE, PART + place);
+    device_record(COMPUTE, END + round);
+}
+
+/* The owner of a shard takes the part that another device has computed in this round. */
+static void take_part(const Device &owner, const Tensors &t, int round, const Device &other) {
+    const size_t bytes = 2 * sum_floats(&owner.p) * sizeof(float), fours = sum_floats(&owner.p) / 2;
+    if (!has_part(&owner.p, t.lengths_on_host, owner.number, other.number))
+        return;
+    device_wait(COPY, other.number, PART + round % 2);
+    device_wait(COPY, owner.number, ADDED); /* the part before is no longer needed */
+    device_pull(owner.at<void>(INBOX), bytes, other.number, part_of(other, round % 2), bytes, bytes, 1);
+    device_record(COPY, TAKEN + round % 2);
+    device_wait(COMPUTE, owner.number, TAKEN + round % 2);
+    LAUNCH(add_part, blocks_for(fours, THREADS), THREADS, 0, owner.at<float>(KEY_SUMS), owner.at<float>(INBOX), fours);
+    device_record(COMPUTE, ADDED);
+}
+
+LAUNCHER(context_backward) {
+    const int devices = devices_of(p);
+    const auto at = [&](int r) { return device_at(*p, workspace, (r + devices) % devices, BUFFERS); };
+    const auto for_each = [&](auto work) {
+        for (int r = 0; r < devices; r++)
+            device_use(r), work(at(r), r);
+    };
+    device_fork(devices);
+    for_each([&](const Device &d, int r) {
+        for (int half = 0; half < HALVES; half++)
+            run_steps(d, half, d.shard(), r, d.at<float>(KEY_SUMS), PREPARE_ROWS);
+    });
+    for (int round = 0; round < devices; round++) {
+        for_each([&](const Device &d, int r) {
+            const int place = round % 2;
+            if (round + 1 < devices) {
+                device_wait(COPY, r, READ + !place); /* the shard of the round before has been read, and its place is free */
+                pull_shard(d, t->lengths_on_host, at(r - round - 1), !place);
+                device_record(COPY, ARRIVED + !place);
+            }
+            compute_round(d, *t, round, at(r - round).number);
+        });
+        if (round > 0)
+            for_each([&](const Device &d, int r) { take_part(d, *t, round, at(r + round)); });
+    }
+    for_each([&](const Device &d, int r) {
+        for (int half = 0; half < HALVES; half++)
+            run_steps(d, half, d.shard(), r, d.at<float>(KEY_SUMS), WRITE_DQ);
+        run_steps(d, 0, d.shard(), r, d.at<float>(KEY_SUMS), WRITE_KEYS);
+    });
+    device_join(devices);
+}
