@@ -80,7 +80,7 @@ like($run->{out}, qr/^problem  forward, batch 1, .* seqlen 16x16.*^06_fp8\/quant
 my %stages_in; # the rows of a table, without the names of variants
 for my $table (split /\n\n(?=problem)/, $run->{out}) {
     my ($title) = $table =~ /^problem  (.*)/m or next;
-    $stages_in{$title =~ s/, batch 1, heads [^,]+|, head_dim 64, fp16|, full//gr} = join ' ', map { s{/.*}{}r } $table =~ /^(\d\S*) /mg;
+    $stages_in{$title =~ s/, batch 1, heads [^,]+|, head_dim 64, fp16|, full//gr} = join ' ', map { s{/.*}{}r } $table =~ /^(\d\S*)(?: |$)/mg; # a long name has a line of its own
 }
 my @forward = grep { kind_of($_) eq 'FORWARD' && !/^10/ } @stages;
 my %want = ('forward, seqlen 16x16' => join(' ', map { ($_) x variants_of($_) } @forward),
