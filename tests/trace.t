@@ -54,6 +54,8 @@ my %more_shapes = (
         'softcap:3+window:100,30+sink --causal', 'alibi'],
     '11_score_mod_backward' => ['--heads 2 --seqlen 200 --seqlen-k 300 --score window:40,10', '--heads 2 --kv-heads 1 --seqlen 70 --batch 2 --causal --score sink+softcap:3 --dtype fp32',
         "$shapes[2] --variant 00_naive --score sink+window:10,3"],
+    (map { $_ => ['--heads 2 --kv-heads 1 --seqlen 70 --seqlen-k 90 --causal --batch 2 --lengths 90,41 --devices 8',
+        '--heads 2 --seqlen 100 --causal --head-dim 128 --devices 3 --chunks contiguous']} '12_context_parallel', '12_context_parallel_backward'),
     '08_fa3' => ['--heads 45 --seqlen 70 --seqlen-k 80 --causal --roofline t4'], # blocks with several query tiles
 );
 my %stores_scores = ('00_naive' => 1, '01_tiled' => 1); # all others keep S to themselves

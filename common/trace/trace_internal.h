@@ -28,7 +28,7 @@
 #include <string.h>
 
 /* MAX_SITES must fit the site's bits of a Touch. */
-enum { MAX_SITES = 4096, MAX_TENSORS = 128, SHARED_TENSOR = 0 };
+enum { MAX_SITES = 4096, MAX_TENSORS = 256, SHARED_TENSOR = 0 };
 
 /* A tensor is an allocation of device memory; number 0 is shared memory. */
 struct TouchCell;
