@@ -16,10 +16,10 @@ extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer 
 /* Of each device, in the order of its workspace. The last three are for `rounds`. */
 enum { QUERIES, KEYS, OTHER_KEYS, OUTPUT, LSE, KEY_LENGTHS, NEXT_TILE, O_SUM, O_PART, LSE_PART };
 
-/* K and V, [2][batch, kv_heads, stored, D]. */
+/* K and V on a device, each [batch, kv_heads, stored, D]. */
 struct Keys {
     char *k, *v;
-    int stored;
+    int stored, device;
 };
 
 /* A device's part of the workspace. */
@@ -39,7 +39,7 @@ struct Device {
     Keys keys(int purpose, int place, int stored) const {
         const size_t bytes = (size_t)p.batch * p.kv_heads * stored * row_bytes();
         char *k = at<char>(purpose) + 2 * place * bytes;
-        return {k, k + bytes, stored};
+        return {k, k + bytes, stored, number};
     }
     Keys shard() const { return keys(KEYS, 0, shard_keys(&p)); }
     /* How many keys of each batch entry a chunk sees, of the shard of `from` or of the WHOLE sequence. */
@@ -56,25 +56,47 @@ static inline int for_all_devices(const Problem *p, int buffers, Buffer *workspa
     return devices_of(p) * buffers;
 }
 
-/* Pulls keys first .. first + count - 1 of a batch entry from `from`, on device from_device, to `to`, from key to_first on. */
-static inline void pull_keys(const Device &device, int batch, const Keys &to, int to_first, int from_device,
-                             const Keys &from, int first, int count) {
-    const size_t row = device.row_bytes(), heads = device.p.kv_heads;
+/* Pulls `count` keys of a batch entry: those of `from` from key `first` on, to `to` from key to_first on. */
+static inline void pull_keys(const Problem &p, int batch, const Keys &to, int to_first, const Keys &from, int first,
+                             int count) {
+    const size_t row = p.head_dim * dtype_bytes(p.dtype), heads = p.kv_heads;
     const size_t to_offset = (batch * heads * to.stored + to_first) * row,
                  offset = (batch * heads * from.stored + first) * row;
-    device_pull(to.k + to_offset, to.stored * row, from_device, from.k + offset, from.stored * row, count * row, heads);
-    device_pull(to.v + to_offset, to.stored * row, from_device, from.v + offset, from.stored * row, count * row, heads);
+    device_use(to.device);
+    device_pull(to.k + to_offset, to.stored * row, from.device, from.k + offset, from.stored * row, count * row, heads);
+    device_pull(to.v + to_offset, to.stored * row, from.device, from.v + offset, from.stored * row, count * row, heads);
 }
 
-/* Queries or rows of O or LSE, [batch, heads, queries of a chunk]: between whole tensors, which are on device 0, and a shard. */
-static inline void pull_rows(const Device &d, int half, void *whole, void *shard, size_t row_bytes, bool to_shard) {
-    const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
-    const size_t here = span.count * row_bytes, pitch = d.p.seqlen_q * row_bytes, rows = (size_t)d.p.batch * d.p.heads;
-    char *in_whole = static_cast<char *>(whole) + span.first * row_bytes;
-    if (to_shard)
-        device_pull(shard, here, 0, in_whole, pitch, here, rows);
-    else
-        device_pull(in_whole, pitch, d.number, shard, here, here, rows);
+/* Rows of Q, O or LSE, between the whole tensor, which is on device 0, and a device's shard of it. */
+enum Way { TO_SHARD, TO_WHOLE };
+static inline void move_rows(const Device &d, Way way, void *whole, void *shard, size_t row_bytes) {
+    const size_t pitch = d.p.seqlen_q * row_bytes, matrices = (size_t)d.p.batch * d.p.heads;
+    device_use(way == TO_SHARD ? d.number : 0);
+    for (int half = 0; half < HALVES; half++) {
+        const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
+        const size_t bytes = span.count * row_bytes;
+        char *in_whole = (char *)whole + span.first * row_bytes, *in_shard = (char *)shard + d.half_rows(half) * row_bytes;
+        if (way == TO_SHARD)
+            device_pull(in_shard, bytes, 0, in_whole, pitch, bytes, matrices);
+        else
+            device_pull(in_whole, pitch, d.number, in_shard, bytes, bytes, matrices);
+    }
+}
+
+/* K and V, between the whole sequence and the shard of `owner`, as far as the queries of chunk `last` see them. */
+static inline void move_keys(const Device &owner, Way way, const int *key_lengths, const Keys &whole, const Keys &shard,
+                             int last = 2 * MAX_DEVICES) {
+    const Problem &p = owner.p;
+    for (int b = 0; b < p.batch; b++)
+        for (int piece = 0, at = 0; piece < PIECES; piece++) {
+            const Span span = keys_of(&p, key_length(&p, key_lengths, b), owner.number, piece);
+            const bool is_seen = piece == 0 || chunk_of(&p, owner.number, piece - 1) <= last;
+            if (is_seen && way == TO_SHARD)
+                pull_keys(p, b, shard, at, whole, span.first, span.count);
+            else if (is_seen)
+                pull_keys(p, b, whole, span.first, shard, at, span.count);
+            at += span.count;
+        }
 }
 
 /* Pulls what this device's queries see of the shard of `other` to the place-th of its two places. */
@@ -82,7 +104,7 @@ static inline void pull_shard(const Device &device, const int *key_lengths, cons
     const Problem *p = &device.p;
     const Keys to = device.keys(OTHER_KEYS, place, shard_keys(p));
     for (int b = 0; b < p->batch; b++)
-        pull_keys(device, b, to, 0, other.number, other.shard(), 0,
+        pull_keys(*p, b, to, 0, other.shard(), 0,
                   shard_keys_seen(p, key_length(p, key_lengths, b), other.number, chunk_of(p, device.number, 1)));
 }
 

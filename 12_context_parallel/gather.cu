@@ -35,6 +35,7 @@ static void write_key_lengths(const Device &d, const int *lengths) {
     const Problem &p = d.p;
     const int devices = devices_of(&p);
     std::vector<int> seen((devices + 1) * HALVES * p.batch);
+    device_use(d.number);
     for (int from = WHOLE, i = 0; from < devices; from++)
         for (int half = 0; half < HALVES; half++)
             for (int b = 0; b < p.batch; b++, i++)
@@ -44,32 +45,23 @@ static void write_key_lengths(const Device &d, const int *lengths) {
 
 extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
     const int devices = devices_of(p);
-    const Keys whole = {(char *)t->k, (char *)t->v, p->seqlen_k};
     device_fork(devices);
     for (int r = 0; r < devices; r++) {
         const Device d = device_at(*p, workspace, r, buffers);
-        device_use(r);
         write_key_lengths(d, t->lengths_on_host);
-        for (int half = 0; half < HALVES; half++)
-            pull_rows(d, half, (void *)t->q, d.queries(half), d.row_bytes(), true);
-        for (int b = 0; b < p->batch; b++)
-            for (int piece = 0, at = 0; piece < PIECES; piece++) {
-                const Span span = keys_of(p, key_length(p, t->lengths_on_host, b), r, piece);
-                pull_keys(d, b, d.shard(), at, 0, whole, span.first, span.count);
-                at += span.count;
-            }
+        move_rows(d, TO_SHARD, (void *)t->q, d.queries(0), d.row_bytes());
+        move_keys(d, TO_SHARD, t->lengths_on_host, {(char *)t->k, (char *)t->v, p->seqlen_k, 0}, d.shard());
     }
     device_join(devices);
 }
 
 extern "C" void collect_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
     device_fork(devices_of(p));
-    for (int r = 0; r < devices_of(p); r++)
-        for (int half = 0; half < HALVES; half++) {
-            const Device d = device_at(*p, workspace, r, buffers);
-            pull_rows(d, half, t->o, d.output(half), d.row_bytes(), false);
-            pull_rows(d, half, t->lse, d.lse(half), sizeof(float), false);
-        }
+    for (int r = 0; r < devices_of(p); r++) {
+        const Device d = device_at(*p, workspace, r, buffers);
+        move_rows(d, TO_WHOLE, t->o, d.output(0), d.row_bytes());
+        move_rows(d, TO_WHOLE, t->lse, d.lse(0), sizeof(float));
+    }
     device_join(devices_of(p));
 }
 
@@ -81,26 +73,14 @@ LAUNCHER(context_gather_collect) { collect_shards(p, t, workspace, BUFFERS); }
 /* One device has it all. */
 LAUNCHER(context_alone) { (device_properties()->has_hopper ? fa3_overlapped : fa2_tuned)(p, t, workspace); }
 
-/* The pieces of the shard of `from` whose keys some query of device d sees, to where they are in the sequence. */
-static void gather_shard(const Device &d, const Tensors &t, const Device &from) {
-    const Problem *p = &d.p;
-    for (int b = 0; b < p->batch; b++)
-        for (int piece = 0, at = 0; piece < PIECES; piece++) {
-            const Span span = keys_of(p, key_length(p, t.lengths_on_host, b), from.number, piece);
-            if (piece == 0 || chunk_of(p, from.number, piece - 1) <= chunk_of(p, d.number, 1))
-                pull_keys(d, b, d.keys(OTHER_KEYS, 0, p->seqlen_k), span.first, from.number, from.shard(), at, span.count);
-            at += span.count;
-        }
-}
-
 LAUNCHER(context_gather) {
     const int devices = devices_of(p);
     device_fork(devices);
     for (int step = 0; step < devices; step++) /* no two devices pull from the same one at the same time */
         for (int r = 0; r < devices; r++) {
-            device_use(r);
-            const int from = (r + step) % devices;
-            gather_shard(device_at(*p, workspace, r, BUFFERS), *t, device_at(*p, workspace, from, BUFFERS));
+            const Device d = device_at(*p, workspace, r, BUFFERS);
+            const Device from = device_at(*p, workspace, (r + step) % devices, BUFFERS);
+            move_keys(from, TO_WHOLE, t->lengths_on_host, d.keys(OTHER_KEYS, 0, p->seqlen_k), from.shard(), chunk_of(p, r, 1));
         }
     for (int r = 0; r < devices; r++) {
         const Device d = device_at(*p, workspace, r, BUFFERS);

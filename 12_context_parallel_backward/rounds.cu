@@ -58,33 +58,25 @@ static float *part_of(const Device &d, int place) { return d.at<float>(KEY_PARTS
 LAUNCHER(context_backward_scatter) {
     scatter_shards(p, t, workspace, BUFFERS);
     device_fork(devices_of(p));
-    for (int r = 0; r < devices_of(p); r++)
-        for (int half = 0; half < HALVES; half++) {
-            const Device d = device_at(*p, workspace, r, BUFFERS);
-            device_use(r);
-            pull_rows(d, half, t->o, d.output(half), d.row_bytes(), true);
-            pull_rows(d, half, t->lse, d.lse(half), sizeof(float), true);
-            pull_rows(d, half, (void *)t->d_o, half_of(d, D_OUTPUT, half), d.row_bytes(), true);
-        }
+    for (int r = 0; r < devices_of(p); r++) {
+        const Device d = device_at(*p, workspace, r, BUFFERS);
+        move_rows(d, TO_SHARD, t->o, d.output(0), d.row_bytes());
+        move_rows(d, TO_SHARD, t->lse, d.lse(0), sizeof(float));
+        move_rows(d, TO_SHARD, (void *)t->d_o, d.at<char>(D_OUTPUT), d.row_bytes());
+    }
     device_join(devices_of(p));
 }
 
 /* Keys that do not exist are in no shard: their gradients are 0. */
 LAUNCHER(context_backward_collect) {
-    const Keys whole = {(char *)t->dk, (char *)t->dv, p->seqlen_k};
     device_fill(t->dk, 0, key_elements(p) * dtype_bytes(p->dtype));
     device_fill(t->dv, 0, key_elements(p) * dtype_bytes(p->dtype));
     device_fork(devices_of(p));
     for (int r = 0; r < devices_of(p); r++) {
-        const Device d = device_at(*p, workspace, r, BUFFERS), first = device_at(*p, workspace, 0, BUFFERS);
-        for (int half = 0; half < HALVES; half++)
-            pull_rows(d, half, t->dq, half_of(d, D_QUERIES, half), d.row_bytes(), false);
-        for (int b = 0; b < p->batch; b++)
-            for (int piece = 0, at = 0; piece < PIECES; piece++) {
-                const Span span = keys_of(p, key_length(p, t->lengths_on_host, b), r, piece);
-                pull_keys(first, b, whole, span.first, r, d.keys(D_KEYS, 0, shard_keys(p)), at, span.count);
-                at += span.count;
-            }
+        const Device d = device_at(*p, workspace, r, BUFFERS);
+        move_rows(d, TO_WHOLE, t->dq, d.at<char>(D_QUERIES), d.row_bytes());
+        move_keys(d, TO_WHOLE, t->lengths_on_host, {(char *)t->dk, (char *)t->dv, p->seqlen_k, 0},
+                  d.keys(D_KEYS, 0, shard_keys(p)));
     }
     device_join(devices_of(p));
 }
