@@ -99,13 +99,24 @@ static inline void move_keys(const Device &owner, Way way, const int *key_length
         }
 }
 
-/* Pulls what this device's queries see of the shard of `other` to the place-th of its two places. */
-static inline void pull_shard(const Device &device, const int *key_lengths, const Device &other, int place) {
-    const Problem *p = &device.p;
-    const Keys to = device.keys(OTHER_KEYS, place, shard_keys(p));
-    for (int b = 0; b < p->batch; b++)
-        pull_keys(*p, b, to, 0, other.shard(), 0,
-                  shard_keys_seen(p, key_length(p, key_lengths, b), other.number, chunk_of(p, device.number, 1)));
+/* A round of a device, which has two places for shards of others: while one is in use, the shard of `next` is pulled to the other,
+ * as far as the device's queries see it. Returns the keys of this round, once they have arrived. */
+static inline Keys begin_round(const Device &d, const int *key_lengths, int round, const Device &next) {
+    const Problem &p = d.p;
+    const Keys place[] = {d.keys(OTHER_KEYS, 0, shard_keys(&p)), d.keys(OTHER_KEYS, 1, shard_keys(&p))};
+    const int now = round % 2;
+    if (round + 1 < devices_of(&p)) {
+        if (round > 0) /* the shard of the round before has been read, and its place is free */
+            device_wait(COPY, d.number, END + round - 1);
+        for (int b = 0; b < p.batch; b++)
+            pull_keys(p, b, place[!now], 0, next.shard(), 0,
+                      shard_keys_seen(&p, key_length(&p, key_lengths, b), next.number, chunk_of(&p, d.number, 1)));
+        device_record(COPY, ARRIVED + !now);
+    }
+    if (round > 0)
+        device_wait(COMPUTE, d.number, ARRIVED + now);
+    device_record(COMPUTE, BEGIN + round);
+    return round > 0 ? place[now] : d.shard();
 }
 
 /* Attention of the queries of one chunk over keys that are on the same device. */

@@ -81,20 +81,11 @@ LAUNCHER(context_rounds) {
     for (int round = 0; round < devices; round++)
         for (int r = 0; r < devices; r++) {
             const Device d = device_at(*p, workspace, r, BUFFERS);
-            const int from = (r - round + devices) % devices, next = (from - 1 + devices) % devices, place = round % 2;
+            const int from = (r - round + devices) % devices, next = (from - 1 + devices) % devices;
             device_use(r);
-            if (round + 1 < devices) {
-                const Device other = device_at(*p, workspace, next, BUFFERS);
-                device_wait(COPY, r, READ + !place); /* the shard of the round before has been read, and its place is free */
-                pull_shard(d, t->lengths_on_host, other, !place);
-                device_record(COPY, ARRIVED + !place);
-            }
-            if (round > 0)
-                device_wait(COMPUTE, r, ARRIVED + place);
-            device_record(COMPUTE, BEGIN + round);
+            const Keys keys = begin_round(d, t->lengths_on_host, round, device_at(*p, workspace, next, BUFFERS));
             for (int half = 0; half < HALVES; half++)
-                compute_part(d, *t, half, from, round ? d.keys(OTHER_KEYS, place, shard_keys(p)) : d.shard());
-            device_record(COMPUTE, READ + place);
+                compute_part(d, *t, half, from, keys);
             device_record(COMPUTE, END + round);
         }
     device_join(devices);

@@ -26,7 +26,7 @@ enum { ZIGZAG, CONTIGUOUS };
 enum { HALVES = 2, PIECES = 3, WHOLE = -1 };
 
 /* Events of a device. Each round has its own BEGIN and END, between which the device computes. */
-enum { BEGIN, END = BEGIN + MAX_DEVICES, ARRIVED = END + MAX_DEVICES, READ = ARRIVED + 2 };
+enum { BEGIN, END = BEGIN + MAX_DEVICES, ARRIVED = END + MAX_DEVICES };
 
 typedef struct {
     int first, count;

@@ -28,7 +28,7 @@ extern "C" Launcher fa3_backward_overlapped;
 
 /* Behind those of the forward pass; NEXT_TILE is the counter of key tiles. */
 enum { D_OUTPUT = NEXT_TILE + 1, D_QUERIES, D_KEYS, STATISTICS, DQ_SUM, KEY_SUMS, KEY_PARTS, INBOX, BUFFERS };
-enum { PART = READ + 2, TAKEN = PART + 2, ADDED = TAKEN + 2 };
+enum { TAKEN = ARRIVED + 2, ADDED = TAKEN + 2 };
 constexpr int THREADS = 256;
 
 static size_t statistics_rows(const Problem *p) { return (size_t)p->batch * p->heads * padded(largest_chunk(p)); }
@@ -122,24 +122,20 @@ static void run_steps(const Device &d, int half, const Keys &keys, int from, flo
         (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace, steps);
 }
 
-/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. */
-static void compute_round(const Device &d, const Tensors &t, int round, int from) {
+/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. That of `next` is
+ * pulled meanwhile. */
+static void compute_round(const Device &d, const Tensors &t, int round, int from, const Device &next) {
     const Problem *p = &d.p;
     const int devices = devices_of(p), place = round % 2;
     const size_t fours = sum_floats(p) / 2;
-    if (round > 0)
-        device_wait(COMPUTE, d.number, ARRIVED + place);
     if (round > 2) /* the part of two rounds before is in the same place: its owner must have it */
         device_wait(COMPUTE, (from + 2) % devices, TAKEN + place);
-    device_record(COMPUTE, BEGIN + round);
+    const Keys keys = begin_round(d, t.lengths_on_host, round, next);
     if (round > 0 && has_part(p, t.lengths_on_host, from, d.number))
         LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_of(d, place), fours);
     for (int half = 0; half < HALVES; half++)
         if (round == 0 || most_seen(p, t.lengths_on_host, from, chunk_of(p, d.number, half)) > 0)
-            run_steps(d, half, round ? d.keys(OTHER_KEYS, place, shard_keys(p)) : d.shard(), from,
-                      round ? part_of(d, place) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
-    device_record(COMPUTE, READ + place);
-    device_record(COMPUTE, PART + place);
+            run_steps(d, half, keys, from, round ? part_of(d, place) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
     device_record(COMPUTE, END + round);
 }
 
@@ -148,7 +144,7 @@ static void take_part(const Device &owner, const Tensors &t, int round, const De
     const size_t bytes = 2 * sum_floats(&owner.p) * sizeof(float), fours = sum_floats(&owner.p) / 2;
     if (!has_part(&owner.p, t.lengths_on_host, owner.number, other.number))
         return;
-    device_wait(COPY, other.number, PART + round % 2);
+    device_wait(COPY, other.number, END + round);
     device_wait(COPY, owner.number, ADDED); /* the part before is no longer needed */
     device_pull(owner.at<void>(INBOX), bytes, other.number, part_of(other, round % 2), bytes, bytes, 1);
     device_record(COPY, TAKEN + round % 2);
@@ -170,15 +166,7 @@ LAUNCHER(context_backward) {
             run_steps(d, half, d.shard(), r, d.at<float>(KEY_SUMS), PREPARE_ROWS);
     });
     for (int round = 0; round < devices; round++) {
-        for_each([&](const Device &d, int r) {
-            const int place = round % 2;
-            if (round + 1 < devices) {
-                device_wait(COPY, r, READ + !place); /* the shard of the round before has been read, and its place is free */
-                pull_shard(d, t->lengths_on_host, at(r - round - 1), !place);
-                device_record(COPY, ARRIVED + !place);
-            }
-            compute_round(d, *t, round, at(r - round).number);
-        });
+        for_each([&](const Device &d, int r) { compute_round(d, *t, round, at(r - round).number, at(r - round - 1)); });
         if (round > 0)
             for_each([&](const Device &d, int r) { take_part(d, *t, round, at(r + round)); });
     }
