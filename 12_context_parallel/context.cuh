@@ -1,5 +1,5 @@
-/* context.cuh - what both variants share: a device's buffers, copies of keys between devices, and attention of a chunk of queries,
- * which is a launch of 08_fa3's kernel on a Hopper GPU and of 04_fa2's elsewhere. */
+/* context.cuh - what both variants share: a device's buffers, copies of keys between devices, and attention of a chunk
+ * of queries, which is a launch of 08_fa3's kernel on a Hopper GPU and of 04_fa2's elsewhere. */
 #ifndef FA_CONTEXT_CUH
 #define FA_CONTEXT_CUH
 
@@ -99,8 +99,8 @@ static inline void move_keys(const Device &owner, Way way, const int *key_length
         }
 }
 
-/* A round of a device, which has two places for shards of others: while one is in use, the shard of `next` is pulled to the other,
- * as far as the device's queries see it. Returns the keys of this round, once they have arrived. */
+/* A round of a device, which has two places for shards of others: while one is in use, the shard of `next` is pulled to
+ * the other, as far as the device's queries see it. Returns the keys of this round, once they have arrived. */
 static inline Keys begin_round(const Device &d, const int *key_lengths, int round, const Device &next) {
     const Problem &p = d.p;
     const Keys place[] = {d.keys(OTHER_KEYS, 0, shard_keys(&p)), d.keys(OTHER_KEYS, 1, shard_keys(&p))};

@@ -22,8 +22,9 @@ static double chunk_pairs(const Problem *p, const int *key_lengths, int chunk) {
     return pairs;
 }
 
-/* Below the table: what each device pulled in the last run, by formula and as the copies were counted, how long it computed, and
- * the efficiency T1 / (G TG). The CPU device's devices take turns: there the busiest one's time stands for TG. */
+/* Below the table: what each device pulled in the last run, by formula and as the copies were counted, how long it
+ * computed, and the efficiency T1 / (G TG). The CPU device's devices take turns: there the busiest one's time stands
+ * for TG. */
 void explain_devices(const Problem *p, const int *key_lengths, const Variant *v, double ms, LinkBytes *link, int rounds) {
     static double alone_ms; /* T1 */
     const int devices = devices_of(p);

@@ -1,11 +1,11 @@
 /* 12_context_parallel/gather - each device has all keys that its queries see copied to it, and then computes alone.
  *
- * The idea. A query needs no other query. So a device that owns two chunks of the queries, and has the keys before them, has a
- * problem that the other stages' kernels know: attention of a chunk, causal and aligned at the end of the keys that its last
- * query sees.
+ * The idea. A query needs no other query. So a device that owns two chunks of the queries, and has the keys before
+ * them, has a problem that the other stages' kernels know: attention of a chunk, causal and aligned at the end of the
+ * keys that its last query sees.
  *
- * What it costs. Memory for the K and V of the whole sequence on every device, and time: nothing is computed while the keys
- * arrive.
+ * What it costs. Memory for the K and V of the whole sequence on every device, and time: nothing is computed while the
+ * keys arrive.
  *
  *     make 12_context_parallel && ./12_context_parallel/12_context_parallel --variant gather --causal --devices 4
  */
@@ -80,7 +80,8 @@ LAUNCHER(context_gather) {
         for (int r = 0; r < devices; r++) {
             const Device d = device_at(*p, workspace, r, BUFFERS);
             const Device from = device_at(*p, workspace, (r + step) % devices, BUFFERS);
-            move_keys(from, TO_WHOLE, t->lengths_on_host, d.keys(OTHER_KEYS, 0, p->seqlen_k), from.shard(), chunk_of(p, r, 1));
+            move_keys(from, TO_WHOLE, t->lengths_on_host, d.keys(OTHER_KEYS, 0, p->seqlen_k), from.shard(),
+                      chunk_of(p, r, 1));
         }
     for (int r = 0; r < devices; r++) {
         const Device d = device_at(*p, workspace, r, BUFFERS);

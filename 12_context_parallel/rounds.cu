@@ -1,15 +1,15 @@
 /* 12_context_parallel/rounds - each device computes with one shard of keys while the next is copied to it.
  *
- * The idea. Attention over some keys, and attention over others, merge by LSE into attention over both (07_flash_decoding). So
- * a device begins with its own shard and needs never more than two shards of others at a time: the one in use, and the
- * one that is on its way.
+ * The idea. Attention over some keys, and attention over others, merge by LSE into attention over both
+ * (07_flash_decoding). So a device begins with its own shard and needs never more than two shards of others at a time:
+ * the one in use, and the one that is on its way.
  *
  *     round              0           1           2           3
  *     device 2, COMPUTE  own shard   shard 1     shard 0     shard 3
  *     device 2, COPY     shard 1     shard 0     shard 3
  *
- * What it costs. O and LSE of a part are merged into a sum in fp32: a part read, the sum read and written, for each round. A part is rounded
- * to 16 bits once, as the output is, and its weight is at most 1.
+ * What it costs. O and LSE of a part are merged into a sum in fp32: a part read, the sum read and written, for each
+ * round. A part is rounded to 16 bits once, as the output is, and its weight is at most 1.
  *
  *     make 12_context_parallel && ./12_context_parallel/12_context_parallel --variant rounds --causal --devices 4
  */
@@ -33,7 +33,8 @@ PLANNER(context_rounds_plan) {
 LAUNCHER(context_rounds_scatter) { scatter_shards(p, t, workspace, BUFFERS); }
 LAUNCHER(context_rounds_collect) { collect_shards(p, t, workspace, BUFFERS); }
 
-/* Merges a part into `sum` and `lse`, which are overwritten by the first, and writes what O is so far. D / 8 threads take a row. */
+/* Merges a part into `sum` and `lse`, which are overwritten by the first, and writes what O is so far. D / 8 threads
+ * take a row. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS)
     merge_part(size_t rows, const T *part, const float *part_lse, float *sum, float *lse, T *o, bool is_first) {

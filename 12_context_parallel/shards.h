@@ -1,15 +1,16 @@
 /* shards.h - who holds which part of the sequence. For kernels' host code, main.c and the test.
  *
- * The queries are cut into 2G chunks, two for each of G devices; under a causal mask a chunk that comes later sees more keys.
+ * The queries are cut into 2G chunks, two for each of G devices; under a causal mask a chunk that comes later sees more
+ * keys.
  *
  *     chunk         0   1   2   3   4   5   6   7      pairs of a causal mask, in half squares of a chunk's length; G = 4
  *     contiguous    0   0   1   1   2   2   3   3      device 0: 1 + 3 = 4     device 3: 13 + 15 = 28
  *     zigzag        0   1   2   3   3   2   1   0      device 0: 1 + 15 = 16   device 3: 7 + 9 = 16
  *
- * Keys are dealt out by what queries see. Those that every query sees are cut into G equal parts. The others are seen from one
- * query on, and they belong to the chunk of that query. So a device's *shard* of keys has three pieces, stored one behind
- * the other: its part of the keys that all see, the keys of its first chunk, those of its second. Of any shard a chunk sees a
- * prefix, as causal masks and key lengths describe it.
+ * Keys are dealt out by what queries see. Those that every query sees are cut into G equal parts. The others are seen
+ * from one query on, and they belong to the chunk of that query. So a device's *shard* of keys has three pieces, stored
+ * one behind the other: its part of the keys that all see, the keys of its first chunk, those of its second. Of any
+ * shard a chunk sees a prefix, as causal masks and key lengths describe it.
  */
 #ifndef FA_SHARDS_H
 #define FA_SHARDS_H
@@ -37,8 +38,8 @@ int chunk_of(const Problem *p, int device, int half); /* the second half comes l
 Span queries_of(const Problem *p, int chunk);
 Span keys_of(const Problem *p, int length, int device, int piece); /* of a batch entry with `length` keys */
 
-/* How many keys of the shard of `from` are seen by the last query of a chunk: as many as its other queries see, or, if the chunk
- * is that device's own and the mask causal, one more than the query before. WHOLE: of all keys. */
+/* How many keys of the shard of `from` are seen by the last query of a chunk: as many as its other queries see, or, if
+ * the chunk is that device's own and the mask causal, one more than the query before. WHOLE: of all keys. */
 int shard_keys_seen(const Problem *p, int length, int from, int chunk);
 int most_seen(const Problem *p, const int *key_lengths, int from, int chunk); /* over the batch */
 
@@ -49,7 +50,7 @@ int shard_keys(const Problem *p);    /* what a shard has room for, whatever the 
 typedef double LinkBytes(const Problem *p, const int *key_lengths, int from, int to);
 LinkBytes link_bytes;
 
-/* explain.c: lines below the table, of a variant with so many rounds; and why there are not so many devices, or NULL. */
+/* explain.c: lines below the table, of a variant with so many rounds; why there are not so many devices, or NULL. */
 void explain_devices(const Problem *p, const int *key_lengths, const Variant *v, double ms, LinkBytes *link, int rounds);
 Refusal devices_refuse;
 

@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that the kernels of all devices move: those of the attention kernel's formula for each launch, and those of
- * merge_part. Copies between devices are no kernels; link_bytes has them. */
+/* traffic.c - the bytes that the kernels of all devices move: those of the attention kernel's formula for each launch,
+ * and those of merge_part. Copies between devices are no kernels; link_bytes has them. */
 #include "../common/host/memory.h"
 #include "../common/traffic.h"
 #include "shards.h"

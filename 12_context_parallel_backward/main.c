@@ -1,7 +1,8 @@
 /* 12_context_parallel_backward - the gradients of one sequence over several GPUs. */
 #include "parts.h"
 
-extern Launcher fa2_tuned, fa3_overlapped, context_backward_alone, context_backward, context_backward_scatter, context_backward_collect;
+extern Launcher fa2_tuned, fa3_overlapped, context_backward_alone, context_backward,
+    context_backward_scatter, context_backward_collect;
 extern Planner fa3_overlapped_plan, fa3_backward_overlapped_plan, context_backward_plan;
 extern Predictor fa2_tuned_traffic, fa3_overlapped_traffic, context_backward_alone_traffic, context_backward_traffic;
 extern const Variant naive_gradients;
@@ -43,8 +44,8 @@ const Stage stage = {
         {.name = "alone", .idea = "one device has it all: what the other is compared with", TAKES,
          .launch = context_backward_alone, .plan = fa3_backward_overlapped_plan, .predict = context_backward_alone_traffic},
         {.name = "rounds", .idea = "a shard of keys per round; its owner adds up dK and dV in fp32", TAKES,
-         .launch = context_backward, .plan = context_backward_plan, .predict = context_backward_traffic, .devices = devices_of,
-         .scatter = context_backward_scatter, .collect = context_backward_collect},
+         .launch = context_backward, .plan = context_backward_plan, .predict = context_backward_traffic,
+         .devices = devices_of, .scatter = context_backward_scatter, .collect = context_backward_collect},
     },
 };
 

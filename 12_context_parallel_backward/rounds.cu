@@ -1,18 +1,18 @@
-/* 12_context_parallel_backward/rounds - the gradients of one sequence over several GPUs, in the rounds of the forward pass.
+/* 12_context_parallel_backward/rounds - the gradients of one sequence over several GPUs, in rounds.
  *
- * The idea. A query's gradient is a sum over keys, and its device sees all of them, a shard per round: dQ stays where it is. A
- * key's gradients are sums over queries, which are on all devices. So a device adds up what its queries contribute to the dK
- * and dV of the shard at hand, in fp32, and the shard's owner pulls this part and adds it to its own. P is computed again from
- * the LSE of the whole row, so nothing has to be merged: parts are only added.
+ * The idea. A query's gradient is a sum over keys, and its device sees all of them, a shard per round: dQ stays where
+ * it is. A key's gradients are sums over queries, which are on all devices. So a device adds up what its queries
+ * contribute to the dK and dV of the shard at hand, in fp32, and the shard's owner pulls this part and adds it to its
+ * own. P is computed again from the LSE of the whole row, so nothing has to be merged: parts are only added.
  *
  *     round                0            1                    2                    3
  *     device 2, COMPUTE    own shard    shard 1              shard 0              shard 3
  *     device 2, COPY       K, V of 1    K, V of 0; part      K, V of 3; part      part of device 1
  *                                       of device 3          of device 0
  *
- * What it costs. Beside K and V, twice as many bytes for the parts, which have 4 bytes per element. In 16 bits they would need
- * half of that, but each would be rounded, and the sum of G rounded parts is off by more than the result's own rounding. The
- * kernels are 09_fa3_backward's on a Hopper GPU and 05_fa2_backward's elsewhere.
+ * What it costs. Beside K and V, twice as many bytes for the parts, which have 4 bytes per element. In 16 bits they
+ * would need half of that, but each would be rounded, and the sum of G rounded parts is off by more than the result's
+ * own rounding. The kernels are 09_fa3_backward's on a Hopper GPU and 05_fa2_backward's elsewhere.
  *
  *     make 12_context_parallel_backward && ./12_context_parallel_backward/12_context_parallel_backward --causal
  */
@@ -122,8 +122,8 @@ static void run_steps(const Device &d, int half, const Keys &keys, int from, flo
         (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace, steps);
 }
 
-/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. That of `next` is
- * pulled meanwhile. */
+/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. That of
+ * `next` is pulled meanwhile. */
 static void compute_round(const Device &d, const Tensors &t, int round, int from, const Device &next) {
     const Problem *p = &d.p;
     const int devices = devices_of(p), place = round % 2;

@@ -1,5 +1,6 @@
-/* traffic.c - the bytes that the kernels of all devices move: those of the backward kernels' formulas for each launch, under the
- * names of a device's allocations, and those of the kernels that clear and add parts. Copies between devices are no kernels. */
+/* traffic.c - the bytes that the kernels of all devices move: those of the backward kernels' formulas for each launch,
+ * under the names of a device's allocations, and those of the kernels that clear and add parts. Copies between devices
+ * are no kernels. */
 #include "../common/host/memory.h"
 #include "../common/traffic.h"
 #include "parts.h"
@@ -33,7 +34,8 @@ static void add(Sum *sum, const char *kernel, const char *tensor, double read, d
     t->read += read, t->written += written;
 }
 
-/* The allocation that holds this tensor of a launch, which is the device's own shard's or one of others; NULL: none is touched. */
+/* The allocation that holds this tensor of a launch, which is the device's own shard's or one of others; NULL: none is
+ * touched. */
 static const char *allocation_of(const char *tensor, int is_own) {
     const char *const names[][3] = {{"Q", "Q shard", "Q shard"},
                                     {"K", "K and V shard", "K and V of others"},
@@ -54,8 +56,8 @@ static const char *allocation_of(const char *tensor, int is_own) {
     return tensor;
 }
 
-/* A chunk with one shard. The steps before and after are those of the device's own shard; dK and dV are sums even if no heads share
- * keys, and then each key tile is added once per head. */
+/* A chunk with one shard. The steps before and after are those of the device's own shard; dK and dV are sums even if no
+ * heads share keys, and then each key tile is added once per head. */
 static void add_chunk(Sum *sum, const Problem *p, const int *key_lengths, int device, int half, int from) {
     const int chunk = chunk_of(p, device, half), is_own = from == device;
     const int Bc = device_properties()->has_hopper ? 128 : atomic_tile(p).Bc;

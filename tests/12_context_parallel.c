@@ -16,7 +16,7 @@ static Problem problem(int seqlen_q, int seqlen_k, int causal, int devices, int 
     return p;
 }
 
-/* Whether each query and each of `length` keys is somebody's, once, and a chunk sees of each shard what the mask says. */
+/* Whether each query and each of `length` keys is somebody's, once, and a chunk sees of a shard what the mask says. */
 static int is_right(const Problem *p, int length) {
     const int devices = devices_of(p);
     int *owners = host_alloc((size_t)p->seqlen_q + length, sizeof *owners), right = 1;
@@ -71,7 +71,8 @@ static void test_shards(void) {
     }
 }
 
-/* Sq = Sk = 2 G C: a device pulls one chunk from each device before it, and two from each after it; contiguous: two, and none. */
+/* Sq = Sk = 2 G C: a device pulls one chunk from each device before it, and two from each after it; contiguous: two,
+ * and none. */
 static void test_links(void) {
     enum { C = 6, G = 4 };
     const double chunk = 2. * C * 64 * 2; /* K and V, 64 numbers of 2 bytes */
@@ -89,7 +90,8 @@ static void test_links(void) {
 
 /* ---- queues ---- */
 
-/* Each of three devices hands a number to the next, which adds it to its own by copying; `waits` says whether it waits for it. */
+/* Each of three devices hands a number to the next, which adds it to its own by copying; `waits` says whether it waits
+ * for it. */
 static int chain(const char *order, int waits) {
     int *memory[3], result;
     setenv("CPU_DEVICE_ORDER", order, 1);

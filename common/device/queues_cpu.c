@@ -1,9 +1,10 @@
 /* queues_cpu.c - several devices on this computer (device.h): what is put into their queues runs when they are joined.
  *
- * On GPUs all queues run side by side, and which of two pieces of work comes first is unknown unless one waits for the other.
- * Here one piece runs at a time, and CPU_DEVICE_ORDER (cpu/simt.h) says which: forward makes a copy only when no kernel can go on,
- * and reverse runs a kernel only when no copy can; shuffle draws. So a wait that is missing gives a wrong result in one of the
- * orders: late copies have not arrived when their bytes are read, and early ones overwrite what is still needed.
+ * On GPUs all queues run side by side, and which of two pieces of work comes first is unknown unless one waits for the
+ * other. Here one piece runs at a time, and CPU_DEVICE_ORDER (cpu/simt.h) says which: forward makes a copy only when no
+ * kernel can go on, and reverse runs a kernel only when no copy can; shuffle draws. So a wait that is missing gives a
+ * wrong result in one of the orders: late copies have not arrived when their bytes are read, and early ones overwrite
+ * what is still needed.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "device.h"

@@ -1,5 +1,5 @@
-/* queues_cuda.cu - several GPUs of one host, driven by one thread (device.h). Every call here only puts work into a stream, but for
- * those that open the GPUs or read a clock. */
+/* queues_cuda.cu - several GPUs of one host, driven by one thread (device.h). Every call here only puts work into a
+ * stream, but for those that open the GPUs or read a clock. */
 #include "device.h"
 
 #include "cuda_check.h"
