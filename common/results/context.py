@@ -35,7 +35,7 @@ def arguments():
     parser.add_argument("--heads", type=lambda text: [tuple(int(n) for n in h.split("/")) for h in text.split(",")],
                         default=[(16, 16), (64, 8)], help="query heads/KV heads, as in 16/16,64/8")
     parser.add_argument("--programs", default=".", help="the folder with the stages' programs")
-    parser.add_argument("--limit", type=float, default=600, help="seconds after which nothing is begun any more")
+    parser.add_argument("--limit", type=float, default=600, help="seconds that all takes at most; PyTorch a third of it, twice")
     parser.add_argument("--peers", action="store_true", help=argparse.SUPPRESS)  # a process of PyTorch's
     return parser.parse_args()
 
@@ -153,7 +153,7 @@ def run_peers(given):
                                   stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL,
                                   stderr=None if r == 0 else subprocess.DEVNULL) for r in range(given.devices)]
     try:
-        printed, _ = processes[0].communicate(timeout=max(1, given.limit - (time.monotonic() - began)))
+        printed, _ = processes[0].communicate(timeout=max(1, min(given.limit / 3, given.limit - (time.monotonic() - began))))
     except subprocess.TimeoutExpired:
         progress("PyTorch: no time left")
         for process in processes:
