@@ -119,17 +119,12 @@ static inline Keys begin_round(const Device &d, const int *key_lengths, int roun
     return round > 0 ? place[now] : d.shard();
 }
 
-/* Attention of the queries of one chunk over keys that are on the same device. */
-static inline void attend(const Device &device, int half, const Keys &keys, const int *key_lengths, int causal, void *o,
-                          float *lse) {
-    Problem p = device.p;
-    p.seqlen_q = queries_of(&device.p, chunk_of(&device.p, device.number, half)).count;
-    p.seqlen_k = keys.stored;
-    p.causal = causal;
+/* Attention of a part (part_of) that is not empty, over keys that are on the same device. */
+static inline void attend(const Device &device, const Problem &part, int half, int from, const Keys &keys, void *o, float *lse) {
     Tensors t = {};
-    t.q = device.queries(half), t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse, t.key_lengths = key_lengths;
-    if (p.seqlen_q > 0)
-        (device_properties()->has_hopper ? fa3_overlapped : fa2_tuned)(&p, &t, &device.buffers[NEXT_TILE]);
+    t.q = device.queries(half), t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse;
+    t.key_lengths = device.key_lengths(from, half);
+    (device_properties()->has_hopper ? fa3_overlapped : fa2_tuned)(&part, &t, &device.buffers[NEXT_TILE]);
 }
 
 #endif

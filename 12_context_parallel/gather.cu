@@ -10,7 +10,8 @@
  *     make 12_context_parallel && ./12_context_parallel/12_context_parallel --variant gather --causal --devices 4
  */
 #include "context.cuh"
-#include <vector>
+
+#include <cstdlib>
 
 constexpr int BUFFERS = NEXT_TILE + 1;
 
@@ -32,15 +33,13 @@ PLANNER(context_gather_plan) { return for_all_devices(p, plan_shards(p, p->seqle
 /* ---- before and after what is timed ---- */
 
 static void write_key_lengths(const Device &d, const int *lengths) {
-    const Problem &p = d.p;
-    const int devices = devices_of(&p);
-    std::vector<int> seen((devices + 1) * HALVES * p.batch);
     device_use(d.number);
-    for (int from = WHOLE, i = 0; from < devices; from++)
-        for (int half = 0; half < HALVES; half++)
-            for (int b = 0; b < p.batch; b++, i++)
-                seen[i] = shard_keys_seen(&p, key_length(&p, lengths, b), from, chunk_of(&p, d.number, half));
-    device_write(d.key_lengths(WHOLE, 0), seen.data(), seen.size() * sizeof(int));
+    for (int from = WHOLE; from < devices_of(&d.p); from++)
+        for (int half = 0; half < HALVES; half++) {
+            int *seen = keys_of_part(&d.p, lengths, d.number, half, from);
+            device_write(d.key_lengths(from, half), seen, d.p.batch * sizeof(int));
+            free(seen);
+        }
 }
 
 extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
@@ -89,9 +88,11 @@ LAUNCHER(context_gather) {
         device_record(COPY, ARRIVED);
         device_wait(COMPUTE, r, ARRIVED);
         device_record(COMPUTE, BEGIN);
-        for (int half = 0; half < HALVES; half++)
-            attend(d, half, d.keys(OTHER_KEYS, 0, p->seqlen_k), d.key_lengths(WHOLE, half), p->causal, d.output(half),
-                   d.lse(half));
+        for (int half = 0; half < HALVES; half++) {
+            const Problem part = part_of(p, t->lengths_on_host, r, half, WHOLE);
+            if (part.seqlen_q > 0)
+                attend(d, part, half, WHOLE, d.keys(OTHER_KEYS, 0, p->seqlen_k), d.output(half), d.lse(half));
+        }
         device_record(COMPUTE, END);
     }
     device_join(devices);

@@ -17,12 +17,7 @@ const Stage stage = {
     .idea = "one sequence over several GPUs, merged by LSE",
     .kind = FORWARD,
     .explain = explain,
-    .settings = {
-        [DEVICES] = {.name = "devices", .choices = "all", .max = MAX_DEVICES,
-                     .help = "GPUs that share the sequence; all: those of this computer, 4 on the CPU device"},
-        [CHUNKS] = {.name = "chunks", .choices = "zigzag|contiguous",
-                    .help = "which two of 2G chunks device r of G has: r and 2G-1-r; or 2r and 2r+1"},
-    },
+    .settings = {DEVICE_SETTINGS},
     .variants = {
         {.name = "alone", .idea = "one device has it all: what the others are compared with", TAKES,
          .launch = context_alone, .plan = fa3_overlapped_plan, .predict = context_alone_traffic},

@@ -63,16 +63,15 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A half's queries with the keys of one shard, which is `keys` here. */
 static void compute_part(const Device &d, const Tensors &t, int half, int from, const Keys &keys) {
-    const Problem *p = &d.p;
-    const int chunk = chunk_of(p, d.number, half), is_own = from == d.number;
-    const size_t rows = (size_t)p->batch * p->heads * queries_of(p, chunk).count;
-    if (rows == 0 ||
-        (!is_own && most_seen(p, t.lengths_on_host, from, chunk) == 0)) /* its own comes first: it begins the sum */
+    const Problem part = part_of(&d.p, t.lengths_on_host, d.number, half, from);
+    const size_t rows = row_count(&part);
+    const bool is_first = from == d.number; /* its own keys come first: they begin the sum */
+    if (rows == 0)
         return;
-    attend(d, half, keys, d.key_lengths(from, half), p->causal && is_own, d.at<void>(O_PART), d.at<float>(LSE_PART));
-    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+    attend(d, part, half, from, keys, d.at<void>(O_PART), d.at<float>(LSE_PART));
+    WITH_HALF_TYPE(part.dtype, T, WITH_HEAD_DIM_64_128(part.head_dim, D, {
                        LAUNCH((merge_part<T, D>), blocks_for(rows * (D / 8), THREADS), THREADS, 0, rows, d.at<T>(O_PART),
-                              d.at<float>(LSE_PART), d.sum(half), d.lse(half), (T *)d.output(half), is_own);
+                              d.at<float>(LSE_PART), d.sum(half), d.lse(half), (T *)d.output(half), is_first);
                    }));
 }
 

@@ -1,5 +1,6 @@
 /* shards.c - see shards.h. */
 #include "shards.h"
+#include "../common/host/memory.h"
 
 enum { FEW = 4 }; /* devices on the CPU device, unless told otherwise */
 
@@ -54,6 +55,22 @@ int most_seen(const Problem *p, const int *key_lengths, int from, int chunk) {
         most = seen > most ? seen : most;
     }
     return most;
+}
+
+Problem part_of(const Problem *p, const int *key_lengths, int device, int half, int from) {
+    const int chunk = chunk_of(p, device, half), has_diagonal = from == device || from == WHOLE;
+    Problem part = *p;
+    part.seqlen_q = has_diagonal || most_seen(p, key_lengths, from, chunk) > 0 ? queries_of(p, chunk).count : 0;
+    part.seqlen_k = from == WHOLE ? p->seqlen_k : shard_keys(p);
+    part.causal = p->causal && has_diagonal;
+    return part;
+}
+
+int *keys_of_part(const Problem *p, const int *key_lengths, int device, int half, int from) {
+    int *seen = host_alloc((size_t)p->batch, sizeof *seen);
+    for (int b = 0; b < p->batch; b++)
+        seen[b] = shard_keys_seen(p, key_length(p, key_lengths, b), from, chunk_of(p, device, half));
+    return seen;
 }
 
 int largest_chunk(const Problem *p) { return queries_of(p, 2 * devices_of(p) - 1).count; } /* rounding favors the last */

@@ -23,6 +23,11 @@ extern "C" {
 #endif
 
 enum { DEVICES, CHUNKS }; /* p->settings */
+#define DEVICE_SETTINGS                                                                                                \
+    [DEVICES] = {.name = "devices", .choices = "all", .max = MAX_DEVICES,                                              \
+                 .help = "GPUs that share the sequence; all: those of this computer, 4 on the CPU device"},            \
+    [CHUNKS] = {.name = "chunks", .choices = "zigzag|contiguous",                                                      \
+                .help = "which two of 2G chunks device r of G has: r and 2G-1-r; or 2r and 2r+1"}
 enum { ZIGZAG, CONTIGUOUS };
 enum { HALVES = 2, PIECES = 3, WHOLE = -1 };
 
@@ -42,6 +47,11 @@ Span keys_of(const Problem *p, int length, int device, int piece); /* of a batch
  * the chunk is that device's own and the mask causal, one more than the query before. WHOLE: of all keys. */
 int shard_keys_seen(const Problem *p, int length, int from, int chunk);
 int most_seen(const Problem *p, const int *key_lengths, int from, int chunk); /* over the batch */
+
+/* Attention of the queries of one chunk, with the shard of `from` or the WHOLE sequence, as a problem that the other
+ * stages' kernels can compute. It has no queries if there is nothing to compute. */
+Problem part_of(const Problem *p, const int *key_lengths, int device, int half, int from);
+int *keys_of_part(const Problem *p, const int *key_lengths, int device, int half, int from); /* per batch entry; to be freed */
 
 int largest_chunk(const Problem *p); /* queries */
 int shard_keys(const Problem *p);    /* what a shard has room for, whatever the key lengths */

@@ -34,12 +34,7 @@ const Stage stage = {
     .reference = &naive_gradients,
     .explain = explain,
     .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}},
-    .settings = {
-        [DEVICES] = {.name = "devices", .choices = "all", .max = MAX_DEVICES,
-                     .help = "GPUs that share the sequence; all: those of this computer, 4 on the CPU device"},
-        [CHUNKS] = {.name = "chunks", .choices = "zigzag|contiguous",
-                    .help = "which two of 2G chunks device r of G has: r and 2G-1-r; or 2r and 2r+1"},
-    },
+    .settings = {DEVICE_SETTINGS},
     .variants = {
         {.name = "alone", .idea = "one device has it all: what the other is compared with", TAKES,
          .launch = context_backward_alone, .plan = fa3_backward_overlapped_plan, .predict = context_backward_alone_traffic},

@@ -51,7 +51,7 @@ PLANNER(context_backward_plan) {
 static char *half_of(const Device &d, int purpose, int half) {
     return d.at<char>(purpose) + d.half_rows(half) * d.row_bytes();
 }
-static float *part_of(const Device &d, int place) { return d.at<float>(KEY_PARTS) + place * 2 * sum_floats(&d.p); }
+static float *part_at(const Device &d, int place) { return d.at<float>(KEY_PARTS) + place * 2 * sum_floats(&d.p); }
 
 /* ---- before and after what is timed ---- */
 
@@ -99,12 +99,10 @@ __global__ void __launch_bounds__(THREADS) add_part(float *sum, const float *par
         store_4(sum + 4 * i, load_4(sum + 4 * i) + load_4(part + 4 * i));
 }
 
-/* Some steps of the backward pass (prepare_rows.cuh) of one chunk of queries, with one shard of keys. */
-static void run_steps(const Device &d, int half, const Keys &keys, int from, float *key_sums, int steps) {
-    Problem p = d.p;
-    p.seqlen_q = queries_of(&d.p, chunk_of(&d.p, d.number, half)).count;
-    p.seqlen_k = keys.stored;
-    p.causal = d.p.causal && from == d.number;
+/* Some steps of the backward pass (prepare_rows.cuh) of one chunk of queries, with the shard of `from`. */
+static void run_steps(const Device &d, const int *key_lengths, int half, const Keys &keys, int from, float *key_sums,
+                      int steps) {
+    const Problem p = part_of(&d.p, key_lengths, d.number, half, from);
     const Keys gradients = d.keys(D_KEYS, 0, keys.stored);
     Tensors t = {};
     t.q = d.queries(half), t.k = keys.k, t.v = keys.v, t.o = d.output(half), t.lse = d.lse(half);
@@ -122,6 +120,12 @@ static void run_steps(const Device &d, int half, const Keys &keys, int from, flo
         (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace, steps);
 }
 
+/* The steps of a device's own shard that come before all rounds, or after them. */
+static void run_own_steps(const Device &d, const int *key_lengths, int steps) {
+    for (int half = 0; half < HALVES; half++)
+        run_steps(d, key_lengths, half, d.shard(), d.number, d.at<float>(KEY_SUMS), steps);
+}
+
 /* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. That of
  * `next` is pulled meanwhile. */
 static void compute_round(const Device &d, const Tensors &t, int round, int from, const Device &next) {
@@ -132,10 +136,9 @@ static void compute_round(const Device &d, const Tensors &t, int round, int from
         device_wait(COMPUTE, (from + 2) % devices, TAKEN + place);
     const Keys keys = begin_round(d, t.lengths_on_host, round, next);
     if (round > 0 && has_part(p, t.lengths_on_host, from, d.number))
-        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_of(d, place), fours);
+        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, place), fours);
     for (int half = 0; half < HALVES; half++)
-        if (round == 0 || most_seen(p, t.lengths_on_host, from, chunk_of(p, d.number, half)) > 0)
-            run_steps(d, half, keys, from, round ? part_of(d, place) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
+        run_steps(d, t.lengths_on_host, half, keys, from, round ? part_at(d, place) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
     device_record(COMPUTE, END + round);
 }
 
@@ -146,7 +149,7 @@ static void take_part(const Device &owner, const Tensors &t, int round, const De
         return;
     device_wait(COPY, other.number, END + round);
     device_wait(COPY, owner.number, ADDED); /* the part before is no longer needed */
-    device_pull(owner.at<void>(INBOX), bytes, other.number, part_of(other, round % 2), bytes, bytes, 1);
+    device_pull(owner.at<void>(INBOX), bytes, other.number, part_at(other, round % 2), bytes, bytes, 1);
     device_record(COPY, TAKEN + round % 2);
     device_wait(COMPUTE, owner.number, TAKEN + round % 2);
     LAUNCH(add_part, blocks_for(fours, THREADS), THREADS, 0, owner.at<float>(KEY_SUMS), owner.at<float>(INBOX), fours);
@@ -154,26 +157,22 @@ static void take_part(const Device &owner, const Tensors &t, int round, const De
 }
 
 LAUNCHER(context_backward) {
-    const int devices = devices_of(p);
+    const int devices = devices_of(p), *lengths = t->lengths_on_host;
     const auto at = [&](int r) { return device_at(*p, workspace, (r + devices) % devices, BUFFERS); };
     const auto for_each = [&](auto work) {
         for (int r = 0; r < devices; r++)
             device_use(r), work(at(r), r);
     };
     device_fork(devices);
-    for_each([&](const Device &d, int r) {
-        for (int half = 0; half < HALVES; half++)
-            run_steps(d, half, d.shard(), r, d.at<float>(KEY_SUMS), PREPARE_ROWS);
-    });
+    for_each([&](const Device &d, int) { run_own_steps(d, lengths, PREPARE_ROWS); });
     for (int round = 0; round < devices; round++) {
         for_each([&](const Device &d, int r) { compute_round(d, *t, round, at(r - round).number, at(r - round - 1)); });
         if (round > 0)
             for_each([&](const Device &d, int r) { take_part(d, *t, round, at(r + round)); });
     }
     for_each([&](const Device &d, int r) {
-        for (int half = 0; half < HALVES; half++)
-            run_steps(d, half, d.shard(), r, d.at<float>(KEY_SUMS), WRITE_DQ);
-        run_steps(d, 0, d.shard(), r, d.at<float>(KEY_SUMS), WRITE_KEYS);
+        run_own_steps(d, lengths, WRITE_DQ);
+        run_steps(d, lengths, 0, d.shard(), r, d.at<float>(KEY_SUMS), WRITE_KEYS);
     });
     device_join(devices);
 }

@@ -1,12 +1,10 @@
 /* traffic.c - the bytes that the kernels of all devices move: those of the backward kernels' formulas for each launch,
  * under the names of a device's allocations, and those of the kernels that clear and add parts. Copies between devices
  * are no kernels. */
-#include "../common/host/memory.h"
 #include "../common/traffic.h"
 #include "parts.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Of 05_fa2_backward: the queries and keys of a tile of `atomic`. */
 typedef struct {
@@ -20,22 +18,8 @@ int context_backward_alone_traffic(const Problem *p, const int *key_lengths, Tra
                                                                                                          traffic);
 }
 
-typedef struct {
-    Traffic *all;
-    int count;
-} Sum;
-
-static void add(Sum *sum, const char *kernel, const char *tensor, double read, double written) {
-    Traffic *t = sum->all;
-    while (t < sum->all + sum->count && (strcmp(t->kernel, kernel) != 0 || strcmp(t->tensor, tensor) != 0))
-        t++;
-    if (t == sum->all + sum->count)
-        *t = (Traffic){kernel, tensor, 0, 0}, sum->count++;
-    t->read += read, t->written += written;
-}
-
-/* The allocation that holds this tensor of a launch, which is the device's own shard's or one of others; NULL: none is
- * touched. */
+/* The allocation that holds this tensor of a launch, if the launch touches it: of a shard of others only the steps that
+ * add gradients are run, and dK and dV are written once, from their sums. */
 static const char *allocation_of(const char *tensor, int is_own) {
     const char *const names[][3] = {{"Q", "Q shard", "Q shard"},
                                     {"K", "K and V shard", "K and V of others"},
@@ -56,51 +40,46 @@ static const char *allocation_of(const char *tensor, int is_own) {
     return tensor;
 }
 
-/* A chunk with one shard. The steps before and after are those of the device's own shard; dK and dV are sums even if no
- * heads share keys, and then each key tile is added once per head. */
-static void add_chunk(Sum *sum, const Problem *p, const int *key_lengths, int device, int half, int from) {
-    const int chunk = chunk_of(p, device, half), is_own = from == device;
-    const int Bc = device_properties()->has_hopper ? 128 : atomic_tile(p).Bc;
-    Problem part = *p;
-    part.seqlen_q = queries_of(p, chunk).count, part.seqlen_k = shard_keys(p), part.causal = p->causal && is_own;
-    if (part.seqlen_q == 0 || (!is_own && most_seen(p, key_lengths, from, chunk) == 0))
-        return;
-    int *seen = host_alloc((size_t)p->batch, sizeof *seen);
-    double added = 0;
-    for (int b = 0; b < p->batch; b++) {
-        seen[b] = shard_keys_seen(p, key_length(p, key_lengths, b), from, chunk);
-        added += 2 * p->heads * round_up(seen[b], Bc) * p->head_dim * 4;
-    }
-    Traffic launch[MAX_TRAFFIC];
+/* A chunk with one shard. dK and dV are sums even if no heads share keys, and then each key tile is added once per
+ * head. */
+static void add_part(TrafficSum *sum, const Problem *p, const int *key_lengths, int device, int half, int from) {
     const char *kernel = device_properties()->has_hopper ? "overlapped_backward" : "backward_atomic";
+    const int is_own = from == device, Bc = device_properties()->has_hopper ? 128 : atomic_tile(p).Bc;
+    const Problem part = part_of(p, key_lengths, device, half, from);
+    if (part.seqlen_q == 0)
+        return;
+    int *seen = keys_of_part(p, key_lengths, device, half, from);
+    double added = 0;
+    for (int b = 0; b < p->batch; b++)
+        added += 2 * p->heads * round_up(seen[b], Bc) * p->head_dim * 4;
+    Traffic launch[MAX_TRAFFIC];
     const int entries = context_backward_alone_traffic(&part, seen, launch);
     for (const Traffic *t = launch; t < launch + entries; t++) {
-        const int is_main = strcmp(t->kernel, kernel) == 0, is_rows = !is_main && strcmp(t->kernel, "convert_keys") != 0;
         const char *name = allocation_of(t->tensor, is_own);
-        if (name && (is_main || (is_rows && is_own)))
-            add(sum, t->kernel, name, t->read, t->written);
+        if (name && (strcmp(t->kernel, kernel) == 0 || (is_own && strcmp(t->kernel, "convert_keys") != 0)))
+            add_traffic(sum, t->kernel, name, t->read, t->written);
     }
     if (p->heads == p->kv_heads)
-        add(sum, kernel, is_own ? "dK and dV sums" : "dK and dV parts", added, added);
+        add_traffic(sum, kernel, is_own ? "dK and dV sums" : "dK and dV parts", added, added);
     free(seen);
 }
 
 int context_backward_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double sums = 2.0 * (double)sum_floats(p) * sizeof(float);
     const double keys = 2.0 * p->batch * p->kv_heads * shard_keys(p) * p->head_dim * (double)dtype_bytes(p->dtype);
-    Sum sum = {traffic, 0};
+    TrafficSum sum = {traffic, 0};
     for (int r = 0; r < devices_of(p); r++) {
         for (int from = 0; from < devices_of(p); from++) {
             for (int half = 0; half < HALVES; half++)
-                add_chunk(&sum, p, key_lengths, r, half, from);
+                add_part(&sum, p, key_lengths, r, half, from);
             if (from != r && has_part(p, key_lengths, from, r)) {
-                add(&sum, "clear_part", "dK and dV parts", 0, sums);
-                add(&sum, "add_part", "dK and dV of others", sums, 0);
-                add(&sum, "add_part", "dK and dV sums", sums, sums);
+                add_traffic(&sum, "clear_part", "dK and dV parts", 0, sums);
+                add_traffic(&sum, "add_part", "dK and dV of others", sums, 0);
+                add_traffic(&sum, "add_part", "dK and dV sums", sums, sums);
             }
         }
-        add(&sum, "convert_keys", "dK and dV sums", sums, sums); /* leaves zeros */
-        add(&sum, "convert_keys", "dK and dV shard", 0, keys);
+        add_traffic(&sum, "convert_keys", "dK and dV sums", sums, sums); /* leaves zeros */
+        add_traffic(&sum, "convert_keys", "dK and dV shard", 0, keys);
     }
     return sum.count;
 }

@@ -86,6 +86,20 @@ static inline int list_traffic(Traffic *traffic, const Traffic *all, int count) 
     return count;
 }
 
+/* Several launches of the same kernels: entries of the same kernel and tensor are added up. */
+typedef struct {
+    Traffic *all;
+    int count;
+} TrafficSum;
+static inline void add_traffic(TrafficSum *sum, const char *kernel, const char *tensor, double read, double written) {
+    int i = 0;
+    while (i < sum->count && (strcmp(sum->all[i].kernel, kernel) != 0 || strcmp(sum->all[i].tensor, tensor) != 0))
+        i++;
+    if (i == sum->count)
+        sum->all[sum->count++] = (Traffic){kernel, tensor, 0, 0};
+    sum->all[i].read += read, sum->all[i].written += written;
+}
+
 /* Queries outer, as walked_key_bytes has it: Q, O and LSE move once, K and V once for each tile of queries. */
 static inline int queries_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
                                         Traffic *traffic) {
