@@ -6,27 +6,22 @@ extern Launcher context_alone, context_gather, context_gather_scatter, context_g
 extern Predictor context_alone_traffic, context_gather_traffic, context_rounds_traffic;
 extern Planner fa3_overlapped_plan, context_gather_plan, context_rounds_plan;
 
-static void explain(const Problem *p, const int *key_lengths, const Variant *v, double ms) {
-    explain_devices(p, key_lengths, v, ms, link_bytes, v->plan == context_rounds_plan ? devices_of(p) : 1);
-}
-
-#define TAKES .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES, .refuses = devices_refuse
+#define TAKES .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES
 
 const Stage stage = {
     .name = "12_context_parallel",
     .idea = "one sequence over several GPUs, merged by LSE",
     .kind = FORWARD,
-    .explain = explain,
     .settings = {DEVICE_SETTINGS},
     .variants = {
         {.name = "alone", .idea = "one device has it all: what the others are compared with", TAKES,
          .launch = context_alone, .plan = fa3_overlapped_plan, .predict = context_alone_traffic},
         {.name = "gather", .idea = "each device copies all keys that it needs, then computes", TAKES,
          .launch = context_gather, .plan = context_gather_plan, .predict = context_gather_traffic, .devices = devices_of,
-         .scatter = context_gather_scatter, .collect = context_gather_collect},
+         .scatter = context_gather_scatter, .collect = context_gather_collect, .link_bytes = link_bytes, .pairs = device_pairs},
         {.name = "rounds", .idea = "a device computes with one shard of keys while it copies the next", TAKES,
          .launch = context_rounds, .plan = context_rounds_plan, .predict = context_rounds_traffic, .devices = devices_of,
-         .scatter = context_rounds_scatter, .collect = context_rounds_collect},
+         .scatter = context_rounds_scatter, .collect = context_rounds_collect, .link_bytes = link_bytes, .pairs = device_pairs},
     },
 };
 

@@ -1,6 +1,9 @@
 /* shards.c - see shards.h. */
 #include "shards.h"
 #include "../common/host/memory.h"
+#include "../common/traffic.h"
+
+#include <stdlib.h>
 
 enum { FEW = 4 }; /* devices on the CPU device, unless told otherwise */
 
@@ -86,4 +89,15 @@ double link_bytes(const Problem *p, const int *key_lengths, int from, int to) {
     for (int b = 0; b < p->batch && from != to; b++)
         keys += shard_keys_seen(p, key_length(p, key_lengths, b), from, chunk_of(p, to, 1));
     return 2 * keys * p->kv_heads * p->head_dim * (double)dtype_bytes(p->dtype);
+}
+
+double device_pairs(const Problem *p, const int *key_lengths, int device) {
+    double pairs = 0;
+    for (int half = 0; half < HALVES; half++) {
+        const Problem part = part_of(p, key_lengths, device, half, WHOLE);
+        int *seen = keys_of_part(p, key_lengths, device, half, WHOLE);
+        pairs += visible_pairs(&part, seen);
+        free(seen);
+    }
+    return pairs;
 }

@@ -31,8 +31,7 @@ enum { DEVICES, CHUNKS }; /* p->settings */
 enum { ZIGZAG, CONTIGUOUS };
 enum { HALVES = 2, PIECES = 3, WHOLE = -1 };
 
-/* Events of a device. Each round has its own BEGIN and END, between which the device computes. */
-enum { BEGIN, END = BEGIN + MAX_DEVICES, ARRIVED = END + MAX_DEVICES };
+enum { ARRIVED = FIRST_FREE_EVENT }; /* an event: the keys of this round have been copied; one for each of two places */
 
 typedef struct {
     int first, count;
@@ -56,13 +55,8 @@ int *keys_of_part(const Problem *p, const int *key_lengths, int device, int half
 int largest_chunk(const Problem *p); /* queries */
 int shard_keys(const Problem *p);    /* what a shard has room for, whatever the key lengths */
 
-/* Bytes of K and V that `to` needs of the shard of `from`. */
-typedef double LinkBytes(const Problem *p, const int *key_lengths, int from, int to);
-LinkBytes link_bytes;
-
-/* explain.c: lines below the table, of a variant with so many rounds; why there are not so many devices, or NULL. */
-void explain_devices(const Problem *p, const int *key_lengths, const Variant *v, double ms, LinkBytes *link, int rounds);
-Refusal devices_refuse;
+LinkBytes link_bytes; /* of K and V */
+double device_pairs(const Problem *p, const int *key_lengths, int device);
 
 #ifdef __cplusplus
 }

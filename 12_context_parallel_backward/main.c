@@ -19,11 +19,8 @@ static double both_ways(const Problem *p, const int *key_lengths, int from, int 
     const double parts = from != to && has_part(p, key_lengths, to, from) ? 2.0 * (double)sum_floats(p) * sizeof(float) : 0;
     return link_bytes(p, key_lengths, from, to) + parts;
 }
-static void explain(const Problem *p, const int *key_lengths, const Variant *v, double ms) {
-    explain_devices(p, key_lengths, v, ms, both_ways, devices_of(p));
-}
 
-#define TAKES .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES, .unordered = 1, .refuses = devices_refuse
+#define TAKES .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES, .unordered = 1
 
 const Stage stage = {
     .name = "12_context_parallel_backward",
@@ -32,7 +29,6 @@ const Stage stage = {
     .forward = &forward,
     .forward_otherwise = &other_forward,
     .reference = &naive_gradients,
-    .explain = explain,
     .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}},
     .settings = {DEVICE_SETTINGS},
     .variants = {
@@ -40,7 +36,8 @@ const Stage stage = {
          .launch = context_backward_alone, .plan = fa3_backward_overlapped_plan, .predict = context_backward_alone_traffic},
         {.name = "rounds", .idea = "a shard of keys per round; its owner adds up dK and dV in fp32", TAKES,
          .launch = context_backward, .plan = context_backward_plan, .predict = context_backward_traffic,
-         .devices = devices_of, .scatter = context_backward_scatter, .collect = context_backward_collect},
+         .devices = devices_of, .scatter = context_backward_scatter, .collect = context_backward_collect,
+         .link_bytes = both_ways, .pairs = device_pairs},
     },
 };
 

@@ -90,6 +90,9 @@ typedef struct {
 /* NULL, or one line that says why the settings of `p` do not go together, to follow the variant's name. */
 typedef const char *Refusal(const Problem *p);
 
+/* Bytes that device `to` needs of device `from`. */
+typedef double LinkBytes(const Problem *p, const int *key_lengths, int from, int to);
+
 /* What a .cu file defines for the stage's table: LAUNCHER(name) { ... }, with the arguments named as above. */
 #ifdef __cplusplus
 #define LAUNCHER(name) extern "C" void name(const Problem *p, const Tensors *t, [[maybe_unused]] const Buffer *workspace)
@@ -121,6 +124,8 @@ typedef struct {
      * of the others. */
     int (*devices)(const Problem *p); /* how many; NULL: one */
     Launcher *scatter, *collect;      /* before the launches that are timed and after them: inputs to all devices, outputs from them */
+    LinkBytes *link_bytes;            /* what one device copies from another */
+    double (*pairs)(const Problem *p, const int *key_lengths, int device); /* of a query and a key, that a device computes */
 } Variant;
 
 #define MAX_VARIANTS 16 /* and tests/figures.c has so many launchers */
@@ -142,7 +147,6 @@ typedef struct {
     ScoreReader *read_score;        /* or it is read by this */
     const char *default_mask;       /* what that text is unless it is given; NULL: every pair is kept */
     const char *cuts;               /* what else than --causal and --lengths leaves out pairs, for the help: "--blocks"; NULL: nothing */
-    void (*explain)(const Problem *p, const int *key_lengths, const Variant *v, double ms); /* prints lines below the table; NULL: none */
     Problem defaults[2];            /* without options: on a GPU, on the CPU device; .batch 0: as in all stages */
 
     /* A backward stage has more; in others they are NULL. */

@@ -1,6 +1,7 @@
 /* grid_case.c - one case: its inputs, on host and device; running a variant on it; and saying which case it was. */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/numeric.h"
+#include "../common/harness/launch.h"
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
 #include "../common/judge/oracle.h"

@@ -85,11 +85,13 @@ void device_join(int devices); /* device_use(0), too */
 /* Copies `rows` rows of `bytes` from another device, or this one, in the queue COPY. A pitch is from one row to the next. */
 void device_pull(void *to, size_t to_pitch, int from_device, const void *from, size_t from_pitch, size_t bytes, size_t rows);
 
-/* An event is a point in a queue. Its number is the caller's choice, below MAX_EVENTS, and each device has its own. A queue that
- * waits goes on when the event recorded last before this call has been reached. */
+/* An event is a point in a queue, and each device has its own, which are numbered. A queue that waits goes on when the event
+ * recorded last before this call has been reached. Between BEGIN + i and END + i a device computes, which is its i-th round; from
+ * FIRST_FREE_EVENT on the numbers are the caller's choice. */
+enum { BEGIN, END = BEGIN + MAX_DEVICES, FIRST_FREE_EVENT = END + MAX_DEVICES };
 void device_record(Queue queue, int event);
 void device_wait(Queue queue, int device, int event);
-double device_between_ms(int device, int first_event, int last_event); /* after join, and all that is in the queues */
+double device_busy_ms(int device); /* in all rounds since the last fork; after join, and all that is in the queues */
 
 double device_link_bytes(int from, int to); /* what device_pull was told to copy since the last fork */
 

@@ -19,6 +19,7 @@
 
 typedef struct {
     int recorded, reached; /* how many times */
+    int forks;             /* how many there were when it was recorded last */
     double ms;             /* when it was reached last */
 } Event;
 
@@ -40,7 +41,7 @@ typedef struct {
 static WorkList lists[MAX_DEVICES][2];
 static Event events[MAX_DEVICES][MAX_EVENTS];
 static double link_bytes[MAX_DEVICES][MAX_DEVICES];
-static int here, device_total;
+static int here, device_total, fork_count;
 
 int device_peers(void) { return MAX_DEVICES; }
 void device_use(int device) { here = device; }
@@ -79,6 +80,7 @@ void device_pull(void *to, size_t to_pitch, int from_device, const void *from, s
 
 void device_record(Queue queue, int event) {
     Event *e = &events[here][event];
+    e->forks = fork_count;
     put(queue, (Work){.kind = RECORD, .event = e, .time = ++e->recorded});
 }
 
@@ -87,8 +89,11 @@ void device_wait(Queue queue, int device, int event) {
     put(queue, (Work){.kind = WAIT, .event = e, .time = e->recorded});
 }
 
-double device_between_ms(int device, int first_event, int last_event) {
-    return events[device][last_event].ms - events[device][first_event].ms;
+double device_busy_ms(int device) {
+    double ms = 0;
+    for (const Event *e = events[device]; e < events[device] + MAX_DEVICES; e++)
+        ms += e[END].forks == fork_count ? e[END].ms - e[BEGIN].ms : 0;
+    return ms;
 }
 
 double device_link_bytes(int from, int to) { return link_bytes[from][to]; }
@@ -136,7 +141,7 @@ static WorkList *choose(const char *order) {
 }
 
 void device_fork(int devices) {
-    device_total = devices;
+    device_total = devices, fork_count++;
     memset(link_bytes, 0, sizeof link_bytes);
     simt_put_off = put_launch;
 }

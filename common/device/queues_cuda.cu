@@ -12,10 +12,11 @@ cudaStream_t queue_in_use;
 static struct {
     cudaStream_t queues[2];
     cudaEvent_t events[MAX_EVENTS], ends[2];
+    int forks[MAX_EVENTS]; /* how many there were when the event was recorded last */
 } opened[MAX_DEVICES];
 static cudaEvent_t starts; /* on device 0 */
 static int here;           /* device_use */
-static int opened_count;
+static int opened_count, fork_count;
 static double link_bytes[MAX_DEVICES][MAX_DEVICES];
 
 /* CUDA's number of a device: those behind the one that --device named follow it, then those before it. */
@@ -75,6 +76,7 @@ void device_use(int device) {
 
 void device_fork(int devices) {
     open_until(devices - 1);
+    fork_count++;
     memset(link_bytes, 0, sizeof link_bytes);
     device_use(0);
     CHECK(cudaEventRecord(starts, opened[0].queues[COMPUTE]));
@@ -119,6 +121,7 @@ void device_pull(void *to, size_t to_pitch, int from_device, const void *from, s
 }
 
 void device_record(Queue queue, int event) {
+    opened[here].forks[event] = fork_count;
     CHECK(cudaEventRecord(opened[here].events[event], opened[here].queues[queue]));
 }
 
@@ -126,11 +129,17 @@ void device_wait(Queue queue, int device, int event) {
     CHECK(cudaStreamWaitEvent(opened[here].queues[queue], opened[device].events[event], 0));
 }
 
-double device_between_ms(int device, int first_event, int last_event) {
-    float ms;
-    CHECK(cudaEventSynchronize(opened[device].events[last_event]));
-    CHECK(cudaEventElapsedTime(&ms, opened[device].events[first_event], opened[device].events[last_event]));
-    return ms;
+double device_busy_ms(int device) {
+    const auto &d = opened[device];
+    double sum = 0;
+    for (int round = 0; round < MAX_DEVICES; round++)
+        if (d.forks[END + round] == fork_count) {
+            float ms;
+            CHECK(cudaEventSynchronize(d.events[END + round]));
+            CHECK(cudaEventElapsedTime(&ms, d.events[BEGIN + round], d.events[END + round]));
+            sum += ms;
+        }
+    return sum;
 }
 
 double device_link_bytes(int from, int to) { return link_bytes[from][to]; }

@@ -2,9 +2,11 @@
 #include "details.h"
 
 #include "../host/text.h"
+#include "../traffic.h"
 #include "recorded.h"
 #include "row.h"
 
+#include <math.h>
 #include <string.h>
 
 /* "recorded on an NVIDIA H200, 2026-11-26, forward, batch 4, 16 heads, 4096, head dim 128, fp16, full: epilogue 28.2 ms, loop_swap
@@ -74,6 +76,39 @@ static void print_noise(const Row *row) {
                share, 100 * NOISY);
 }
 
+/* "device 1   rounds: pulls 64.0 KiB from 0, 64.0 KiB counted; computes 50.0% of all pairs in 8.4 ms": in the last run, by
+ * formula and as the copies were counted. Then the efficiency T1 / (G TG); T1 is of the variant that runs on one device. The
+ * CPU device's devices take turns: there the busiest one's time stands for TG. */
+static void print_devices(const Row *row) {
+    const Run *run = row->run;
+    const Variant *v = row->variant;
+    const int *lengths = run->options->key_lengths, devices = v->devices(run->p);
+    double busiest = 0, alone_ms = 0;
+    for (int r = 0; r < devices; r++) {
+        double predicted = 0;
+        Cell bytes;
+        print_text("device %d   %s: pulls", r, v->name);
+        for (int from = 0; from < devices; from++) {
+            predicted += v->link_bytes(run->p, lengths, from, r);
+            print_bytes(bytes, v->link_bytes(run->p, lengths, from, r));
+            if (from != r)
+                print_text(" %s from %d,", bytes, from);
+        }
+        busiest = fmax(busiest, row->busy_ms[r]);
+        print_bytes(bytes, row->pulled[r]);
+        print_text(" %s counted%s; computes %.1f%% of all pairs in %.3g ms\n", bytes,
+                   row->pulled[r] == predicted ? "" : ", WHICH IS NOT WHAT THE FORMULA SAYS",
+                   100 * v->pairs(run->p, lengths, r) / visible_pairs(run->p, lengths), row->busy_ms[r]);
+    }
+    for (const Row *other = run->rows; other < row; other++)
+        if (other->role == ROW_VARIANT && other->passes == row->passes && !other->variant->devices && row_ran(other))
+            alone_ms = other->latency_ms;
+    const double together = run->device->is_cpu ? busiest : row->latency_ms;
+    if (alone_ms > 0)
+        print_text("efficiency %s: %.0f%% of %d times one device, whose %.3g ms became %.3g\n", v->name,
+                   100 * alone_ms / (devices * together), devices, alone_ms, together);
+}
+
 void print_details(const Run *run) {
     const Row *rows = run->rows;
     if (run->device->is_cpu)
@@ -85,8 +120,8 @@ void print_details(const Run *run) {
             print_workspace(&rows[i]);
     }
     for (int i = 0; i < run->row_count; i++)
-        if (run->stage->explain && rows[i].role == ROW_VARIANT && row_ran(&rows[i]))
-            run->stage->explain(run->p, run->options->key_lengths, rows[i].variant, rows[i].latency_ms);
+        if (rows[i].variant->devices && rows[i].role == ROW_VARIANT && row_ran(&rows[i]))
+            print_devices(&rows[i]);
     for (int i = 0; i < run->row_count; i++)
         if (prepared && row_has_errors(&rows[i]))
             print_accuracy(&rows[i]);

@@ -68,6 +68,8 @@ typedef struct {
     int runs;                          /* timed; their median, least, and */
     double latency_ms, min_ms, iqr_ms; /* interquartile range: what the middle half of them spans */
     double speed_ratio;                /* naive's latency / this one's; 0: naive was not timed */
+    double busy_ms[MAX_DEVICES];       /* of a variant on several devices, in its last run; and */
+    double pulled[MAX_DEVICES];        /* the bytes that each copied from others */
 
     /* what it is measured by: the chip's peak for what the variant multiplies (row.h), 0 or NAN: unknown; from time_row on what its
      * kernels ask of device memory, by the stage's formula, NAN: unknown */

@@ -138,6 +138,11 @@ void time_row(Row *row) {
         time_replay(row);
     else
         take_median(row, time_once, row);
+    for (int r = 0; row->variant->devices && r < row->variant->devices(run->p); r++) {
+        row->busy_ms[r] = device_busy_ms(r);
+        for (int from = 0; from < MAX_DEVICES; from++)
+            row->pulled[r] += from == r ? 0 : device_link_bytes(from, r);
+    }
     if (row->role == ROW_REFERENCE)
         run->reference_ms = row->latency_ms;
     if (row->role != ROW_PART)

@@ -47,6 +47,11 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
         snprintf(reason, sizeof reason, "takes --seqlen from 1 to %d, not %d", v->max_seqlen_q, p->seqlen_q);
         return reason;
     }
+    if (v->devices && v->devices(p) > device_peers()) {
+        snprintf(reason, sizeof reason, "cannot have %d devices: there %s %d", v->devices(p), device_peers() == 1 ? "is" : "are",
+                 device_peers());
+        return reason;
+    }
     return v->refuses ? v->refuses(p) : NULL;
 }
 
