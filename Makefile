@@ -76,7 +76,7 @@ $(STAGES:%=trace-%): ## one stage in detail, a table a kernel (TRACE_OPTIONS)
 $(STAGES:%=watch-%): watch-%: ## an HTML page that shows a run by tiles and by lines: build/watch/<stage>.html (TRACE_OPTIONS)
 	@sh common/classroom/watch.sh $(PAGES)/watch/$*.html '$(call traced,$*,$(TRACE_OPTIONS))' $^
 
-MOVING := 01_tiled 03_fa1 04_fa2 05_fa2_backward 07_flash_decoding 08_fa3 10_block_sparse
+MOVING := 01_tiled 03_fa1 04_fa2 05_fa2_backward 07_flash_decoding 08_fa3 10_block_sparse 12_context_parallel
 moving: $(foreach s,$(MOVING),$(OUT)/$s/$s) ## the pictures of the notes that move, from traces: notes/pictures/moving_*.svg
 	@python3 -B common/plots/moving.py $(OUT)
 

@@ -35,10 +35,10 @@ struct Device {
     char *output(int half) const { return at<char>(OUTPUT) + half_rows(half) * row_bytes(); }
     float *lse(int half) const { return at<float>(LSE) + half_rows(half); }
     float *sum(int half) const { return at<float>(O_SUM) + half_rows(half) * p.head_dim; }
-    /* The `place`-th K and V of a buffer. */
-    Keys keys(int purpose, int place, int stored) const {
+    /* The `slot`-th K and V of a buffer. */
+    Keys keys(int purpose, int slot, int stored) const {
         const size_t bytes = (size_t)p.batch * p.kv_heads * stored * row_bytes();
-        char *k = at<char>(purpose) + 2 * place * bytes;
+        char *k = at<char>(purpose) + 2 * slot * bytes;
         return {k, k + bytes, stored, number};
     }
     Keys shard() const { return keys(KEYS, 0, shard_keys(&p)); }
@@ -99,24 +99,24 @@ static inline void move_keys(const Device &owner, Way way, const int *key_length
         }
 }
 
-/* A round of a device, which has two places for shards of others: while one is in use, the shard of `next` is pulled to
+/* A round of a device, which has two slots for shards of others: while one is in use, the shard of `next` is pulled to
  * the other, as far as the device's queries see it. Returns the keys of this round, once they have arrived. */
 static inline Keys begin_round(const Device &d, const int *key_lengths, int round, const Device &next) {
     const Problem &p = d.p;
-    const Keys place[] = {d.keys(OTHER_KEYS, 0, shard_keys(&p)), d.keys(OTHER_KEYS, 1, shard_keys(&p))};
+    const Keys slot[] = {d.keys(OTHER_KEYS, 0, shard_keys(&p)), d.keys(OTHER_KEYS, 1, shard_keys(&p))};
     const int now = round % 2;
     if (round + 1 < devices_of(&p)) {
-        if (round > 0) /* the shard of the round before has been read, and its place is free */
+        if (round > 0) /* the shard of the round before has been read, and its slot is free */
             device_wait(COPY, d.number, END + round - 1);
         for (int b = 0; b < p.batch; b++)
-            pull_keys(p, b, place[!now], 0, next.shard(), 0,
+            pull_keys(p, b, slot[!now], 0, next.shard(), 0,
                       shard_keys_seen(&p, key_length(&p, key_lengths, b), next.number, chunk_of(&p, d.number, 1)));
         device_record(COPY, ARRIVED + !now);
     }
     if (round > 0)
         device_wait(COMPUTE, d.number, ARRIVED + now);
     device_record(COMPUTE, BEGIN + round);
-    return round > 0 ? place[now] : d.shard();
+    return round > 0 ? slot[now] : d.shard();
 }
 
 /* Attention of a part (part_of) that is not empty, over keys that are on the same device. */

@@ -31,7 +31,7 @@ enum { DEVICES, CHUNKS }; /* p->settings */
 enum { ZIGZAG, CONTIGUOUS };
 enum { HALVES = 2, PIECES = 3, WHOLE = -1 };
 
-enum { ARRIVED = FIRST_FREE_EVENT }; /* an event: the keys of this round have been copied; one for each of two places */
+enum { ARRIVED = FIRST_FREE_EVENT }; /* an event: the keys of this round have been copied; one for each of two slots */
 
 typedef struct {
     int first, count;

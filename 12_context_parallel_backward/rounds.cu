@@ -51,7 +51,7 @@ PLANNER(context_backward_plan) {
 static char *half_of(const Device &d, int purpose, int half) {
     return d.at<char>(purpose) + d.half_rows(half) * d.row_bytes();
 }
-static float *part_at(const Device &d, int place) { return d.at<float>(KEY_PARTS) + place * 2 * sum_floats(&d.p); }
+static float *part_at(const Device &d, int slot) { return d.at<float>(KEY_PARTS) + slot * 2 * sum_floats(&d.p); }
 
 /* ---- before and after what is timed ---- */
 
@@ -130,15 +130,15 @@ static void run_own_steps(const Device &d, const int *key_lengths, int steps) {
  * `next` is pulled meanwhile. */
 static void compute_round(const Device &d, const Tensors &t, int round, int from, const Device &next) {
     const Problem *p = &d.p;
-    const int devices = devices_of(p), place = round % 2;
+    const int devices = devices_of(p), slot = round % 2;
     const size_t fours = sum_floats(p) / 2;
-    if (round > 2) /* the part of two rounds before is in the same place: its owner must have it */
-        device_wait(COMPUTE, (from + 2) % devices, TAKEN + place);
+    if (round > 2) /* the part of two rounds before is in the same slot: its owner must have it */
+        device_wait(COMPUTE, (from + 2) % devices, TAKEN + slot);
     const Keys keys = begin_round(d, t.lengths_on_host, round, next);
     if (round > 0 && has_part(p, t.lengths_on_host, from, d.number))
-        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, place), fours);
+        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, slot), fours);
     for (int half = 0; half < HALVES; half++)
-        run_steps(d, t.lengths_on_host, half, keys, from, round ? part_at(d, place) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
+        run_steps(d, t.lengths_on_host, half, keys, from, round ? part_at(d, slot) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
     device_record(COMPUTE, END + round);
 }
 

@@ -32,6 +32,7 @@ class Run:
         self.name, self.places, self.steps = variant["name"], chip["multiprocessors"], []
         names = variant["tensors"]
         self.kernels = [variant["kernels"][launch["kernel"]]["name"] for launch in variant["launches"]]
+        self.devices = [device_of(launch, names) for launch in variant["launches"]]
         for number, launch in enumerate(variant["launches"]):
             for s in launch["steps"]:
                 moves = [Move(names[s[6][i]], *s[6][i + 1:i + 7]) for i in range(0, len(s[6]), 7)]
@@ -71,6 +72,12 @@ class Run:
             span = spans.setdefault((s.launch, s.block), [s.start, s.end])
             span[0], span[1] = min(span[0], s.start), max(span[1], s.end)
         return spans
+
+
+def device_of(launch, names):
+    """Where each device has an allocation of the same purpose, those of device 0 are the last in the list."""
+    used = {s[6][i] for s in launch["steps"] for i in range(0, len(s[6]), 7)}
+    return max((names[tensor + 1:].count(names[tensor]) for tensor in used), default=0)
 
 
 def runs(build, stage, options, *variants):
@@ -597,7 +604,89 @@ def skipping(build, folder):
     sheet.save("moving_skipping.svg", folder)
 
 
-PICTURES = (idea, loops, gradients, splits, roles, skipping)
+LINK = 350 / 1.83  # bytes per model clock of a copy from another GPU: 350 GB/s at the H200's clock
+Part = namedtuple("Part", "start end device queries keys")  # chunks
+
+
+def rounds(run, devices, key_bytes, chunk):
+    """What each device computes when, and its pulls: [(start, end, device, shard, slot, bytes)]. The order and what is read are the
+    run's; each device's clock is its own, and a round also waits for its copy."""
+    parts, pulls = [], []
+    for r in range(devices):
+        launches = [i for i, device in enumerate(run.devices) if device == r]
+        spans = [(min(s.start for s in run.steps if s.launch == i), max(s.end for s in run.steps if s.launch == i)) for i in launches]
+        clock = arrived = at = 0
+        for number in range(devices):
+            shard = (r - number) % devices
+            clock, begin = max(clock, arrived), max(clock, arrived)
+            for half in (0, 1) if shard <= r else (1,):
+                chunks = [c for c in (shard, 2 * devices - 1 - shard) if c <= (r, 2 * devices - 1 - r)[half]]
+                read = sum(m.bytes for s in run.steps if s.launch == launches[at] for m in s.moves if m.tensor.startswith("K and V"))
+                assert read == len(chunks) * chunk * key_bytes, "the run does not read what this picture shows"
+                end = clock + sum(stop - start for start, stop in spans[at:at + 2])  # attention, then the merge
+                parts.append(Part(clock, end, r, (r, 2 * devices - 1 - r)[half], chunks))
+                clock, at = end, at + 2
+            if number + 1 < devices:
+                following = (shard - 1) % devices
+                pulled = (1 if following < r else 2) * chunk * key_bytes
+                arrived = begin + pulled / LINK
+                pulls.append((begin, arrived, r, following, (number + 1) % 2, pulled))
+    return parts, pulls
+
+
+def context(build, folder):
+    """One sequence over four GPUs: which of them computes which part of S when, and whose keys it holds."""
+    devices, n, dim, unit, top, left = 4, 1024, 64, 34, 92, 56
+    count, chunk = 2 * devices, n // (2 * devices)
+    run = runs(build, "12_context_parallel", f"--causal --heads 1 --seqlen {n} --head-dim {dim} --devices {devices}", "rounds")[0]
+    parts, pulls = rounds(run, devices, 2 * dim * 2, chunk)
+    end = max(part.end for part in parts)
+    sheet = Sheet(456, "One sequence over four GPUs: shards of keys go around",
+                  "Each GPU owns two chunks of the queries and their keys. It computes with its own keys first, and in each later round "
+                  "with the shard that was copied during the round before. All finish at about the same time.", [(end, 13)])
+    owner = [min(c, count - 1 - c) for c in range(count)]
+    sheet.text(20, 32, "One sequence over four GPUs", "h")
+    sheet.text(20, 54, "S, in the color of the GPU that computes it", "s")
+    strip(sheet, left, top - 18, count, unit, 13, lambda i: [(0, f"d{owner[i]}")], "K", across=True)
+    strip(sheet, left - 20, top, count, unit, 13, lambda i: [(0, f"d{owner[i]}")], "Q")
+    cells = {(part.queries, key): part for part in parts for key in part.keys}
+    for i in range(count):
+        for j in range(count):
+            x, y = left + j * unit, top + i * unit
+            if (i, j) in cells:
+                part = cells[i, j]
+                changes = [(0, "empty")] * (part.start > 0) + [(part.start, f"n{part.device}"), (part.end, f"d{part.device}")]
+                sheet.rect(x, y, unit - 1, unit - 1, "empty", changes)
+            else:
+                sheet.rect(x + .5, y + .5, unit - 2, unit - 2, "back", style="stroke:var(--line);stroke-dasharray:2 3")
+    sheet.text(left, top + count * unit + 22, "dashed: no query sees a key there", "s")
+    for r in range(devices):
+        x, y = 372, 40 + 100 * r
+        sheet.text(x, y, f"GPU {r}", "h")
+        sheet.text(x + 62, y, f"queries {r} and {count - 1 - r}", "s")
+        mine = [part for part in parts if part.device == r]
+        series = [(0, 0)]
+        for _, arrived, _, _, _, pulled in (pull for pull in pulls if pull[2] == r):
+            series.append((arrived, series[-1][1] + pulled))
+        sheet.number(x + 398, y, series, size, "t n")
+        sheet.text(x + 404, y, "in", "s")
+        for box, name in enumerate(("own shard", "slot 0", "slot 1")):
+            holds = [(0, -1, r)] if box == 0 else [pull[:2] + (pull[3],) for pull in pulls if pull[2] == r and pull[4] == box - 1]
+            changes, used = [(0, "empty")], []
+            for begin, arrived, shard in holds:
+                busy = [part for part in mine if owner[part.keys[0]] == shard]
+                first, last = busy[0].start, busy[-1].end
+                changes += [(begin, "line")] * (box > 0) + [(max(arrived, 0), f"d{shard}"), (first, f"n{shard}"), (last, f"d{shard}")]
+                used.append((begin, shard))
+            sheet.rect(x + box * 142, y + 12, 134, 30, "empty", simplify(changes), radius=4)
+            for (begin, shard), after in zip(used, used[1:] + [(None, 0)]):
+                sheet.text(x + box * 142 + 67, y + 32, f"K, V of GPU {shard}", "s i", "middle", spans=[(begin, after[0])])
+            sheet.text(x + box * 142 + 67, y + 60, name, "s", "middle")
+    sheet.clock(426, "model clocks; strong: being computed with, gray: being copied at 350 GB/s")
+    sheet.save("moving_context.svg", folder)
+
+
+PICTURES = (idea, loops, gradients, splits, roles, skipping, context)
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or not os.path.isdir(sys.argv[1]):
