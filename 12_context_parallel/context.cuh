@@ -6,10 +6,8 @@
 #include "../common/gpu/kernel.cuh"
 #include "shards.h"
 
-extern "C" Launcher fa2_tuned;
-extern "C" Launcher fa3_overlapped;
-
 /* gather.cu */
+extern "C" Launcher context_alone;
 extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace);
 extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers);
 
@@ -47,6 +45,13 @@ struct Device {
 };
 static inline Device device_at(const Problem &p, const Buffer *workspace, int number, int buffers) {
     return {p, number, workspace + number * buffers};
+}
+
+template <typename Work> void on_each_device(const Problem *p, const Buffer *workspace, int buffers, Work work) {
+    device_fork(devices_of(p));
+    for (int r = 0; r < devices_of(p); r++)
+        work(device_at(*p, workspace, r, buffers));
+    device_join(devices_of(p));
 }
 
 /* Each device has as much as device 0, whose buffers have been planned. Returns how many there are. */
@@ -124,7 +129,7 @@ static inline void attend(const Device &device, const Problem &part, int half, i
     Tensors t = {};
     t.q = device.queries(half), t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse;
     t.key_lengths = device.key_lengths(from, half);
-    (device_properties()->has_hopper ? fa3_overlapped : fa2_tuned)(&part, &t, &device.buffers[NEXT_TILE]);
+    context_alone(&part, &t, &device.buffers[NEXT_TILE]);
 }
 
 #endif

@@ -13,6 +13,9 @@
 
 #include <cstdlib>
 
+extern "C" Launcher fa2_tuned;
+extern "C" Launcher fa3_overlapped;
+
 constexpr int BUFFERS = NEXT_TILE + 1;
 
 extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace) {
@@ -43,25 +46,18 @@ static void write_key_lengths(const Device &d, const int *lengths) {
 }
 
 extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
-    const int devices = devices_of(p);
-    device_fork(devices);
-    for (int r = 0; r < devices; r++) {
-        const Device d = device_at(*p, workspace, r, buffers);
+    on_each_device(p, workspace, buffers, [=](const Device &d) {
         write_key_lengths(d, t->lengths_on_host);
         move_rows(d, TO_SHARD, (void *)t->q, d.queries(0), d.row_bytes());
         move_keys(d, TO_SHARD, t->lengths_on_host, {(char *)t->k, (char *)t->v, p->seqlen_k, 0}, d.shard());
-    }
-    device_join(devices);
+    });
 }
 
 extern "C" void collect_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
-    device_fork(devices_of(p));
-    for (int r = 0; r < devices_of(p); r++) {
-        const Device d = device_at(*p, workspace, r, buffers);
+    on_each_device(p, workspace, buffers, [=](const Device &d) {
         move_rows(d, TO_WHOLE, t->o, d.output(0), d.row_bytes());
         move_rows(d, TO_WHOLE, t->lse, d.lse(0), sizeof(float));
-    }
-    device_join(devices_of(p));
+    });
 }
 
 LAUNCHER(context_gather_scatter) { scatter_shards(p, t, workspace, BUFFERS); }

@@ -57,28 +57,22 @@ static float *part_at(const Device &d, int slot) { return d.at<float>(KEY_PARTS)
 
 LAUNCHER(context_backward_scatter) {
     scatter_shards(p, t, workspace, BUFFERS);
-    device_fork(devices_of(p));
-    for (int r = 0; r < devices_of(p); r++) {
-        const Device d = device_at(*p, workspace, r, BUFFERS);
+    on_each_device(p, workspace, BUFFERS, [=](const Device &d) {
         move_rows(d, TO_SHARD, t->o, d.output(0), d.row_bytes());
         move_rows(d, TO_SHARD, t->lse, d.lse(0), sizeof(float));
         move_rows(d, TO_SHARD, (void *)t->d_o, d.at<char>(D_OUTPUT), d.row_bytes());
-    }
-    device_join(devices_of(p));
+    });
 }
 
 /* Keys that do not exist are in no shard: their gradients are 0. */
 LAUNCHER(context_backward_collect) {
     device_fill(t->dk, 0, key_elements(p) * dtype_bytes(p->dtype));
     device_fill(t->dv, 0, key_elements(p) * dtype_bytes(p->dtype));
-    device_fork(devices_of(p));
-    for (int r = 0; r < devices_of(p); r++) {
-        const Device d = device_at(*p, workspace, r, BUFFERS);
+    on_each_device(p, workspace, BUFFERS, [=](const Device &d) {
         move_rows(d, TO_WHOLE, t->dq, d.at<char>(D_QUERIES), d.row_bytes());
         move_keys(d, TO_WHOLE, t->lengths_on_host, {(char *)t->dk, (char *)t->dv, p->seqlen_k, 0},
                   d.keys(D_KEYS, 0, shard_keys(p)));
-    }
-    device_join(devices_of(p));
+    });
 }
 
 /* ---- what is timed ---- */
