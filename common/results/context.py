@@ -245,7 +245,7 @@ def table(given, ours, before, after):
     def in_ms(ms):
         return f"{ms:.3g}" if ms and ms < 100 else f"{ms:.0f}" if ms else "-"
 
-    print("mask", "heads", "S", "pass", "one GPU, ms", "`gather`", "`rounds`, ms", "`rounds`", "contiguous", "two GPUs",
+    print("mask, heads, tokens, pass", "one GPU, ms", "`gather`", "`rounds`, ms", "`rounds`", "contiguous", "two GPUs",
           "PyTorch, ms", "PyTorch over `rounds`", sep="\t")
     for heads, n, causal, passes in itertools.product(given.heads, given.lengths, (True, False), ("forward", "both")):
         problem = [causal, f"{heads[0]}/{heads[1]}", n]
@@ -254,8 +254,8 @@ def table(given, ours, before, after):
             ("gather", given.devices, "zigzag"), ("rounds", given.devices, "zigzag"), ("rounds", given.devices, "contiguous"),
             ("rounds", 2, "zigzag")])
         alone, theirs = mine.get("alone"), peer(problem, passes)
-        print("causal" if causal else "full", problem[1], n, "forward" if passes == "forward" else "forward and backward", in_ms(alone),
-              times_faster(alone, gather), in_ms(rounds), times_faster(alone, rounds), times_faster(alone, contiguous),
+        name = f"{'causal' if causal else 'full'}, {problem[1]}, {n:,}, {passes}"
+        print(name, in_ms(alone), times_faster(alone, gather), in_ms(rounds), times_faster(alone, rounds), times_faster(alone, contiguous),
               times_faster(alone, two), in_ms(theirs), times_faster(theirs, rounds), sep="\t")
 
 
