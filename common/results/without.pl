@@ -33,7 +33,7 @@ my %tables = (
             'fabsf(m_new)' => 'fabsf(shift_of(m_new))', 'exp2_approx(m[r] - m_new)' => 'm_new == m[r] ? 1 : exp2_approx(m[r] - m_new)'],
         ['base 2', $warp, 'exp2_approx(m[r] - m_new)' => 'exp2_approx(LOG2_E * (m[r] - m_new))', $tuned, 'p.scale * LOG2_E;' => 'p.scale;',
             'exp2_approx(x * factor - m[r])' => 'exp2_approx(LOG2_E * (x * factor - m[r]))'],
-        ['beyond FAR, rounded first', $warp, 'fabsf(m_new) > FAR' => 'false', ' || fabsf(m[r]) > FAR' => ''],
+        ['beyond FAR, rounded first', $warp, 'fabsf(m_new) > FAR' => 'false', '-least > FAR || most > FAR' => 'false'],
         ['mask where it matters', $tuned, 'if (tile >= here.whole_tiles)' => 'if (true)'],
         ['lazy rescaling', $warp, 'SLACK = 8' => 'SLACK = 0'],
         ['tile of 128 rows; 64 instead', $tuned, 'm_tiles = D <= 128 ? 2 : 1' => 'm_tiles = 1'],
