@@ -225,7 +225,7 @@ $(OUT)/notes/exercises/transpose: $(call objects,notes/exercises/transpose_main.
 # objdump 2.40 confuses a header's lines with those of the file that includes it by an option.
 LABS    ?= $(if $(filter /%,$(OUT)),$(OUT)/)labs
 LAB_OUT ?= $(OUT)/labs
-$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c 10_block_sparse/definition.c 11_score_mod/score.c) $(LIBRARIES)
+$(OUT)/lab: $(call objects,common/labs/judge.c 05_fa2_backward/naive_backward.cu 05_fa2_backward/naive_traffic.c 10_block_sparse/blocks.c 10_block_sparse/definition.c 11_score_mod/score.c 11_score_mod/definition.c) $(LIBRARIES)
 ifneq ($(on_gpu),)
 # On a GPU it is only timed, after the CPU device has found it right; a kernel and who launches it are then one file to nvcc.
 $(LAB_OUT)/%/kernel.o: $(LABS)/%/kernel.cu common/labs/%/host.cu common/labs/%/kernel.h $(IS_FLAGS)
