@@ -69,11 +69,11 @@ build() { # OUT LAB_OUT PROGRAM... VARIABLE=VALUE
 }
 progress 'building ...'
 build "$TRACE_OUT" "$TRACED_OUT" TRACE=1 "$TRACED_OUT/$lab/run" >"$scratch/traced" &
-build "$OUT" "$LAB_OUT" "$LAB_OUT/$lab/run" "$OUT/lab" >"$scratch/built" && wait $! && failed= || { wait; failed=1; }
+build "$OUT" "$LAB_OUT" "$LAB_OUT/$lab/run" "$OUT/lab" >"$scratch/built" && failed= || failed=built
+wait $! || failed=${failed:-traced}
 if [ "$failed" ]; then
     progress
-    [ -e "$LAB_OUT/$lab/run" ] && [ "$LAB_OUT/$lab/run" -nt "$file" ] && cp "$scratch/traced" "$scratch/built"
-    why=$(grep -v -e '^make' -e '^ *\[' -e '^rm ' "$scratch/built" | sed 4q)
+    why=$(grep -v -e '^make' -e '^ *\[' -e '^rm ' "$scratch/$failed" | sed 4q)
     echo "$why"
     verdict 0 0 "it does not compile: $(echo "$why" | sed 1q)"
     exit 1
