@@ -157,8 +157,8 @@ sub ladder {
 # the vendor, with the word behind.
 sub course {
     my ($file, @only) = @_;
-    my @lines = (['stage', 'pass', 'the idea', 'latency', 'spread', 'speed, % of the library\'s', 'causal, % of the library\'s', 'workspace'],
-                 [('---') x 3, ('---:') x 5]);
+    my @lines = (['stage', 'pass', 'the idea', 'latency', 'speed, % of the library\'s', 'causal, % of the library\'s', 'workspace'],
+                 [('---') x 3, ('---:') x 4]);
     my ($rows) = rows($file);
     for my $line (map { $_->[1] } only([map { [$_->{row}, $_] } @$rows], @only)) {
         my ($stage, $variant) = split /\//, $line->{row} =~ s/\w+\+//r; # quantise+mma is about mma
@@ -172,9 +172,8 @@ sub course {
             return join ', ', map { $_ // () } $of && with_unit($line->{speed}, $of->{$line->{speed}}),
                 $of && $vendors && percent($of->{$line->{speed}}, $vendors->{$line->{speed}});
         };
-        push @lines, [$name, @$line{qw(pass idea)}, !$row ? ('not measured yet') x 5 : (
+        push @lines, [$name, @$line{qw(pass idea)}, !$row ? ('not measured yet') x 4 : (
             with_unit('latency_ms', $row->{latency_ms}),
-            spread($row),
             $speed->($row, $row->{stage} eq 'peers' ? undef : $vendor),
             $row->{stage} eq 'peers' ? $speed->($vendors_causal) : $speed->($causal, $vendors_causal),
             defined $row->{workspace_bytes} ? with_unit('bytes', $row->{workspace_bytes}) : '')];
@@ -201,12 +200,6 @@ sub against {
     }
     my %shown = map { $_ => 1 } @variants;
     return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file, grep { $shown{$_->{variant}} && (!$only || $_->{head_dim} == $only) } @$rows) . '.';
-}
-
-# From the fastest round to the slowest, in percent of the median.
-sub spread {
-    my ($row) = @_;
-    return $row->{rounds} ? sprintf('%.0f %%', 100 * ($row->{highest_ms} - $row->{lowest_ms}) / $row->{latency_ms}) : '';
 }
 
 sub percent {
