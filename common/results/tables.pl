@@ -205,7 +205,7 @@ sub against {
 sub percent {
     my ($figure, $of) = @_;
     my $percent = 100 * $figure / $of;
-    return sprintf($percent < 9.5 ? '%.1f %%' : '%.0f %%', $percent);
+    return sprintf($percent < 9.5 ? '%.1f%%' : '%.0f%%', $percent);
 }
 
 # A peer's speed in a file as peers() reads it: peer('forward_fp16.txt', 'D128 full S4096 B4 fp16', 'cudnn').
