@@ -190,7 +190,8 @@ sub against {
     for my $row (grep { $_->{latency_ms} && $_->{direction} =~ /forward$/ && "$_->{dtype} $_->{causal}" eq 'fp16 false' } @$rows) {
         $at{join ' ', @$row{qw(head_dim seqlen_q batch heads)}}{$row->{variant}} = $row->{latency_ms};
     }
-    my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), 'last / first'], [('---:') x (4 + @variants)]);
+    my $ratio = join ' / ', map { /^(\d\d)/ } @variants[-1, 0]; # "02 / 03", by their stages
+    my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), $ratio], [('---:') x (4 + @variants)]);
     for my $shape (sort { my @a = split ' ', $a; my @b = split ' ', $b; $a[0] <=> $b[0] || $a[1] <=> $b[1] } keys %at) {
         my @latency = grep { $_ } @{$at{$shape}}{@variants};
         my ($head_dim, $length, $batch, $heads) = split ' ', $shape;
@@ -198,8 +199,7 @@ sub against {
         push @lines, [$head_dim, $length, $batch * $heads, (map { with_unit('latency_ms', $_) } @latency),
                       sprintf '%.2f', $latency[-1] / $latency[0]];
     }
-    my %shown = map { $_ => 1 } @variants;
-    return markdown(@lines) . "\n\nFull attention, fp16. " . measured($file, grep { $shown{$_->{variant}} && (!$only || $_->{head_dim} == $only) } @$rows) . '.';
+    return markdown(@lines) . "\n\nFull attention, fp16, from " . link_to($file) . '.';
 }
 
 sub percent {
