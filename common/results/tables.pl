@@ -287,11 +287,10 @@ sub peers {
 # the rows may say when and of which commit.
 sub measured {
     my ($file, @rows) = @_;
-    my %when = map { ("$_->{date}, $_->{commit}" => 1) } @rows;
+    my %when = map { ($_->{date} => 1) } @rows;
     my @runs = -e "$results/runs.tsv" ? @{(rows('runs.tsv'))[0]} : ();
     my ($run) = grep { $_->{files} && " $_->{files} " =~ / \Q$file\E / } @runs;
-    return join ', ', row('machine.tsv', 'GPU')->{is}, !$run ? %when ? sort keys %when : row('machine.tsv', 'date')->{is} : ($run->{date}, $run->{commit},
-        $run->{'MHz, median'} ? "$run->{'MHz, median'} MHz (lowest $run->{'MHz, lowest'}), $run->{'W, highest'} W" : ()), link_to($file);
+    return join ', ', row('machine.tsv', 'GPU')->{is}, $run ? $run->{date} : %when ? sort keys %when : row('machine.tsv', 'date')->{is}, link_to($file);
 }
 
 # A result file, as a link from the page at work.
