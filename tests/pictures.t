@@ -40,7 +40,7 @@ my %shown;
 for my $note (glob('notes/*.md'), 'README.md') {
     my $text = read_text($note);
     my @pictures = $text =~ m{!\[[^\]]+\]\((?:notes/)?pictures/(\w+)\.svg\)}g;
-    my $told = () = $text =~ m{pictures/moving_\w+\.svg\)\n\nLook at }g;
+    my $told = () = $text =~ m{pictures/moving_\w+\.svg\)\n\n(?:Look at|Watch) }g;
     is($told, scalar(grep { /^moving_/ } @pictures), "$note: a sentence below each picture that moves says what to look at");
     @shown{@pictures} = (1) x @pictures;
     my ($name) = $note =~ m{notes/(\w+)\.md};
