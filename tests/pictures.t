@@ -24,6 +24,9 @@ for my $plot ('latency', 'tflops', 'backward', 'sparse') {
     cmp_ok($total, '<=', 8 * $panels, "$plot: $total names in $panels panels");
     cmp_ok($total, '>=', 4, '... and some');
 }
+for my $plot (qw(ladder latency tflops backward sparse memory roofline splits fp8_errors)) {
+    unlike(read_text("notes/pictures/$plot.svg"), qr/id="legend/, "$plot: names beside what they name, no legend");
+}
 {
     my %dashes;
     my ($marks) = read_text('common/plots/drawing.py') =~ /^MARKS = \{(.*?)^\}/ms;

@@ -8,13 +8,15 @@
 # picture whose file is not there is left out, and a line says which. Columns are read by name. Needs matplotlib.
 import csv
 import glob
+import itertools
 import json
+import math
 import os
 import re
 import sys
 import textwrap
 
-from drawing import INK, OTHERS, logarithmic, look, plt, save
+from drawing import INK, OTHERS, PANEL, logarithmic, look, plt, save
 
 
 # ---- result files ----
@@ -80,21 +82,14 @@ def length_axis(axis, lengths, size=7.5):
     axis.tick_params(axis="x", labelsize=size)
 
 
-def out_of_memory(axis, x=(), y=(), label=None, **more):
-    """Crosses, or with a label their line of the legend."""
-    axis.plot(x, y, marker="x", linestyle="", label=label, **{"color": INK, "markeredgewidth": 1.8, **more})
+def out_of_memory(axis, x, y, **more):
+    """A cross."""
+    axis.plot([x], [y], marker="x", linestyle="", **{"color": INK, "markeredgewidth": 1.8, **more})
 
 
-def finish(rows, file, columns=3, words=()):
-    """The legend under the picture; under that `words`, a paragraph each; last: which device, which day, which file."""
+def finish(rows, file, words=()):
+    """Under the picture `words`, a paragraph each; last: which device, which day, which file."""
     figure = plt.gcf()
-    handles = {}
-    for axis in figure.axes:
-        for handle, label in zip(*axis.get_legend_handles_labels()):
-            handles.setdefault(label, handle)
-    if handles:
-        figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncol=columns,
-                      fontsize=8, columnspacing=1.2, handlelength=2.4)
     days = sorted({row["date"] for row in rows if row.get("date")}) or measured(file) or machine("date")
     device = rows[0].get("device") or "".join(machine("GPU"))
     if rows[0].get("cuda", "a GPU's") in ("", None):
@@ -103,7 +98,7 @@ def finish(rows, file, columns=3, words=()):
     box = figure.get_tightbbox()
     text = "\n".join(line for paragraph in (*words, source)
                      for line in textwrap.wrap(paragraph, int(17 * box.width), subsequent_indent="   "))
-    figure.text(box.x0 / figure.get_figwidth(), -(0.15 + 0.2 * -(-len(handles) // columns)) / figure.get_figheight(), text,
+    figure.text(box.x0 / figure.get_figwidth(), (box.y0 - 0.1) / figure.get_figheight(), text,
                 fontsize=7.5, ha="left", va="top", linespacing=1.35)
 
 
@@ -138,7 +133,7 @@ def ladder():
             steps.setdefault(row["variant"], row)
     base_of = bases(list(steps))
     latencies = [row["latency_ms"] for row in steps.values()]
-    _, axis = plt.subplots(figsize=(6.6, 0.3 * len(steps) + 0.9))
+    _, axis = plt.subplots(figsize=(7.8, 0.3 * len(steps) + 0.9))
     for place, (variant, row) in enumerate(steps.items()):
         latency, base = row["latency_ms"], base_of[variant]
         axis.plot([latency], [place], marker="o", markersize=6.5, color=look(variant)["color"])
@@ -152,7 +147,9 @@ def ladder():
     axis.set_yticks(range(len(steps)), steps)
     axis.invert_yaxis()
     logarithmic(axis, "x")
-    axis.set_xlim(min(latencies) / 2, max(latencies) * 25)
+    axis.set_xlim(min(latencies) / 2, max(latencies) * 2)
+    while max(text.get_window_extent().x1 for text in axis.texts) > axis.bbox.x1:  # no text leaves the panel
+        axis.set_xlim(right=axis.get_xlim()[1] * 1.5)
     axis.set_xlabel("latency, ms (logarithmic: the same distance is the same factor)")
     axis.set_title("Forward, " + problem(row), loc="left")
     finish(list(steps.values()), ", ".join(filter(is_there, ("ladder.jsonl", "fp8.jsonl"))), words=[
@@ -187,14 +184,17 @@ def name_ends(axis, named):
     """Each line's name in its color, to the right of the panel, as near to the line's end as its neighbors' names allow."""
     axis.figure.canvas.draw()
     low, high = axis.transAxes.transform([(0, 0), (1, 1)])[:, 1]
-    gap = 8 * 1.3 * axis.figure.dpi / 72 / (high - low)
+    line = 8 * 1.3 * axis.figure.dpi / 72 / (high - low)
     ends = sorted(((axis.transAxes.inverted().transform(axis.transData.transform(points[-1])), name, style)
                    for name, (points, style) in named.items()), key=lambda end: end[0][1])
+    heights = [line * len(name.split("\n")) for _, name, _ in ends]
+    gaps = [(one + other) / 2 for one, other in zip(heights, heights[1:])]
     places = [max(0, end[0][1]) for end in ends]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + gap)
-    for i in reversed(range(len(places))):  # and none above the panel
-        places[i] = min(places[i], 1 - gap * (len(places) - 1 - i) if i == len(places) - 1 else places[i + 1] - gap)
+    for i, gap in enumerate(gaps):
+        places[i + 1] = max(places[i + 1], places[i] + gap)
+    places[-1] = min(places[-1], 1 - max(0, heights[-1] - line) / 2)  # and none above the panel
+    for i, gap in reversed(list(enumerate(gaps))):
+        places[i] = min(places[i], places[i + 1] - gap)
     for (end, name, style), place in zip(ends, places):
         axis.plot([end[0], 1.03], [end[1], place], transform=axis.transAxes, color=style["color"], linewidth=0.5, clip_on=False)
         axis.text(1.04, place, name, transform=axis.transAxes, color=style["color"], fontsize=8, va="center")
@@ -211,7 +211,7 @@ def panels(lines, label, better=max):
             if name in notable(lines[key], better):
                 axis.plot(*zip(*points), **style)
             else:
-                axis.plot(*zip(*points), color=OTHERS, linewidth=0.8, zorder=1.5, label="other kernels")
+                axis.plot(*zip(*points), color=OTHERS, linewidth=0.8, zorder=1.5)
         length_axis(axis, {n for some in lines.values() for points, _ in some.values() for n, _ in points})
         axis.set_title(f"D = {key[0]}, {key[1]}", loc="left")
         axis.set(xlabel="sequence length N", ylabel=label)
@@ -255,20 +255,21 @@ def forward(column, label):
     add_peers(lines, is_latency)
     alone = min((int(row["seqlen_k"]) for row in rows if row["batch"] == "1"), default=None)
     found = panels(lines, label, min if is_latency else max)
+    is_batched = alone and any(row["batch"] != "1" for row in rows)
     for key, axis in found.items():
-        if any(row["batch"] != "1" for row in rows) and alone:
-            axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":", label="from here on the batch is 1")
+        if is_batched:
+            axis.axvline(alone, color=INK, linewidth=0.9, linestyle=":")
         for i, (n, colour) in enumerate(lost.get(key, ())):  # one beside the other
-            out_of_memory(axis, [n], [0.97 - 0.055 * i if is_latency else 0.03 + 0.055 * i], color=colour, markersize=6,
+            out_of_memory(axis, n, 0.97 - 0.055 * i if is_latency else 0.03 + 0.055 * i, color=colour, markersize=6,
                           transform=axis.get_xaxis_transform(), clip_on=False)
         if is_latency:
             logarithmic(axis, "y")
         else:
             axis.set_ylim(bottom=0)
-    if lost:
-        out_of_memory(axis, label="out of memory at this length")
     name_panels(found, lines, min if is_latency else max)
-    finish(rows, ", ".join(filter(is_there, ("sweep.csv", PEERS_FILE))) + ", " + tokens_of(rows))
+    words = ["Gray: the stages' other kernels.", is_batched and "From the dotted line on, the batch is 1.",
+             lost and "×: out of memory at this length."]
+    finish(rows, ", ".join(filter(is_there, ("sweep.csv", PEERS_FILE))) + ", " + tokens_of(rows), [" ".join(filter(None, words))])
 
 
 def backward():
@@ -284,8 +285,8 @@ def backward():
     finish([{}], "fa3_backward_fp16.txt")
 
 
-def sparse():
-    """Time over the share of the blocks that a mask keeps, three lengths in a panel; the kernels without lists beside them."""
+def sparse_lines():
+    """{head dim: {length: {name: [(percent of the blocks kept, ms)]}}}; the kernels without lists have one point, at 100 %."""
     lines = {}
     for line in open(path_of("sparse_fp16.txt")):
         row = re.match(r"D(\d+) 1/(\d+) S(\d+) \S+ \S+\s+(\w+)\s+([\d.]+) ms .*?flex\s+[\d.]+\s+x([\d.]+)(?:.*dense\s+[\d.]+\s+x([\d.]+))?",
@@ -296,26 +297,37 @@ def sparse():
             if row[4] == "skipping":
                 times["FlexAttention"] = ms * float(row[6])
             if row[7]:
-                times["04_fa2/tuned" if row[4] == "skipping" else "08_fa3/overlapped"] = ms * float(row[7])
+                times[("04_fa2/tuned" if row[4] == "skipping" else "08_fa3/overlapped") + ", no lists"] = ms * float(row[7])
             for name, time in times.items():
-                lines.setdefault(d, {}).setdefault((name, n), []).append((percent, time))
-    figure, axes = plt.subplots(1, len(lines), figsize=(4.1 * len(lines), 4.4), sharey=True, squeeze=False)
-    for (d, some), axis in zip(sorted(lines.items()), axes.flat):
-        lengths = {n for _, n in some}
-        some = {at: points for at, points in some.items() if at[1] in (min(lengths), max(lengths))}  # eight lines
-        for (name, n), points in sorted(some.items()):
-            points.sort()
-            style = look(name) | ({"linestyle": "", "markerfacecolor": "none", "markersize": 8} if len(points) == 1 else {})
-            axis.plot(*zip(*points), label=name + (", no lists" if len(points) == 1 else ""), **style)
-            if name.endswith("overlapped") and len(points) > 1:
-                axis.annotate(f"N = {n}", points[1], (4, -15), textcoords="offset points", fontsize=8)
-        logarithmic(axis, "xy")
-        shares = sorted({percent for points in some.values() for percent, _ in points})
-        axis.set_xticks(shares, [f"{percent:g} %" for percent in shares])
+                lines.setdefault(d, {}).setdefault(n, {}).setdefault(name, []).append((percent, time))
+    return lines
+
+
+def sparse():
+    """Time over the share of the blocks that a mask keeps: a panel per head dim, for the shortest and the longest length."""
+    lines = sparse_lines()
+    lengths = sorted({n for some in lines.values() for n in some})
+    lengths = sorted({lengths[0], lengths[-1]})
+    figure, axes = plt.subplots(len(lengths), len(lines), figsize=(4.1 * len(lines), 3 * len(lengths)), sharex=True,
+                                sharey="row", squeeze=False)
+    named = []
+    for n, row in zip(lengths, axes):
+        for d, axis in zip(sorted(lines), row):
+            some = {name: (sorted(points), look(name)) for name, points in lines[d].get(n, {}).items()}
+            for points, style in some.values():
+                axis.plot(*zip(*points), **style | ({"markerfacecolor": "none", "markersize": 8} if len(points) == 1 else {}))
+            logarithmic(axis, "xy")
+            axis.set_title(f"D = {d}, N = {n}", loc="left")
+            axis.set(xlabel="blocks kept (logarithmic)", ylabel="latency, ms (logarithmic)")
+            axis.label_outer()
+            named.append((axis, some))
+    shares = sorted({percent for _, some in named for points, _ in some.values() for percent, _ in points})
+    for axis, some in named:
+        axis.set_xticks(shares, [f"{percent:g} %" for percent in shares], fontsize=7.5)
+        axis.yaxis.set_major_locator(plt.LogLocator(subs=(1, 2, 5)))
         axis.minorticks_off()
-        axis.set_title(f"D = {d}", loc="left")
-        axis.set(xlabel="blocks kept (logarithmic)", ylabel="latency, ms (logarithmic)")
-        axis.label_outer()
+    for axis, some in named:
+        name_ends(axis, some)
     figure.tight_layout()
     finish([{}], "sparse_fp16.txt: random blocks, batch 1, heads = 2048 / D, fp16")
 
@@ -341,26 +353,31 @@ def memory():
     for variant, line in lines.items():
         groups.setdefault((min(line), f"{line[min(line)]:.2g}"), []).append(variant)
     groups = sorted(groups.values(), key=lambda group: -lines[group[0]][max(lines[group[0]])] / max(lines[group[0]]))
-    _, axis = plt.subplots(figsize=(7.6, 3.9))
+    lost = [row for row in rows if "memory" in row["note"]]
+    figure, axis = plt.subplots(figsize=(7.2, 3.9))
+    named = {}
     for group in groups:
         points = sorted({n: bytes_ / unit for variant in group for n, bytes_ in lines[variant].items()}.items())
-        axis.plot(*zip(*points), label=", ".join(shorter(group, lines)), **look(group[-1]))
+        name_of_group = textwrap.fill(", ".join(shorter(group, lines)), 24)
+        if any(row["variant"] in group for row in lost):
+            name_of_group += "\n× more than the GPU has"
+        named[name_of_group] = points, look(group[-1])
+        axis.plot(*zip(*points), **look(group[-1]))
         (before, less), (last, most) = (points[:1] + points)[-2:]
         if last == 2 * before and group in (groups[0], groups[-1]):
             axis.annotate(f"twice the N: {most / less:.2g} times the bytes", (last, most),
                           (-8, 6 if group is groups[0] else -52), textcoords="offset points", ha="right", fontsize=8)
-    lost = [row for row in rows if "memory" in row["note"]]
     for row in lost:
         n = int(row["seqlen_k"])
-        out_of_memory(axis, [n], [lines[row["variant"]][n] / unit], markersize=10, markeredgewidth=2)
-    if lost:
-        out_of_memory(axis, label="more than the GPU has: did not run", markeredgewidth=2)
+        out_of_memory(axis, n, lines[row["variant"]][n] / unit, markersize=10, markeredgewidth=2)
     length_axis(axis, {n for line in lines.values() for n in line})
     logarithmic(axis, "y")
     axis.set_xlabel("sequence length N")
     axis.set_ylabel(f"tensors + workspace, {name} (logarithmic)")
     axis.set_title(f"Batch 1, {rows[0]['heads']} heads, D = {head_dim}, {rows[0]['dtype']}", loc="left")
-    finish(rows, "sweep.csv (bytes over batch)", 1)
+    figure.tight_layout()
+    name_ends(axis, named)
+    finish(rows, "sweep.csv (bytes over batch)")
 
 
 def shorter(group, variants):
@@ -379,13 +396,13 @@ def shorter(group, variants):
 # ---- the roofline ----
 
 def roofline():
-    """TFLOP/s measured over FLOPs a byte asked for, both for the ladder's problem."""
+    """TFLOP/s measured over FLOPs per requested byte, both for the ladder's problem."""
     steps = [row for row in rows_of("ladder.jsonl") if row["tflops"]]
     intensity = {row["variant"]: number(row["FLOPs a byte"]) for row in rows_of("../intensity.tsv")}
     ceilings = {row["what"]: row["figure"] for row in rows_of("ceilings.tsv")}
     bandwidth = float(ceilings["device memory"])
     _, axis = plt.subplots(figsize=(7.4, 4.3))
-    left, right = 0.25, 2000
+    left, right = 0.25, 5000
     roofs = [(float(ceilings[what]), name) for what, name in
              (("wgmma, 16 bits", "wgmma"), ("mma.sync", "mma.sync"), ("fp32 FMA", "CUDA cores")) if what in ceilings]
     highest = max(roofs)[0]
@@ -397,18 +414,47 @@ def roofline():
                   va="bottom" if above else "top", fontsize=7.5)
     axis.plot([left, highest / bandwidth], [left * bandwidth, highest], color=INK, linewidth=1.4)
     axis.text(1.1, 1.1 * bandwidth / 2.2, f"device memory, {bandwidth:g} TB/s", ha="left", va="center", fontsize=7.5)
-    for row in steps:
-        if intensity.get(row["variant"]):
-            hollow = {"markerfacecolor": "none"} if row["variant"].endswith("/fma") else {}
-            style = dict(look(row["variant"]), linestyle="", markersize=7, **hollow)
-            axis.plot([intensity[row["variant"]]], [row["tflops"]], label=row["variant"], **style)
+    points = {row["variant"]: (intensity[row["variant"]], row["tflops"]) for row in steps if intensity.get(row["variant"])}
+    named = notable({variant: ([(1, tflops)], look(variant)) for variant, (_, tflops) in points.items()}, max)
+    for variant, point in points.items():
+        color = look(variant)["color"] if variant in named else OTHERS
+        axis.plot(*point, marker="o", markersize=7, color=color, zorder=3 if variant in named else 2,
+                  markerfacecolor=PANEL if variant.endswith("/fma") else color)
     logarithmic(axis, "xy")
     axis.set_xlim(left, right)
-    axis.set_xlabel("FLOPs a byte of device memory asked for, before any cache (logarithmic)")
+    axis.set_xlabel("FLOPs per requested byte of device memory, before any cache (logarithmic)")
     axis.set_ylabel("TFLOP/s (logarithmic)")
     axis.set_title(problem(steps[0]).replace("b", "B", 1), loc="left")
-    finish(steps, "ladder.jsonl, intensity.tsv, ceilings.tsv", 4,
-           ["Above the slope: L2 serves what is asked for again. Far below: the kernel waits for something else."])
+    lines = [[(left, left * bandwidth), (highest / bandwidth, highest)]]
+    lines += [[(peak / bandwidth, peak), (right, peak)] for peak, _ in roofs]
+    name_points(axis, {variant: points[variant] for variant in named}, points.values(), lines)
+    finish(steps, "ladder.jsonl, intensity.tsv, ceilings.tsv", words=[
+        "The best kernel of each stage has a name; the others are gray, and hollow without tensor cores. Above the slope, L2 "
+        "serves part of the requested bytes. Far below it, the kernel waits for something else."])
+
+
+def name_points(axis, named, points, lines):
+    """Each point's name in its stage's color, where it covers no other point, name or line; else to the right of the point."""
+    axis.figure.canvas.draw()
+    pixels = axis.transData.transform
+    taken = [pixels(point) for point in points]
+    for start, end in map(pixels, lines):
+        taken += [start + (end - start) * i / 200 for i in range(201)]
+    boxes = [text.get_window_extent() for text in axis.texts]
+    places = ((7, 0), "left"), ((-7, 0), "right"), ((4, -11), "left"), ((-4, 11), "right"), ((0, -14), "center")
+    for name, point in named.items():
+        labels = [axis.annotate(name, point, place, textcoords="offset points", ha=align, va="center", fontsize=8,
+                                color=look(name)["color"]) for place, align in places]
+        free = [label for label in labels if is_free(label.get_window_extent(), taken, boxes)]
+        kept = (free or labels)[0]
+        boxes.append(kept.get_window_extent())
+        for label in labels:
+            if label is not kept:
+                label.remove()
+
+
+def is_free(box, points, boxes):
+    return not any(box.contains(*point) for point in points) and not any(box.overlaps(other) for other in boxes)
 
 
 # ---- decoding and 8 bits ----
@@ -417,31 +463,42 @@ def splits():
     rows = rows_of("splits.tsv")
     speeds = [(int(row["splits"]), number(row["GB/s"])) for row in rows if row["splits"].isdigit()]
     _, axis = plt.subplots(figsize=(5.6, 3.3))
-    axis.plot(*zip(*speeds), label="--splits n", **look("07_flash_decoding/split_k"))
+    named = {"--splits n": (speeds, look("07_flash_decoding/split_k"))}
     for row in rows:
         if row["splits"] == "auto":
-            axis.axhline(number(row["GB/s"]), color=INK, linewidth=1, linestyle="--",
-                         label=f"--splits auto: {number(row['GB/s']):.4g} GB/s")
+            level = [(n, number(row["GB/s"])) for n in (speeds[0][0], speeds[-1][0])]
+            named[f"--splits auto:\n{level[0][1]:.4g} GB/s"] = level, {"color": INK, "linewidth": 1, "linestyle": "--"}
+    for points, style in named.values():
+        axis.plot(*zip(*points), **style)
     length_axis(axis, [n for n, _ in speeds if n & (n - 1) == 0], 9)
     axis.set_ylim(bottom=0)
-    axis.set_xlabel("splits: pieces of each head's keys")
+    axis.set_xlabel("splits of each head's keys")
     axis.set_ylabel("GB/s of K and V")
+    name_ends(axis, named)
     finish(rows, "splits.tsv")
 
 
 def fp8_errors():
-    """A table as a picture: a line a way to quantise, a mark a kind of inputs."""
+    """A table as a picture: a line per way to quantize, a mark per kind of inputs."""
     rows = rows_of("../fp8_errors.tsv")
     kinds, names = zip(*((kind, way.replace("/", " · ")) for kind, way in (row["way"].split("/", 1) for row in rows)))
     lines = list(dict.fromkeys(names))
-    _, axis = plt.subplots(figsize=(6.4, 0.3 * len(lines) + 1.2))
-    for kind, marker, colour in (("normal", "o", "#2f93cf"), ("outliers", "D", "#b04a00"), ("biased", "s", "#7a4fb5")):
-        points = [(number(row["RMSE"]), lines.index(name)) for row, of, name in zip(rows, kinds, names) if of == kind]
-        axis.plot(*zip(*points), marker=marker, color=colour, linestyle="", markersize=6, label=f"inputs: {kind}")
+    _, axis = plt.subplots(figsize=(7, 0.3 * len(lines) + 1.2))
+    points = {(kind, name): number(row["RMSE"]) for row, kind, name in zip(rows, kinds, names)}
+    apart = lambda name: min(abs(math.log(points[one, name] / points[other, name]))
+                             for one, other in itertools.combinations(set(kinds), 2))
+    widest = max(lines, key=lambda name: round(apart(name), 1))  # where the names of the inputs have room
+    for kind, marker, size, colour in (("normal", "o", 10, "#2f93cf"), ("outliers", "D", 6, "#b04a00"),
+                                       ("biased", "s", 6, "#7a4fb5")):
+        some = [(error, lines.index(name)) for (of, name), error in points.items() if of == kind]
+        axis.plot(*zip(*some), marker=marker, color=colour, linestyle="", markersize=size, markeredgewidth=1.5,
+                  markerfacecolor="none" if kind == "normal" else colour)  # a ring: another mark may be in it
+        axis.annotate(kind, (points[kind, widest], lines.index(widest)), (0, 10), textcoords="offset points", ha="center",
+                      va="center", fontsize=8, color=colour)
     axis.set_yticks(range(len(lines)), lines)
     axis.invert_yaxis()
     axis.set_xscale("log")
-    axis.set_xlabel("root mean square error of O against fp64 (logarithmic)")
+    axis.set_xlabel("root mean square error of O against fp64, by kind of inputs (logarithmic)")
     finish([{"device": "CPU device, sums in fp32", "date": row["date"]} for row in rows], "fp8_errors.tsv")
 
 
