@@ -50,7 +50,7 @@ sub decided {
     $text =~ s/\@keyframes.*\n|\.k\d+\{.*\n//g;
     $text =~ s/<text[^\n]*\n(?=<text[^\n]*\n(?:<text[^\n]*\n)*<\/g><\/g>)//g;
     $text =~ s/ y="[\d.]+"(?=[^\n]*\n<\/g><\/g>)//g;
-    $text =~ s/translateY\(-?\d+px\)|done after [\d,]+ clocks|done in \d+% of the clocks| [kg] k\d+//g;
+    $text =~ s/translateY\(-?\d+px\)|done after [\d,]+ cycles|done in \d+% of the cycles| [kg] k\d+//g;
     return $text;
 }
 

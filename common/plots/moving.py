@@ -111,7 +111,7 @@ def size(number):
 # ---- a sheet: shapes, and how they change ----
 
 class Sheet:
-    """An SVG of which shapes change at given clocks. `pace` is [(clock, seconds)]: where the clock is slowed down, it says so."""
+    """An SVG of which shapes change at given cycles. `pace` is [(clock, seconds)]: where the clock is slowed down, it says so."""
 
     def __init__(self, height, title, words, pace):
         self.height, self.title, self.words, self.pace = height, title, words, [(0, 0), *pace]
@@ -148,7 +148,7 @@ class Sheet:
                  + (f' rx="{radius}"' if radius else "") + (f' style="{style}"' if style else "") + "/>")
 
     def text(self, x, y, words, kind="", anchor="start", spans=()):
-        """`spans`: clocks [(from, to)] while it is shown; without any, always. With one up to None it is part of the still."""
+        """`spans`: cycles [(from, to)] while it is shown; without any, always. With one up to None it is part of the still."""
         moving, hidden = "", ""
         if spans:
             changes = [] if spans[0][0] == 0 else [(0, 0)]
@@ -330,14 +330,14 @@ def loops(build, folder):
             last = min(s.start for s in run.steps for m in s.moves if m.tensor == "O")
             sheet.text(x, 424, "O stays in registers until its last key tile", spans=[(0, last)])
             sheet.text(x, 424, "each block stores its rows of O: once", spans=[(last, run.end)])
-            sheet.text(x, 424, f"done after {run.end:,.0f} clocks", spans=[(run.end, None)])
+            sheet.text(x, 424, f"done after {run.end:,.0f} cycles", spans=[(run.end, None)])
         else:
             begins = [min(t[0] for (_, j), t in tiles.items() if j == column) for column in range(count)] + [run.end]
             for i in range(count):
                 words = "O is begun, and stored unfinished" if i == 0 else f"key tile {i + 1}: O is read, changed, stored again"
                 sheet.text(x, 424, words, spans=[(begins[i] if i else 0, begins[i + 1])])
-            sheet.text(x, 424, f"done after {run.end:,.0f} clocks", spans=[(run.end, None)])
-    sheet.clock(446, "model clocks; slower until FlashAttention-2 has finished")
+            sheet.text(x, 424, f"done after {run.end:,.0f} cycles", spans=[(run.end, None)])
+    sheet.clock(446, "model cycles; slower until FlashAttention-2 has finished")
     sheet.save("moving_loops.svg", folder)
 
 
@@ -384,9 +384,9 @@ def idea(build, folder):
     share = sum(three.bytes(t)[-1][1] for t in "SP") / most
     sheet.text(20, 452, f"{100 * share:.0f}% of these bytes are S and P", spans=[(three.end, None)])
     sheet.text(430, 452, "a tile of S lives only until O has taken it in", spans=[(0, one.end)])
-    sheet.text(430, 452, f"done in {100 * one.end / three.end:.0f}% of the clocks, with {100 * one.bytes()[-1][1] / most:.0f}% of the bytes",
+    sheet.text(430, 452, f"done in {100 * one.end / three.end:.0f}% of the cycles, with {100 * one.bytes()[-1][1] / most:.0f}% of the bytes",
                spans=[(one.end, None)])
-    sheet.clock(474, "model clocks of an NVIDIA T4; slower until FlashAttention has finished")
+    sheet.clock(474, "model cycles of an NVIDIA T4; slower until FlashAttention has finished")
     sheet.save("moving_idea.svg", folder)
 
 
@@ -481,7 +481,7 @@ def gradients(build, folder):
     last = min(stored.values())
     sheet.text(20, y, "all blocks add to the same rows of dQ at once: the additions must be atomic", spans=[(0, last)])
     sheet.text(20, y, "dK and dV stayed in registers and are stored once; dQ was added from every block", spans=[(last, None)])
-    sheet.clock(y + 20, "model clocks; strong: multiplied now")
+    sheet.clock(y + 20, "model cycles; strong: multiplied now")
     sheet.save("moving_gradients.svg", folder)
 
 
@@ -525,8 +525,8 @@ def splits(build, folder):
             sheet.text(78 + count * unit + 41, top + 48 + head * 32, "O", anchor="middle")
         sheet.text(78, top + 114, f"{blocks} blocks read keys", "s", spans=[(0, run.end)])
         merged = f", {size(run.bytes('partial O', 'partial LSE', written=(1,))[-1][1])} of partial results merged" if parts else ""
-        sheet.text(78, top + 114, f"{blocks} blocks, done after {run.end:,.0f} clocks{merged}", "t", spans=[(run.end, None)])
-    sheet.clock(460, "model clocks; strong: being loaded, pale: loaded and multiplied, a color per block")
+        sheet.text(78, top + 114, f"{blocks} blocks, done after {run.end:,.0f} cycles{merged}", "t", spans=[(run.end, None)])
+    sheet.clock(460, "model cycles; strong: being loaded, pale: loaded and multiplied, a color per block")
     sheet.save("moving_splits.svg", folder)
 
 
@@ -599,8 +599,8 @@ def skipping(build, folder):
             sheet.text(x + 376, top + 62 + 80 * i, label, "s", "end")
         y = top + count * unit + 24
         sheet.text(x, y, "S: queries down, keys across", "s")
-        sheet.text(x, y + 24, f"done after {run.end:,.0f} clocks", spans=[(run.end, None)])
-    sheet.clock(top + count * unit + 74, "model clocks; slower until skipping has finished; a color per block of queries")
+        sheet.text(x, y + 24, f"done after {run.end:,.0f} cycles", spans=[(run.end, None)])
+    sheet.clock(top + count * unit + 74, "model cycles; slower until skipping has finished; a color per block of queries")
     sheet.save("moving_skipping.svg", folder)
 
 
@@ -682,7 +682,7 @@ def context(build, folder):
             for (begin, shard), after in zip(used, used[1:] + [(None, 0)]):
                 sheet.text(x + box * 142 + 67, y + 32, f"K, V of GPU {shard}", "s i", "middle", spans=[(begin, after[0])])
             sheet.text(x + box * 142 + 67, y + 60, name, "s", "middle")
-    sheet.clock(426, "model clocks; strong: being computed with, gray: being copied at 350 GB/s")
+    sheet.clock(426, "model cycles; strong: being computed with, gray: being copied at 350 GB/s")
     sheet.save("moving_context.svg", folder)
 
 

@@ -320,7 +320,7 @@ def shares():
 
 
 def roles():
-    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of clocks,
+    """What the warpgroups of the three kernels of 08_fa3 do over time. Lengths are the note's, in hundreds of cycles,
     D = 128: a warpgroup's Q K^T and P V 5 each, its softmax 8; twice that where two warpgroups do the same together."""
     unit, left = 9.8, 90
 

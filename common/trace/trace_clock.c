@@ -6,7 +6,7 @@
  * all warps go on with the highest count, at __syncwarp, and where it acquires a barrier, with one more than the highest
  * count of those who arrived there (Lamport's logical clock). What a block's warps do in their step t is step t of the block.
  *
- * Clock. A step takes as many clocks as its busiest unit needs at its peak rate, and those for which the block waited for
+ * Clock. A step takes as many cycles as its busiest unit needs at its peak rate, and those for which the block waited for
  * others. The steps of a block follow each other; a block begins when its multiprocessor is free, and a launch when the one
  * before is over.
  */
@@ -52,9 +52,9 @@ static Step *step_of(Recorder *r) { return step_at(r->clock, clock_step(r)); }
 
 /* ---- the clock ---- */
 
-/* What the busiest unit of a multiprocessor needs, in whole clocks, and which that is. */
-static double clocks_of(const Step *s, int *busiest) {
-    const double needs[] = {s->bytes / launch.bytes_per_clock, s->wavefronts, s->tensor_clocks, s->exponentials / 16.0,
+/* What the busiest unit of a multiprocessor needs, in whole cycles, and which that is. */
+static double cycles_of(const Step *s, int *busiest) {
+    const double needs[] = {s->bytes / launch.bytes_per_clock, s->wavefronts, s->tensor_cycles, s->exponentials / 16.0,
                             (double)s->core_flops / trace_chip->fp32};
     *busiest = 0;
     for (int unit = 1; unit < (int)(sizeof needs / sizeof *needs); unit++)
@@ -74,7 +74,7 @@ double clock_now(Recorder *r) {
     double clock = c->clock;
     int busiest;
     for (const Step *s = c->steps + c->closed, *end = c->steps + c->step_count; s < end && s->time <= clock_step(r); s++)
-        clock += s->waited + (is_empty(s) || s->time == clock_step(r) ? 0 : clocks_of(s, &busiest));
+        clock += s->waited + (is_empty(s) || s->time == clock_step(r) ? 0 : cycles_of(s, &busiest));
     return clock;
 }
 
@@ -114,7 +114,7 @@ static void close_steps(Recorder *r, uint32_t end) {
             watch_step_closes(r, step);
         step->start = c->clock;
         if (!is_empty(step))
-            c->clock += step->clocks = clocks_of(step, &step->busiest) + step->waited;
+            c->clock += step->cycles = cycles_of(step, &step->busiest) + step->waited;
     }
 }
 
@@ -163,7 +163,7 @@ void clock_work(Recorder *r, int warp, const char *what, const void *place, unsi
     step->exponentials += strcmp(what, CLOCK_EXPONENTIAL) == 0;
     step->flops += flops;
     if (flops) /* 8-bit ones take 32 elements of k */
-        step->tensor_clocks += flops * trace_chip->ghz * trace_chip->multiprocessors / 1000 / trace_chip->tflops[strstr(what, "k32") != NULL];
+        step->tensor_cycles += flops * trace_chip->ghz * trace_chip->multiprocessors / 1000 / trace_chip->tflops[strstr(what, "k32") != NULL];
     if (page_problem)
         watch_work(r, warp, launch.kernel, what, place, flops);
 }

@@ -184,8 +184,8 @@ typedef struct {
 typedef struct {
     uint32_t block, time;
     uint64_t bytes, wavefronts, flops, exponentials, barriers, core_flops; /* flops: of tensor cores */
-    double tensor_clocks, waited;
-    double start, clocks; /* when it is closed: since when, how long, */
+    double tensor_cycles, waited;
+    double start, cycles; /* when it is closed: since when, how long, */
     int busiest;          /*   which unit decides about that, */
     int multiprocessor;   /*   and where */
     Move *moves;

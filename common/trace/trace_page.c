@@ -9,7 +9,7 @@
  *      [tensor, direction, bytes, first row, last row, first column, last column, ...],       moves of device memory
  *      [warp, tensor of the keys, first query, last query, first key, last key, ...],         products
  *      [tensor (0: computed, -1: nothing yet), bytes, first row, last row, ...],              shared memory; empty: as before
- *      multiprocessor, clock of its beginning, clocks, busiest unit]
+ *      multiprocessor, clock of its beginning, cycles, busiest unit]
  *
  * Rows are counted through all heads, tensors are numbers in "tensors"; no rows: the first is after the last.
  */
@@ -83,7 +83,7 @@ static void print_step(const Step *step) {
         const Span *s = &step->runs[i].span;
         fprintf(page, "%s%d,%zu,%u,%u", COMMA(i), s->tensor, step->runs[i].bytes, s->lo, s->hi);
     }
-    fprintf(page, "],%d,%.0f,%.0f,%d]", step->multiprocessor, step->start, step->clocks, step->busiest);
+    fprintf(page, "],%d,%.0f,%.0f,%d]", step->multiprocessor, step->start, step->cycles, step->busiest);
 }
 
 /* ---- the page ---- */
