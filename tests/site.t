@@ -47,13 +47,16 @@ is(join("\n", map { dead($_, $text{$_}) } grep { /\.html$/ && !/^watch/ } sort k
 isnt(dead('index.html', '<a href="notes/nowhere.html">'), undef, 'planted: a link that leads nowhere');
 my @markdown = grep { (my $body = $text{$_}) =~ s/<(pre|code)\b.*?<\/\1>//gs; $body =~ /```|\*\*|<p>[-|#]|\]\(/ } 'index.html', map { s/\.md$/.html/r } glob 'notes/*.md';
 is("@markdown", '', 'no Markdown is left');
+my $runs_on = qr/^\|.*\|\n(?![|<]|```)\S/m;
+is(join(' ', grep { read_file($_) =~ $runs_on } 'README.md', glob 'notes/*.md'), '', 'no paragraph runs on as a row of the table above it');
+like("| a |\n| --- |\n| b |\nSo we see.\n", $runs_on, 'planted: one that does');
 is(join(' ', grep { $text{$_} =~ /(?:src|href)="https?:[^"]*\.(?:js|css)|<link[^>]*href="http|<script[^>]*src/ } grep { /\.html$/ } sort keys %text), '', 'nothing is loaded from elsewhere');
 
 SKIP: {
-    skip 'no Chromium', 3 * @widths if !$chromium;
+    skip 'no Chromium', 7 * @widths if !$chromium;
     for my $width (@widths) {
-        for my $page ('index.html', 'notes/04_fa2.html', 'notes/05_fa2_backward.html') {
-            is(looked_at($page, $width), '', "$page, $width px wide: nothing beyond the window, letters of 14 px");
+        for my $page ('index.html', 'notes/04_fa2.html', 'notes/05_fa2_backward.html', map { "watch/$_.html" } '04_fa2', '05_fa2_backward', '07_flash_decoding', '10_block_sparse') {
+            is(looked_at($page, $width), '', "$page, $width px wide: nothing beyond the window or cut off, letters of 14 px");
         }
     }
 }
@@ -80,6 +83,8 @@ sub looked_at {
 addEventListener('load', () => {
     const found = [], small = [...document.querySelectorAll('body *')].filter(e => e.innerText?.trim() && !e.closest('svg, sup, sub') && parseFloat(getComputedStyle(e).fontSize) < 14);
     if (document.documentElement.scrollWidth > innerWidth) found.push('wider than the window');
+    const cut = [...document.querySelectorAll('p')].filter(e => getComputedStyle(e).overflowX === 'hidden' && e.scrollWidth > e.clientWidth);
+    if (cut.length) found.push('cut off: ' + cut[0].innerText.slice(0, 60));
     if (small.length) found.push('small: ' + small[0].innerText.slice(0, 40));
     document.title = 'seen ' + found.join('; ');
 });
