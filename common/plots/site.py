@@ -33,6 +33,7 @@ body{margin:0 auto;max-width:54rem;padding:0 1rem 3rem;background:var(--back);co
 a{color:var(--link)}nav{border-bottom:1px solid var(--line);padding:.6rem 0;font-size:15px}nav a{margin-right:1rem}
 h1,h2,h3{line-height:1.25;margin:1.6em 0 .6em}img{max-width:100%;height:auto}blockquote{margin:1em 0;padding:0 1em;border-left:3px solid var(--line)}
 pre,.table{overflow-x:auto}pre{background:var(--panel);border:1px solid var(--line);border-radius:6px;padding:.7em}
+@media (min-width:60rem){pre{width:fit-content;min-width:100%;max-width:calc(50vw + 25rem);box-sizing:border-box}}
 code{font:14px/1.45 ui-monospace,monospace}table{border-collapse:collapse;font-size:15px}td,th{border:1px solid var(--line);padding:.25em .6em;vertical-align:top}
 summary{cursor:pointer}.lines a{color:var(--soft);text-decoration:none;display:inline-block;width:4ch;margin-right:2ch;text-align:right}"""
 
