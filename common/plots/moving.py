@@ -217,7 +217,7 @@ def colors():
     light = {"back": "#fafaf7", "ink": "#222222", "soft": "#63686e", "empty": "#e6e6e0", "line": "#b9bbb6", "chip": "#efefe9", "now": "#ffe9a8",
              "read": "#2f7fc2", "write": "#c0501a", "warm": "#e08a2c", "good": "#3f8f62"}
     dark = {"back": "#15191e", "ink": "#eceff2", "soft": "#a3abb4", "empty": "#2b3138", "line": "#555d66", "chip": "#1e242b", "now": "#5a4c1c",
-            "read": "#64b0ee", "write": "#f0915a", "warm": "#f0a95c", "good": "#6cc394"}
+            "read": "#64b0ee", "write": "#f0915a", "warm": "#f0a95c", "good": "#3d8a60"}
     for i, hue in enumerate(HUES):
         light |= {f"n{i}": f"hsl({hue} 80% 42%)", f"d{i}": f"hsl({hue} 52% 72%)"}
         dark |= {f"n{i}": f"hsl({hue} 90% 66%)", f"d{i}": f"hsl({hue} 38% 40%)"}
