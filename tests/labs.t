@@ -180,6 +180,8 @@ like("$verdict->{code} $verdict->{out}", qr/^0 .*^exponentials while.*: 0 of 2 p
 
 # ---- what is said of a wrong kernel
 like(judge('04', read_text('common/labs/04/kernel.cu'))->{out}, qr/nothing was written to O\n(?!.*likely)/s, 'an output that was never written has its own sentence');
+(my $spread = $solution) =~ s/exists \? v(.*) : 0;/exists ? v$1 : shared.v[i \/ D][i % D];/;
+like(judge('04', $spread)->{out}, qr/a ragged last tile +NO\n.*\n +O\[.*nan.*\n +likely: The last tile has fewer rows/, '... which a NaN out of fresh shared memory is not');
 (my $deadlock = $solution) =~ s/__syncthreads\(\);/if (threadIdx.x < 40)\n            __syncthreads();/;
 like(judge('04', $deadlock)->{out}, qr/no thread can go on(?!.*likely)/s, 'a deadlock: the device says why, and nobody guesses');
 (my $unscaled = $solution) =~ s/p\.scale \* dot/dot/;
@@ -196,6 +198,10 @@ for (['float x = 1\n    int y;', qr/kernel\.cu:3: .*\n    +int y;\n.*semicolon/]
     $verdict = judge('04', "$kernel\n    $line\n}\n");
     like("$verdict->{code} $verdict->{out}", qr/^1 .*$says/s, "does not compile: $line");
 }
+# The student's program is there, and the judge is not.
+write_script("$scratch/unlinked", 'make "$@" || exit; case "$*" in *TRACE=1*) exit 0 ;; esac; echo "ld: undefined reference"; exit 2');
+$verdict = judge('04', $solution, MAKE => "$scratch/unlinked");
+like("$verdict->{code} $verdict->{out}", qr/^1 ld: undefined reference$/m, 'the judge cannot be linked: why');
 
 # ---- on a GPU: the share of our kernel's speed. Here a make and programs that are made up stand in for nvcc's.
 sub write_script { my ($file, $text) = @_; write_text($file, "#!/bin/sh\n$text\n"); chmod 0755, $file }

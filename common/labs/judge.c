@@ -71,8 +71,10 @@ static void send(FILE *to, const void *device, size_t bytes) {
     free(host);
 }
 
-/* Fresh memory is 0xff in every byte, a NaN that no arithmetic produces. */
-static int is_untouched(const char *host, size_t bytes) { return (unsigned char)host[0] == 0xff && memcmp(host, host + 1, bytes - 1) == 0; }
+static int is_untouched(const char *host, size_t bytes) {
+    const uint16_t untouched = LAB_UNTOUCHED;
+    return memcmp(host, &untouched, 2) == 0 && memcmp(host, host + 2, bytes - 2) == 0;
+}
 
 /* Outputs that are missing stay as they are: NaN. */
 static void receive(FILE *from, const char *name, void *device, size_t bytes) {

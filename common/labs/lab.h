@@ -28,6 +28,9 @@ typedef struct {
     LabRole role;
 } LabTensor;
 
+/* An output is full of this before the kernel runs: a NaN in every dtype, and not the one that arithmetic makes of fresh memory's 0xff. */
+enum { LAB_UNTOUCHED = 0x7fa5 };
+
 enum { LAB_MOST_TENSORS = 9 };
 
 /* Fills in the tensors in the order in which they are sent; returns how many. */
