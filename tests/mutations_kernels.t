@@ -46,7 +46,7 @@ sub test_of { return $_[0] =~ /^tests\// ? "$build/$_[0]" : "$build/tests/grid_$
 # half of that.
 sub is_caught {
     my ($command) = @_;
-    return any { system("ulimit -t 40; CPU_DEVICE_ORDER=$_ timeout 60 $command >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
+    return any { system("ulimit -t 80; CPU_DEVICE_ORDER=$_ timeout 120 $command >/dev/null 2>&1") != 0 } ('forward', 'shuffle');
 }
 
 sub try {
