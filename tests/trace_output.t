@@ -4,6 +4,7 @@
 #     make test-trace
 use strict;
 use warnings;
+use Cwd 'getcwd';
 use Test::More;
 use lib 'tests';
 use Program;
@@ -55,7 +56,7 @@ for (['trace', 'trace'], ['watch-04_fa2', '04_fa2']) {
 
 # A folder may have any name: no shell reads it.
 {
-    my $folder = "$ENV{PWD}/$build/a student's \$folder";
+    my $folder = "@{[getcwd]}/$build/a student's \$folder";
     my $line = sub { return (`'@{[$_[0] =~ s/'/'\\''/gr]}' --trace --heads 1 --seqlen 16 2>&1` =~ /(naive\.cu:\d+ \(.*\))/)[0] // 'none' };
     mkdir $folder;
     system('cp', "$build/00_naive/00_naive", "$build/00_naive/00_naive.code", $folder) == 0 or die "$folder: $!";
