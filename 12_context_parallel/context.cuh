@@ -6,13 +6,18 @@
 #include "../common/gpu/kernel.cuh"
 #include "shards.h"
 
+/* Rows of Q, O or LSE on a device: [batch, heads, queries of both halves, ...], or each half like this on its own, the
+ * second half first, because the first may not be stored. */
+enum Layout { TOGETHER, APART };
+
 /* gather.cu */
 extern "C" Launcher context_alone;
 extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace);
-extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers);
+extern "C" void scatter_inputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout);
+extern "C" void collect_outputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout);
 
-/* Of each device, in the order of its workspace. The last three are for `rounds`. */
-enum { QUERIES, KEYS, OTHER_KEYS, OUTPUT, LSE, KEY_LENGTHS, NEXT_TILE, O_SUM, O_PART, LSE_PART };
+/* Of each device, in the order of its workspace. The last four are for `rounds`. */
+enum { QUERIES, KEYS, OTHER_KEYS, OUTPUT, LSE, KEY_LENGTHS, NEXT_TILE, APART_QUERIES, O_SUM, O_PART, LSE_PART };
 
 /* K and V on a device, each [batch, kv_heads, stored, D]. */
 struct Keys {
@@ -28,11 +33,11 @@ struct Device {
 
     template <typename T> T *at(int purpose) const { return static_cast<T *>(buffers[purpose].pointer); }
     size_t row_bytes() const { return p.head_dim * dtype_bytes(p.dtype); }
-    size_t half_rows(int half) const { return (size_t)half * p.batch * p.heads * largest_chunk(&p); } /* before this half */
-    char *queries(int half) const { return at<char>(QUERIES) + half_rows(half) * row_bytes(); }
-    char *output(int half) const { return at<char>(OUTPUT) + half_rows(half) * row_bytes(); }
-    float *lse(int half) const { return at<float>(LSE) + half_rows(half); }
-    float *sum(int half) const { return at<float>(O_SUM) + half_rows(half) * p.head_dim; }
+    /* APART: before this half */
+    size_t rows_before(int half) const { return half ? 0 : (size_t)p.batch * p.heads * largest_chunk(&p); }
+    template <typename T = char> T *half_of(int purpose, int half) const {
+        return (T *)(at<char>(purpose) + rows_before(half) * (purpose == LSE ? sizeof(float) : row_bytes()));
+    }
     /* The `slot`-th K and V of a buffer. */
     Keys keys(int purpose, int slot, int stored) const {
         const size_t bytes = (size_t)p.batch * p.kv_heads * stored * row_bytes();
@@ -40,8 +45,8 @@ struct Device {
         return {k, k + bytes, stored, number};
     }
     Keys shard() const { return keys(KEYS, 0, shard_keys(&p)); }
-    /* How many keys of each batch entry a chunk sees, of the shard of `from` or of the WHOLE sequence. */
-    int *key_lengths(int from, int half) const { return at<int>(KEY_LENGTHS) + ((from - WHOLE) * HALVES + half) * p.batch; }
+    /* How many keys of each batch entry the rows see, of the shard of `from` or of the WHOLE sequence. */
+    int *key_lengths(int from, int rows) const { return at<int>(KEY_LENGTHS) + ((from - WHOLE) * (BOTH + 1) + rows) * p.batch; }
 };
 static inline Device device_at(const Problem &p, const Buffer *workspace, int number, int buffers) {
     return {p, number, workspace + number * buffers};
@@ -72,20 +77,23 @@ static inline void pull_keys(const Problem &p, int batch, const Keys &to, int to
     device_pull(to.v + to_offset, to.stored * row, from.device, from.v + offset, from.stored * row, count * row, heads);
 }
 
-/* Rows of Q, O or LSE, between the whole tensor, which is on device 0, and a device's shard of it. */
+/* Rows of Q, O or LSE of a half, between the whole tensor, which is on device 0, and a device's shard of it. */
 enum Way { TO_SHARD, TO_WHOLE };
-static inline void move_rows(const Device &d, Way way, void *whole, void *shard, size_t row_bytes) {
-    const size_t pitch = d.p.seqlen_q * row_bytes, matrices = (size_t)d.p.batch * d.p.heads;
+static inline void move_half(const Device &d, Way way, Layout layout, int half, void *whole, void *shard, size_t row_bytes) {
+    const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
+    const size_t before = layout == APART ? d.rows_before(half) : half ? queries_of_rows(&d.p, d.number, 0) : 0;
+    const size_t bytes = span.count * row_bytes, whole_pitch = d.p.seqlen_q * row_bytes,
+                 pitch = layout == APART ? bytes : queries_of_rows(&d.p, d.number, BOTH) * row_bytes;
+    char *in_whole = (char *)whole + span.first * row_bytes, *in_shard = (char *)shard + before * row_bytes;
     device_use(way == TO_SHARD ? d.number : 0);
-    for (int half = 0; half < HALVES; half++) {
-        const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
-        const size_t bytes = span.count * row_bytes;
-        char *in_whole = (char *)whole + span.first * row_bytes, *in_shard = (char *)shard + d.half_rows(half) * row_bytes;
-        if (way == TO_SHARD)
-            device_pull(in_shard, bytes, 0, in_whole, pitch, bytes, matrices);
-        else
-            device_pull(in_whole, pitch, d.number, in_shard, bytes, bytes, matrices);
-    }
+    if (way == TO_SHARD)
+        device_pull(in_shard, pitch, 0, in_whole, whole_pitch, bytes, (size_t)d.p.batch * d.p.heads);
+    else
+        device_pull(in_whole, whole_pitch, d.number, in_shard, pitch, bytes, (size_t)d.p.batch * d.p.heads);
+}
+static inline void move_rows(const Device &d, Way way, Layout layout, void *whole, void *shard, size_t row_bytes) {
+    for (int half = 0; half < HALVES; half++)
+        move_half(d, way, layout, half, whole, shard, row_bytes);
 }
 
 /* K and V, between the whole sequence and the shard of `owner`, as far as the queries of chunk `last` see them. */
@@ -125,10 +133,11 @@ static inline Keys begin_round(const Device &d, const int *key_lengths, int roun
 }
 
 /* Attention of a part (part_of) that is not empty, over keys that are on the same device. */
-static inline void attend(const Device &device, const Problem &part, int half, int from, const Keys &keys, void *o, float *lse) {
+static inline void attend(const Device &device, const Problem &part, int rows, int from, const void *queries, const Keys &keys,
+                          void *o, float *lse) {
     Tensors t = {};
-    t.q = device.queries(half), t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse;
-    t.key_lengths = device.key_lengths(from, half);
+    t.q = queries, t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse;
+    t.key_lengths = device.key_lengths(from, rows);
     context_alone(&part, &t, &device.buffers[NEXT_TILE]);
 }
 

@@ -26,7 +26,7 @@ extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspac
     workspace[OTHER_KEYS] = {"K and V of others", key_rows * other_keys * row, nullptr, 0};
     workspace[OUTPUT] = {"O shard", rows * row, nullptr, 0};
     workspace[LSE] = {"LSE shard", rows * sizeof(float), nullptr, 0};
-    workspace[KEY_LENGTHS] = {"key lengths", (devices_of(p) + 1) * HALVES * p->batch * sizeof(int), nullptr, 0};
+    workspace[KEY_LENGTHS] = {"key lengths", (devices_of(p) + 1) * (BOTH + 1) * p->batch * sizeof(int), nullptr, 0};
     workspace[NEXT_TILE] = {"next query tile", sizeof(uint32_t), nullptr, 1};
     return BUFFERS;
 }
@@ -38,30 +38,30 @@ PLANNER(context_gather_plan) { return for_all_devices(p, plan_shards(p, p->seqle
 static void write_key_lengths(const Device &d, const int *lengths) {
     device_use(d.number);
     for (int from = WHOLE; from < devices_of(&d.p); from++)
-        for (int half = 0; half < HALVES; half++) {
-            int *seen = keys_of_part(&d.p, lengths, d.number, half, from);
-            device_write(d.key_lengths(from, half), seen, d.p.batch * sizeof(int));
+        for (int rows = 0; rows <= BOTH; rows++) {
+            int *seen = keys_of_part(&d.p, lengths, d.number, rows, from);
+            device_write(d.key_lengths(from, rows), seen, d.p.batch * sizeof(int));
             free(seen);
         }
 }
 
-extern "C" void scatter_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
+extern "C" void scatter_inputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout) {
     on_each_device(p, workspace, buffers, [=](const Device &d) {
         write_key_lengths(d, t->lengths_on_host);
-        move_rows(d, TO_SHARD, (void *)t->q, d.queries(0), d.row_bytes());
+        move_rows(d, TO_SHARD, layout, (void *)t->q, d.at<char>(QUERIES), d.row_bytes());
         move_keys(d, TO_SHARD, t->lengths_on_host, {(char *)t->k, (char *)t->v, p->seqlen_k, 0}, d.shard());
     });
 }
 
-extern "C" void collect_shards(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers) {
+extern "C" void collect_outputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout) {
     on_each_device(p, workspace, buffers, [=](const Device &d) {
-        move_rows(d, TO_WHOLE, t->o, d.output(0), d.row_bytes());
-        move_rows(d, TO_WHOLE, t->lse, d.lse(0), sizeof(float));
+        move_rows(d, TO_WHOLE, layout, t->o, d.at<char>(OUTPUT), d.row_bytes());
+        move_rows(d, TO_WHOLE, layout, t->lse, d.at<char>(LSE), sizeof(float));
     });
 }
 
-LAUNCHER(context_gather_scatter) { scatter_shards(p, t, workspace, BUFFERS); }
-LAUNCHER(context_gather_collect) { collect_shards(p, t, workspace, BUFFERS); }
+LAUNCHER(context_gather_scatter) { scatter_inputs(p, t, workspace, BUFFERS, APART); }
+LAUNCHER(context_gather_collect) { collect_outputs(p, t, workspace, BUFFERS, APART); }
 
 /* ---- what is timed ---- */
 
@@ -87,7 +87,8 @@ LAUNCHER(context_gather) {
         for (int half = 0; half < HALVES; half++) {
             const Problem part = part_of(p, t->lengths_on_host, r, half, WHOLE);
             if (part.seqlen_q > 0)
-                attend(d, part, half, WHOLE, d.keys(OTHER_KEYS, 0, p->seqlen_k), d.output(half), d.lse(half));
+                attend(d, part, half, WHOLE, d.half_of(QUERIES, half), d.keys(OTHER_KEYS, 0, p->seqlen_k), d.half_of(OUTPUT, half),
+                       d.half_of<float>(LSE, half));
         }
         device_record(COMPUTE, END);
     }

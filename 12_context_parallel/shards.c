@@ -60,19 +60,55 @@ int most_seen(const Problem *p, const int *key_lengths, int from, int chunk) {
     return most;
 }
 
-Problem part_of(const Problem *p, const int *key_lengths, int device, int half, int from) {
-    const int chunk = chunk_of(p, device, half), has_diagonal = from == device || from == WHOLE;
+int queries_of_rows(const Problem *p, int device, int rows) {
+    int count = 0;
+    for (int half = 0; half < HALVES; half++)
+        count += rows == half || rows == BOTH ? queries_of(p, chunk_of(p, device, half)).count : 0;
+    return count;
+}
+
+int are_one_problem(const Problem *p, const int *key_lengths, int device, int from) {
+    int alike = 1;
+    for (int b = 0; b < p->batch && alike && from != device; b++) {
+        const int length = key_length(p, key_lengths, b);
+        alike = shard_keys_seen(p, length, from, chunk_of(p, device, 0)) ==
+                shard_keys_seen(p, length, from, chunk_of(p, device, 1));
+    }
+    return alike;
+}
+
+int may_be_alone(const Problem *p, int half) {
+    return p->causal && p->settings[CHUNKS] == ZIGZAG && devices_of(p) > 1 && (half > 0 || seen_by_all(p, p->seqlen_k) > 0);
+}
+
+int shard_in_round(const Problem *p, int device, int round) {
+    return (device - round + devices_of(p)) % devices_of(p);
+}
+
+int sees_in_rounds(const Problem *p, const int *key_lengths, int device, int half, int first, int last) {
+    int seen = 0;
+    for (int round = first; round <= last; round++)
+        seen |= most_seen(p, key_lengths, shard_in_round(p, device, round), chunk_of(p, device, half)) > 0;
+    return seen;
+}
+
+/* The last of their chunks sees what both see, or more. */
+static int last_chunk(const Problem *p, int device, int rows) { return chunk_of(p, device, rows > 0); }
+
+Problem part_of(const Problem *p, const int *key_lengths, int device, int rows, int from) {
+    const int chunk = last_chunk(p, device, rows), has_diagonal = from == device || from == WHOLE;
     Problem part = *p;
-    part.seqlen_q = has_diagonal || most_seen(p, key_lengths, from, chunk) > 0 ? queries_of(p, chunk).count : 0;
+    part.seqlen_q =
+        has_diagonal || most_seen(p, key_lengths, from, chunk) > 0 ? queries_of_rows(p, device, rows) : 0;
     part.seqlen_k = from == WHOLE ? p->seqlen_k : shard_keys(p);
     part.causal = p->causal && has_diagonal;
     return part;
 }
 
-int *keys_of_part(const Problem *p, const int *key_lengths, int device, int half, int from) {
+int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows, int from) {
     int *seen = host_alloc((size_t)p->batch, sizeof *seen);
     for (int b = 0; b < p->batch; b++)
-        seen[b] = shard_keys_seen(p, key_length(p, key_lengths, b), from, chunk_of(p, device, half));
+        seen[b] = shard_keys_seen(p, key_length(p, key_lengths, b), from, last_chunk(p, device, rows));
     return seen;
 }
 

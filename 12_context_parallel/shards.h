@@ -29,7 +29,7 @@ enum { DEVICES, CHUNKS }; /* p->settings */
     [CHUNKS] = {.name = "chunks", .choices = "zigzag|contiguous",                                                      \
                 .help = "which two of 2G chunks device r of G has: r and 2G-1-r; or 2r and 2r+1"}
 enum { ZIGZAG, CONTIGUOUS };
-enum { HALVES = 2, PIECES = 3, WHOLE = -1 };
+enum { HALVES = 2, BOTH = HALVES, PIECES = 3, WHOLE = -1 };
 
 enum { ARRIVED = FIRST_FREE_EVENT }; /* an event: the keys of this round have been copied; one for each of two slots */
 
@@ -47,10 +47,20 @@ Span keys_of(const Problem *p, int length, int device, int piece); /* of a batch
 int shard_keys_seen(const Problem *p, int length, int from, int chunk);
 int most_seen(const Problem *p, const int *key_lengths, int from, int chunk); /* over the batch */
 
-/* Attention of the queries of one chunk, with the shard of `from` or the WHOLE sequence, as a problem that the other
- * stages' kernels can compute. It has no queries if there is nothing to compute. */
-Problem part_of(const Problem *p, const int *key_lengths, int device, int half, int from);
-int *keys_of_part(const Problem *p, const int *key_lengths, int device, int half, int from); /* per batch entry; to be freed */
+/* Attention of the queries of a half, or of BOTH, with the shard of `from` or the WHOLE sequence, as a problem that the
+ * other stages' kernels can compute. It has no queries if there is nothing to compute. */
+Problem part_of(const Problem *p, const int *key_lengths, int device, int rows, int from);
+int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows, int from); /* per batch entry; to be freed */
+
+/* BOTH are one problem if they see the same keys of a shard, or if it is their own: its pieces are in the order of the
+ * sequence, as their chunks are, so a causal mask that is aligned at the end of the keys is the mask of both. */
+int are_one_problem(const Problem *p, const int *key_lengths, int device, int from);
+int may_be_alone(const Problem *p, int half); /* whether they may not be one, and this half sees keys */
+int queries_of_rows(const Problem *p, int device, int rows);
+
+/* Round 0 is a device's own shard; then come those before it, and last those behind it. */
+int shard_in_round(const Problem *p, int device, int round);
+int sees_in_rounds(const Problem *p, const int *key_lengths, int device, int half, int first, int last); /* any key */
 
 int largest_chunk(const Problem *p); /* queries */
 int shard_keys(const Problem *p);    /* what a shard has room for, whatever the key lengths */

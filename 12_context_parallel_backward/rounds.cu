@@ -48,19 +48,16 @@ PLANNER(context_backward_plan) {
     return for_all_devices(p, BUFFERS, workspace);
 }
 
-static char *half_of(const Device &d, int purpose, int half) {
-    return d.at<char>(purpose) + d.half_rows(half) * d.row_bytes();
-}
 static float *part_at(const Device &d, int slot) { return d.at<float>(KEY_PARTS) + slot * 2 * sum_floats(&d.p); }
 
 /* ---- before and after what is timed ---- */
 
 LAUNCHER(context_backward_scatter) {
-    scatter_shards(p, t, workspace, BUFFERS);
+    scatter_inputs(p, t, workspace, BUFFERS, APART);
     on_each_device(p, workspace, BUFFERS, [=](const Device &d) {
-        move_rows(d, TO_SHARD, t->o, d.output(0), d.row_bytes());
-        move_rows(d, TO_SHARD, t->lse, d.lse(0), sizeof(float));
-        move_rows(d, TO_SHARD, (void *)t->d_o, d.at<char>(D_OUTPUT), d.row_bytes());
+        move_rows(d, TO_SHARD, APART, t->o, d.at<char>(OUTPUT), d.row_bytes());
+        move_rows(d, TO_SHARD, APART, t->lse, d.at<char>(LSE), sizeof(float));
+        move_rows(d, TO_SHARD, APART, (void *)t->d_o, d.at<char>(D_OUTPUT), d.row_bytes());
     });
 }
 
@@ -69,7 +66,7 @@ LAUNCHER(context_backward_collect) {
     device_fill(t->dk, 0, key_elements(p) * dtype_bytes(p->dtype));
     device_fill(t->dv, 0, key_elements(p) * dtype_bytes(p->dtype));
     on_each_device(p, workspace, BUFFERS, [=](const Device &d) {
-        move_rows(d, TO_WHOLE, t->dq, d.at<char>(D_QUERIES), d.row_bytes());
+        move_rows(d, TO_WHOLE, APART, t->dq, d.at<char>(D_QUERIES), d.row_bytes());
         move_keys(d, TO_WHOLE, t->lengths_on_host, {(char *)t->dk, (char *)t->dv, p->seqlen_k, 0},
                   d.keys(D_KEYS, 0, shard_keys(p)));
     });
@@ -99,8 +96,8 @@ static void run_steps(const Device &d, const int *key_lengths, int half, const K
     const Problem p = part_of(&d.p, key_lengths, d.number, half, from);
     const Keys gradients = d.keys(D_KEYS, 0, keys.stored);
     Tensors t = {};
-    t.q = d.queries(half), t.k = keys.k, t.v = keys.v, t.o = d.output(half), t.lse = d.lse(half);
-    t.key_lengths = d.key_lengths(from, half), t.d_o = half_of(d, D_OUTPUT, half), t.dq = half_of(d, D_QUERIES, half);
+    t.q = d.half_of(QUERIES, half), t.k = keys.k, t.v = keys.v, t.o = d.half_of(OUTPUT, half), t.lse = d.half_of<float>(LSE, half);
+    t.key_lengths = d.key_lengths(from, half), t.d_o = d.half_of(D_OUTPUT, half), t.dq = d.half_of(D_QUERIES, half);
     t.dk = gradients.k, t.dv = gradients.v;
     const size_t rows = statistics_rows(&d.p);
     float *lse = d.at<float>(STATISTICS) + half * 2 * rows, *dq = d.at<float>(DQ_SUM) + half * rows * p.head_dim;

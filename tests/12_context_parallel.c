@@ -53,6 +53,31 @@ static int is_right(const Problem *p, int length) {
     return right;
 }
 
+/* Whether each query of a device, in the problem that BOTH halves are, sees of a shard what it sees in a problem of its
+ * half alone. */
+static int is_one_right(const Problem *p, int length) {
+    int right = 1;
+    for (int i = 0; i < devices_of(p) * devices_of(p); i++) {
+        const int r = i / devices_of(p), from = i % devices_of(p), first = queries_of_rows(p, r, 0);
+        if (!are_one_problem(p, &length, r, from)) {
+            right &= may_be_alone(p, 1) && (may_be_alone(p, 0) || part_of(p, &length, r, 0, from).seqlen_q == 0);
+            continue;
+        }
+        const Problem both = part_of(p, &length, r, BOTH, from);
+        int *seen = keys_of_part(p, &length, r, BOTH, from);
+        for (int row = 0; row < queries_of_rows(p, r, BOTH); row++) {
+            const int half = row >= first;
+            const Problem alone = part_of(p, &length, r, half, from);
+            int *alone_seen = keys_of_part(p, &length, r, half, from);
+            right &= (alone.seqlen_q ? visible_keys(&alone, *alone_seen, row - half * first) : 0) ==
+                     (both.seqlen_q ? visible_keys(&both, *seen, row) : 0);
+            free(alone_seen);
+        }
+        free(seen);
+    }
+    return right;
+}
+
 static void test_shards(void) {
     static const int lengths[] = {1, 2, 7, 16, 33, 64};
     enum { COUNT = sizeof lengths / sizeof *lengths };
@@ -62,7 +87,7 @@ static void test_shards(void) {
             Problem p = problem(lengths[i % COUNT], lengths[i / COUNT % COUNT], i / COUNT / COUNT % 2, devices,
                                 i / COUNT / COUNT / 2);
             for (int length = 0; right && length <= p.seqlen_k; length++)
-                if (!is_right(&p, length))
+                if (!is_right(&p, length) || !is_one_right(&p, length))
                     right = 0, diag("%d queries, %d of %d keys, %s, %s", p.seqlen_q, length, p.seqlen_k,
                                     p.causal ? "causal" : "full", p.settings[CHUNKS] == ZIGZAG ? "zigzag" : "contiguous");
         }

@@ -39,7 +39,8 @@ static void print_workspace(const Row *row) {
     for (int i = 0; i < row->workspace_count / devices; i++) {
         Cell bytes;
         print_bytes(bytes, (double)row->workspace[i].bytes);
-        print_text("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
+        if (row->workspace[i].bytes)
+            print_text("%s %s %s", i ? "," : "", row->workspace[i].purpose, bytes);
     }
     print_text("\n");
 }
