@@ -112,24 +112,47 @@ static inline void move_keys(const Device &owner, Way way, const int *key_length
         }
 }
 
-/* A round of a device, which has two slots for shards of others: while one is in use, the shard of `next` is pulled to
- * the other, as far as the device's queries see it. Returns the keys of this round, once they have arrived. */
-static inline Keys begin_round(const Device &d, const int *key_lengths, int round, const Device &next) {
-    const Problem &p = d.p;
-    const Keys slot[] = {d.keys(OTHER_KEYS, 0, shard_keys(&p)), d.keys(OTHER_KEYS, 1, shard_keys(&p))};
-    const int now = round % 2;
-    if (round + 1 < devices_of(&p)) {
-        if (round > 0) /* the shard of the round before has been read, and its slot is free */
-            device_wait(COPY, d.number, END + round - 1);
-        for (int b = 0; b < p.batch; b++)
-            pull_keys(p, b, slot[!now], 0, next.shard(), 0,
-                      shard_keys_seen(&p, key_length(&p, key_lengths, b), next.number, chunk_of(&p, d.number, 1)));
-        device_record(COPY, ARRIVED + !now);
-    }
+/* A round of a device, which has two slots for shards of others: while it computes with one, the next shard is pulled to
+ * the other. Returns the keys of this round, once they have arrived. */
+static inline Keys begin_round(const Device &d, int round) {
     if (round > 0)
-        device_wait(COMPUTE, d.number, ARRIVED + now);
+        device_wait(COMPUTE, d.number, ARRIVED + round % 2);
     device_record(COMPUTE, BEGIN + round);
-    return round > 0 ? slot[now] : d.shard();
+    return round > 0 ? d.keys(OTHER_KEYS, round % 2, shard_keys(&d.p)) : d.shard();
+}
+
+/* For the round behind this one: the shard of `next`, as far as the device's queries see it. */
+static inline void pull_next(const Device &d, const int *key_lengths, int round, const Device &next) {
+    const Problem &p = d.p;
+    const Keys slot = d.keys(OTHER_KEYS, (round + 1) % 2, shard_keys(&p)), from = next.shard();
+    const auto seen = [&](int b) {
+        return shard_keys_seen(&p, key_length(&p, key_lengths, b), next.number, chunk_of(&p, d.number, 1));
+    };
+    device_use(d.number);
+    if (round > 0) /* the shard of the round before has been read, and its slot is free */
+        device_wait(COPY, d.number, END + round - 1);
+    if (!key_lengths) { /* as many of all batch entries: K and V, which lie one behind the other, are one copy */
+        const size_t pitch = slot.stored * d.row_bytes();
+        device_pull(slot.k, pitch, next.number, from.k, pitch, seen(0) * d.row_bytes(), (size_t)2 * p.batch * p.kv_heads);
+    }
+    for (int b = 0; key_lengths && b < p.batch; b++)
+        pull_keys(p, b, slot, 0, from, 0, seen(b));
+    device_record(COPY, ARRIVED + (round + 1) % 2);
+}
+
+/* All rounds of all devices: work(device, round) puts what a device computes into its queue. What computes first is put there
+ * before what is needed only in the next round. */
+template <typename Work> void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Work work) {
+    const int devices = devices_of(p);
+    for (int round = 0; round < devices; round++) {
+        for (int r = 0; r < devices; r++) {
+            device_use(r);
+            work(device_at(*p, workspace, r, buffers), round);
+        }
+        for (int r = 0; r < devices && round + 1 < devices; r++)
+            pull_next(device_at(*p, workspace, r, buffers), key_lengths, round,
+                      device_at(*p, workspace, shard_in_round(p, r, round + 1), buffers));
+    }
 }
 
 /* Attention of a part (part_of) that is not empty, over keys that are on the same device. */

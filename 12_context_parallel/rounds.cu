@@ -113,18 +113,15 @@ static void compute_part(const Device &d, const int *key_lengths, int rows, int 
 }
 
 LAUNCHER(context_rounds) {
-    const int devices = devices_of(p);
-    device_fork(devices);
-    for (int round = 0; round < devices; round++)
-        for (int r = 0; r < devices; r++) {
-            const Device d = device_at(*p, workspace, r, BUFFERS);
-            const int from = shard_in_round(p, r, round), next = shard_in_round(p, r, round + 1);
-            device_use(r);
-            const Keys keys = begin_round(d, t->lengths_on_host, round, device_at(*p, workspace, next, BUFFERS));
-            const bool is_one = are_one_problem(p, t->lengths_on_host, r, from);
-            for (int rows = is_one ? BOTH : 0; rows < (is_one ? BOTH + 1 : HALVES); rows++)
-                compute_part(d, t->lengths_on_host, rows, round, from, keys);
-            device_record(COMPUTE, END + round);
-        }
-    device_join(devices);
+    const int *lengths = t->lengths_on_host;
+    device_fork(devices_of(p));
+    run_rounds(p, lengths, workspace, BUFFERS, [=](const Device &d, int round) {
+        const int from = shard_in_round(p, d.number, round);
+        const Keys keys = begin_round(d, round);
+        const bool is_one = are_one_problem(p, lengths, d.number, from);
+        for (int rows = is_one ? BOTH : 0; rows < (is_one ? BOTH + 1 : HALVES); rows++)
+            compute_part(d, lengths, rows, round, from, keys);
+        device_record(COMPUTE, END + round);
+    });
+    device_join(devices_of(p));
 }

@@ -125,12 +125,14 @@ static void compute_round(const Device &d, const Tensors &t, int round, int from
     const size_t fours = sum_floats(p) / 2;
     if (round > 2) /* the part of two rounds before is in the same slot: its owner must have it */
         device_wait(COMPUTE, (from + 2) % devices, TAKEN + slot);
-    const Keys keys = begin_round(d, t.lengths_on_host, round, next);
+    const Keys keys = begin_round(d, round);
     if (round > 0 && has_part(p, t.lengths_on_host, from, d.number))
         LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, slot), fours);
     for (int half = 0; half < HALVES; half++)
         run_steps(d, t.lengths_on_host, half, keys, from, round ? part_at(d, slot) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
     device_record(COMPUTE, END + round);
+    if (round + 1 < devices)
+        pull_next(d, t.lengths_on_host, round, next);
 }
 
 /* The owner of a shard takes the part that another device has computed in this round. */

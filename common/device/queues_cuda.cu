@@ -15,7 +15,7 @@ static struct {
     int forks[MAX_EVENTS]; /* how many there were when the event was recorded last */
 } opened[MAX_DEVICES];
 static cudaEvent_t starts; /* on device 0 */
-static int here;           /* device_use */
+static int here;           /* device_use; -1: none, since other devices were opened */
 static int opened_count, fork_count;
 static double link_bytes[MAX_DEVICES][MAX_DEVICES];
 
@@ -62,10 +62,13 @@ static void open_until(int device) {
             reach(other, opened_count);
             CHECK(cudaSetDevice(number_of(opened_count)));
         }
+        here = -1;
     }
 }
 
 void device_use(int device) {
+    if (device == here && device < opened_count)
+        return;
     if (device == 0 && opened_count == 0)
         return; /* nothing else was ever used */
     open_until(device);
@@ -125,8 +128,10 @@ void device_record(Queue queue, int event) {
     CHECK(cudaEventRecord(opened[here].events[event], opened[here].queues[queue]));
 }
 
+/* What was recorded before the last fork has been reached: all queues have waited for it. */
 void device_wait(Queue queue, int device, int event) {
-    CHECK(cudaStreamWaitEvent(opened[here].queues[queue], opened[device].events[event], 0));
+    if (opened[device].forks[event] == fork_count)
+        CHECK(cudaStreamWaitEvent(opened[here].queues[queue], opened[device].events[event], 0));
 }
 
 double device_busy_ms(int device) {
