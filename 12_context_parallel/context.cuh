@@ -128,7 +128,6 @@ static inline void pull_next(const Device &d, const int *key_lengths, int round,
     const auto seen = [&](int b) {
         return shard_keys_seen(&p, key_length(&p, key_lengths, b), next.number, chunk_of(&p, d.number, 1));
     };
-    device_use(d.number);
     if (round > 0) /* the shard of the round before has been read, and its slot is free */
         device_wait(COPY, d.number, END + round - 1);
     if (!key_lengths) { /* as many of all batch entries: K and V, which lie one behind the other, are one copy */
@@ -140,18 +139,23 @@ static inline void pull_next(const Device &d, const int *key_lengths, int round,
     device_record(COPY, ARRIVED + (round + 1) % 2);
 }
 
-/* All rounds of all devices: work(device, round) puts what a device computes into its queue. What computes first is put there
- * before what is needed only in the next round. */
-template <typename Work> void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Work work) {
+/* All rounds of all devices: compute(device, round) puts into a device's queues what it computes, pull(device, round) what it
+ * pulls beside the next keys. What computes first comes before what is needed only in the next round. */
+template <typename Compute, typename Pull>
+void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Compute compute, Pull pull) {
     const int devices = devices_of(p);
     for (int round = 0; round < devices; round++) {
         for (int r = 0; r < devices; r++) {
             device_use(r);
-            work(device_at(*p, workspace, r, buffers), round);
+            compute(device_at(*p, workspace, r, buffers), round);
         }
-        for (int r = 0; r < devices && round + 1 < devices; r++)
-            pull_next(device_at(*p, workspace, r, buffers), key_lengths, round,
-                      device_at(*p, workspace, shard_in_round(p, r, round + 1), buffers));
+        for (int r = 0; r < devices; r++) {
+            const Device d = device_at(*p, workspace, r, buffers);
+            device_use(r);
+            if (round + 1 < devices)
+                pull_next(d, key_lengths, round, device_at(*p, workspace, shard_in_round(p, r, round + 1), buffers));
+            pull(d, round);
+        }
     }
 }
 

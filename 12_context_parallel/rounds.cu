@@ -115,13 +115,14 @@ static void compute_part(const Device &d, const int *key_lengths, int rows, int 
 LAUNCHER(context_rounds) {
     const int *lengths = t->lengths_on_host;
     device_fork(devices_of(p));
-    run_rounds(p, lengths, workspace, BUFFERS, [=](const Device &d, int round) {
+    const auto compute = [=](const Device &d, int round) {
         const int from = shard_in_round(p, d.number, round);
         const Keys keys = begin_round(d, round);
         const bool is_one = are_one_problem(p, lengths, d.number, from);
         for (int rows = is_one ? BOTH : 0; rows < (is_one ? BOTH + 1 : HALVES); rows++)
             compute_part(d, lengths, rows, round, from, keys);
         device_record(COMPUTE, END + round);
-    });
+    };
+    run_rounds(p, lengths, workspace, BUFFERS, compute, [](const Device &, int) {});
     device_join(devices_of(p));
 }

@@ -6,9 +6,10 @@
  * own. P is computed again from the LSE of the whole row, so nothing has to be merged: parts are only added.
  *
  *     round                0            1                    2                    3
- *     device 2, COMPUTE    own shard    shard 1              shard 0              shard 3
- *     device 2, COPY       K, V of 1    K, V of 0; part      K, V of 3; part      part of device 1
- *                                       of device 3          of device 0
+ *     device 2, COMPUTE    own shard,   shard 1              shard 0; add part    shard 3; add part of device 0;
+ *                          half 1                            of device 3          own shard, half 0; add the last part
+ *     device 2, COPY       K, V of 1    K, V of 0            part of device 3;    part of device 0; part of device 1
+ *                                                            K, V of 3
  *
  * What it costs. Beside K and V, twice as many bytes for the parts, which have 4 bytes per element. In 16 bits they
  * would need half of that, but each would be rounded, and the sum of G rounded parts is off by more than the result's
@@ -28,7 +29,7 @@ extern "C" Launcher fa3_backward_overlapped;
 
 /* Behind those of the forward pass; NEXT_TILE is the counter of key tiles. */
 enum { D_OUTPUT = NEXT_TILE + 1, D_QUERIES, D_KEYS, STATISTICS, DQ_SUM, KEY_SUMS, KEY_PARTS, INBOX, BUFFERS };
-enum { TAKEN = ARRIVED + 2, ADDED = TAKEN + 2 };
+enum { TAKEN = ARRIVED + 2, ADDED = TAKEN + 2, COMPUTED };
 constexpr int THREADS = 256;
 
 static size_t statistics_rows(const Problem *p) { return (size_t)p->batch * p->heads * padded(largest_chunk(p)); }
@@ -111,61 +112,73 @@ static void run_steps(const Device &d, const int *key_lengths, int half, const K
         (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace, steps);
 }
 
-/* The steps of a device's own shard that come before all rounds, or after them. */
-static void run_own_steps(const Device &d, const int *key_lengths, int steps) {
-    for (int half = 0; half < HALVES; half++)
-        run_steps(d, key_lengths, half, d.shard(), d.number, d.at<float>(KEY_SUMS), steps);
+/* The same with a device's own shard: the steps before all rounds and after them, and the own part of one half. */
+static void run_own_steps(const Device &d, const int *key_lengths, int half, int steps) {
+    run_steps(d, key_lengths, half, d.shard(), d.number, d.at<float>(KEY_SUMS), steps);
 }
 
-/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of the shard of `from`. That of
- * `next` is pulled meanwhile. */
-static void compute_round(const Device &d, const Tensors &t, int round, int from, const Device &next) {
-    const Problem *p = &d.p;
-    const int devices = devices_of(p), slot = round % 2;
+/* Adds the part that the owner of a shard has pulled behind this round, once it has arrived. */
+static void add_pulled(const Device &owner, const int *key_lengths, int round) {
+    const Problem *p = &owner.p;
     const size_t fours = sum_floats(p) / 2;
-    if (round > 2) /* the part of two rounds before is in the same slot: its owner must have it */
-        device_wait(COMPUTE, (from + 2) % devices, TAKEN + slot);
-    const Keys keys = begin_round(d, round);
-    if (round > 0 && has_part(p, t.lengths_on_host, from, d.number))
-        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, slot), fours);
-    for (int half = 0; half < HALVES; half++)
-        run_steps(d, t.lengths_on_host, half, keys, from, round ? part_at(d, slot) : d.at<float>(KEY_SUMS), ADD_GRADIENTS);
-    device_record(COMPUTE, END + round);
-    if (round + 1 < devices)
-        pull_next(d, t.lengths_on_host, round, next);
-}
-
-/* The owner of a shard takes the part that another device has computed in this round. */
-static void take_part(const Device &owner, const Tensors &t, int round, const Device &other) {
-    const size_t bytes = 2 * sum_floats(&owner.p) * sizeof(float), fours = sum_floats(&owner.p) / 2;
-    if (!has_part(&owner.p, t.lengths_on_host, owner.number, other.number))
+    if (round < 1 || !has_part(p, key_lengths, owner.number, (owner.number + round) % devices_of(p)))
         return;
-    device_wait(COPY, other.number, END + round);
-    device_wait(COPY, owner.number, ADDED); /* the part before is no longer needed */
-    device_pull(owner.at<void>(INBOX), bytes, other.number, part_at(other, round % 2), bytes, bytes, 1);
-    device_record(COPY, TAKEN + round % 2);
     device_wait(COMPUTE, owner.number, TAKEN + round % 2);
     LAUNCH(add_part, blocks_for(fours, THREADS), THREADS, 0, owner.at<float>(KEY_SUMS), owner.at<float>(INBOX), fours);
     device_record(COMPUTE, ADDED);
 }
 
+/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of a shard. Its first half's own keys
+ * come last: they need nothing that is copied, so the last part can be pulled meanwhile. */
+static void compute_round(const Device &d, const int *key_lengths, int round) {
+    const Problem *p = &d.p;
+    const int devices = devices_of(p), from = shard_in_round(p, d.number, round), slot = round % 2;
+    const size_t fours = sum_floats(p) / 2;
+    if (round > 2) /* the part of two rounds before is in the same slot: its owner must have it */
+        device_wait(COMPUTE, (from + 2) % devices, TAKEN + slot);
+    const Keys keys = begin_round(d, round);
+    if (round == 0)
+        run_own_steps(d, key_lengths, 1, ADD_GRADIENTS);
+    else if (has_part(p, key_lengths, from, d.number)) {
+        LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, slot), fours);
+        for (int half = 0; half < HALVES; half++)
+            run_steps(d, key_lengths, half, keys, from, part_at(d, slot), ADD_GRADIENTS);
+        device_record(COMPUTE, COMPUTED);
+    }
+    add_pulled(d, key_lengths, round - 1);
+    if (round + 1 == devices)
+        run_own_steps(d, key_lengths, 0, ADD_GRADIENTS);
+    device_record(COMPUTE, END + round);
+}
+
+/* The owner of a shard pulls the part that another device has computed in this round. */
+static void pull_part(const Device &owner, const int *key_lengths, int round, const Device &other) {
+    const size_t bytes = 2 * sum_floats(&owner.p) * sizeof(float);
+    if (round < 1 || !has_part(&owner.p, key_lengths, owner.number, other.number))
+        return;
+    device_wait(COPY, other.number, COMPUTED);
+    device_wait(COPY, owner.number, ADDED); /* the part before is no longer needed */
+    device_pull(owner.at<void>(INBOX), bytes, other.number, part_at(other, round % 2), bytes, bytes, 1);
+    device_record(COPY, TAKEN + round % 2);
+}
+
 LAUNCHER(context_backward) {
     const int devices = devices_of(p), *lengths = t->lengths_on_host;
-    const auto at = [&](int r) { return device_at(*p, workspace, (r + devices) % devices, BUFFERS); };
-    const auto for_each = [&](auto work) {
-        for (int r = 0; r < devices; r++)
-            device_use(r), work(at(r), r);
-    };
+    const auto at = [&](int r) { return device_at(*p, workspace, r % devices, BUFFERS); };
     device_fork(devices);
-    for_each([&](const Device &d, int) { run_own_steps(d, lengths, PREPARE_ROWS); });
-    for (int round = 0; round < devices; round++) {
-        for_each([&](const Device &d, int r) { compute_round(d, *t, round, at(r - round).number, at(r - round - 1)); });
-        if (round > 0)
-            for_each([&](const Device &d, int r) { take_part(d, *t, round, at(r + round)); });
+    const auto compute = [&](const Device &d, int round) {
+        for (int half = 0; half < HALVES && round == 0; half++)
+            run_own_steps(d, lengths, half, PREPARE_ROWS);
+        compute_round(d, lengths, round);
+    };
+    const auto pull = [&](const Device &d, int round) { pull_part(d, lengths, round, at(d.number + round)); };
+    run_rounds(p, lengths, workspace, BUFFERS, compute, pull);
+    for (int r = 0; r < devices; r++) {
+        device_use(r);
+        for (int half = 0; half < HALVES; half++)
+            run_own_steps(at(r), lengths, half, WRITE_DQ);
+        add_pulled(at(r), lengths, devices - 1);
+        run_own_steps(at(r), lengths, 0, WRITE_KEYS);
     }
-    for_each([&](const Device &d, int r) {
-        run_own_steps(d, lengths, WRITE_DQ);
-        run_steps(d, lengths, 0, d.shard(), r, d.at<float>(KEY_SUMS), WRITE_KEYS);
-    });
     device_join(devices);
 }
