@@ -77,23 +77,22 @@ static inline void pull_keys(const Problem &p, int batch, const Keys &to, int to
     device_pull(to.v + to_offset, to.stored * row, from.device, from.v + offset, from.stored * row, count * row, heads);
 }
 
-/* Rows of Q, O or LSE of a half, between the whole tensor, which is on device 0, and a device's shard of it. */
+/* Rows of Q, O or LSE of both halves or the second, between the whole tensor, which is on device 0, and a device's shard. */
 enum Way { TO_SHARD, TO_WHOLE };
-static inline void move_half(const Device &d, Way way, Layout layout, int half, void *whole, void *shard, size_t row_bytes) {
-    const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
-    const size_t before = layout == APART ? d.rows_before(half) : half ? queries_of_rows(&d.p, d.number, 0) : 0;
-    const size_t bytes = span.count * row_bytes, whole_pitch = d.p.seqlen_q * row_bytes,
-                 pitch = layout == APART ? bytes : queries_of_rows(&d.p, d.number, BOTH) * row_bytes;
-    char *in_whole = (char *)whole + span.first * row_bytes, *in_shard = (char *)shard + before * row_bytes;
+static inline void move_rows(const Device &d, Way way, Layout layout, void *whole, void *shard, size_t row_bytes, int half = 0) {
+    const size_t whole_pitch = d.p.seqlen_q * row_bytes, matrices = (size_t)d.p.batch * d.p.heads;
     device_use(way == TO_SHARD ? d.number : 0);
-    if (way == TO_SHARD)
-        device_pull(in_shard, pitch, 0, in_whole, whole_pitch, bytes, (size_t)d.p.batch * d.p.heads);
-    else
-        device_pull(in_whole, whole_pitch, d.number, in_shard, pitch, bytes, (size_t)d.p.batch * d.p.heads);
-}
-static inline void move_rows(const Device &d, Way way, Layout layout, void *whole, void *shard, size_t row_bytes) {
-    for (int half = 0; half < HALVES; half++)
-        move_half(d, way, layout, half, whole, shard, row_bytes);
+    for (; half < HALVES; half++) {
+        const Span span = queries_of(&d.p, chunk_of(&d.p, d.number, half));
+        const size_t before = layout == APART ? d.rows_before(half) : half * queries_of_rows(&d.p, d.number, 0);
+        const size_t bytes = span.count * row_bytes,
+                     pitch = layout == APART ? bytes : queries_of_rows(&d.p, d.number, BOTH) * row_bytes;
+        char *in_whole = (char *)whole + span.first * row_bytes, *in_shard = (char *)shard + before * row_bytes;
+        if (way == TO_SHARD)
+            device_pull(in_shard, pitch, 0, in_whole, whole_pitch, bytes, matrices);
+        else
+            device_pull(in_whole, whole_pitch, d.number, in_shard, pitch, bytes, matrices);
+    }
 }
 
 /* K and V, between the whole sequence and the shard of `owner`, as far as the queries of chunk `last` see them. */

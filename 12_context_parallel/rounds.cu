@@ -27,7 +27,7 @@ PLANNER(context_rounds_plan) {
     const size_t rows = (size_t)p->batch * p->heads * largest_chunk(p), row = p->head_dim, element = dtype_bytes(p->dtype);
     const int merges = devices_of(p) - 1; /* at most, of a row */
     plan_shards(p, 2 * shard_keys(p), workspace);
-    workspace[APART_QUERIES] = {"Q of one half", (may_be_alone(p, 0) + may_be_alone(p, 1)) * rows * row * element, nullptr, 0};
+    workspace[APART_QUERIES] = {"Q of one half", halves_alone(p) * rows * row * element, nullptr, 0};
     workspace[O_SUM] = {"O accumulator", (merges > 1) * HALVES * rows * row * sizeof(float), nullptr, 0};
     workspace[O_PART] = {"partial O", (merges > 0) * HALVES * rows * row * element, nullptr, 0};
     workspace[LSE_PART] = {"partial LSE", (merges > 0) * HALVES * rows * sizeof(float), nullptr, 0};
@@ -37,9 +37,7 @@ PLANNER(context_rounds_plan) {
 LAUNCHER(context_rounds_scatter) {
     scatter_inputs(p, t, workspace, BUFFERS, TOGETHER);
     on_each_device(p, workspace, BUFFERS, [=](const Device &d) {
-        for (int half = 0; half < HALVES; half++)
-            if (may_be_alone(p, half))
-                move_half(d, TO_SHARD, APART, half, (void *)t->q, d.at<char>(APART_QUERIES), d.row_bytes());
+        move_rows(d, TO_SHARD, APART, (void *)t->q, d.at<char>(APART_QUERIES), d.row_bytes(), HALVES - halves_alone(p));
     });
 }
 LAUNCHER(context_rounds_collect) { collect_outputs(p, t, workspace, BUFFERS, TOGETHER); }

@@ -61,10 +61,8 @@ int most_seen(const Problem *p, const int *key_lengths, int from, int chunk) {
 }
 
 int queries_of_rows(const Problem *p, int device, int rows) {
-    int count = 0;
-    for (int half = 0; half < HALVES; half++)
-        count += rows == half || rows == BOTH ? queries_of(p, chunk_of(p, device, half)).count : 0;
-    return count;
+    const int first = queries_of(p, chunk_of(p, device, 0)).count, second = queries_of(p, chunk_of(p, device, 1)).count;
+    return rows == BOTH ? first + second : rows ? second : first;
 }
 
 int are_one_problem(const Problem *p, const int *key_lengths, int device, int from) {
@@ -77,8 +75,10 @@ int are_one_problem(const Problem *p, const int *key_lengths, int device, int fr
     return alike;
 }
 
-int may_be_alone(const Problem *p, int half) {
-    return p->causal && p->settings[CHUNKS] == ZIGZAG && devices_of(p) > 1 && (half > 0 || seen_by_all(p, p->seqlen_k) > 0);
+int halves_alone(const Problem *p) {
+    if (!p->causal || p->settings[CHUNKS] == CONTIGUOUS || devices_of(p) == 1)
+        return 0;
+    return seen_by_all(p, p->seqlen_k) > 0 ? HALVES : 1;
 }
 
 int shard_in_round(const Problem *p, int device, int round) {

@@ -55,7 +55,7 @@ int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows
 /* BOTH are one problem if they see the same keys of a shard, or if it is their own: its pieces are in the order of the
  * sequence, as their chunks are, so a causal mask that is aligned at the end of the keys is the mask of both. */
 int are_one_problem(const Problem *p, const int *key_lengths, int device, int from);
-int may_be_alone(const Problem *p, int half); /* whether they may not be one, and this half sees keys */
+int halves_alone(const Problem *p); /* how many may be a problem of their own: none, the second, or each */
 int queries_of_rows(const Problem *p, int device, int rows);
 
 /* Round 0 is a device's own shard; then come those before it, and last those behind it. */

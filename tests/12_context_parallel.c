@@ -60,7 +60,7 @@ static int is_one_right(const Problem *p, int length) {
     for (int i = 0; i < devices_of(p) * devices_of(p); i++) {
         const int r = i / devices_of(p), from = i % devices_of(p), first = queries_of_rows(p, r, 0);
         if (!are_one_problem(p, &length, r, from)) {
-            right &= may_be_alone(p, 1) && (may_be_alone(p, 0) || part_of(p, &length, r, 0, from).seqlen_q == 0);
+            right &= halves_alone(p) + (part_of(p, &length, r, 0, from).seqlen_q == 0) >= HALVES;
             continue;
         }
         const Problem both = part_of(p, &length, r, BOTH, from);
