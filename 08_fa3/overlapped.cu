@@ -62,7 +62,9 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
         const QueryTile here = shared.take(nth);
         if (here.batch_head < 0)
             break;
-        const int first_row = here.first_row + 64 * consumer, row = first_row + 16 * warp; /* this consumer's, the warp's */
+        /* Which 64 of the rows: by turns, because under a causal mask some have half a key tile less to do than others. */
+        const int first = 64 * ((consumer + nth) % consumers);
+        const int first_row = here.first_row + first, row = first_row + 16 * warp; /* this consumer's, the warp's */
         float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0}, alpha[2];
         Limits limits = Limits::NOT_YET;
         const auto &q = shared.q[nth % 2];
@@ -75,7 +77,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
 
         /* Key tiles that only rows of other consumers see: this one takes its turns and releases them. */
         const int end_row = min(first_row + 64, p.seqlen_q), whole_tiles = visible_keys(&p, here.keys, first_row) / Bc;
-        const int seen_tiles = first_row < end_row ? ceil_div(visible_keys(&p, here.keys, end_row - 1), Bc) : 0;
+        const int seen = first_row < end_row ? visible_keys(&p, here.keys, end_row - 1) : 0, seen_tiles = ceil_div(seen, Bc);
         for (; tile >= seen_tiles; n++, tile--) {
             turn.wait();
             turn.end();
@@ -87,26 +89,37 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
         }
 
         if (tile >= 0) {
-            /* The first tile's S, softmax and P */
-            uint32_t a[Bc / 16][4];
-            float s[1][Bc / 8][4];
-            shared.wait_for_k(n);
-            turn.wait();
-            start_abt(s, q, 64 * consumer, shared.k[shared.stage(n)]);
-            turn.end();
-            wgmma_wait<0>(s);
-            shared.release_k(n);
-            if (tile >= whole_tiles)
-                mask(s, p, here.keys, row, tile * Bc);
-            softmax(s, m, limits, l, alpha, scale_log2);
-            to_operand<T>(a, s);
+            /* The first tile's S, softmax and P: of all its keys, or only of its first half where no row sees more */
+            uint32_t a[Bc / 16][4] = {};
+            const auto begin = [&](auto &s, auto &p_operand) {
+                shared.wait_for_k(n);
+                turn.wait();
+                start_abt(s, q, first, shared.k[shared.stage(n)]);
+                turn.end();
+                wgmma_wait<0>(s);
+                shared.release_k(n);
+                if (tile >= whole_tiles)
+                    mask(s, p, here.keys, row, tile * Bc);
+                softmax(s, m, limits, l, alpha, scale_log2);
+                to_operand<T>(p_operand, s);
+            };
+            if (seen - tile * Bc <= Bc / 2) {
+                float s[1][Bc / 16][4];
+                uint32_t half[Bc / 32][4];
+                begin(s, half);
+                UNROLL for (int i = 0; i < Bc / 8; i++)
+                    a[i / 4][i % 4] = half[i / 4][i % 4];
+            } else {
+                float s[1][Bc / 8][4];
+                begin(s, a);
+            }
 
             /* [1] Each step: S of the next tile and P V of this one; then, under P V, the next tile's softmax */
             for (tile--; tile >= 0; n++, tile--) {
                 float s[1][Bc / 8][4];
                 shared.wait_for_k(n + 1);
                 turn.wait(); /* [2] */
-                start_abt(s, q, 64 * consumer, shared.k[shared.stage(n + 1)]);
+                start_abt(s, q, first, shared.k[shared.stage(n + 1)]);
                 shared.wait_for_v(n);
                 start_ab(o, a, shared.v[shared.stage(n)]);
                 turn.end();
