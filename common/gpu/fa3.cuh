@@ -12,7 +12,9 @@ struct ForwardMaps {
     TensorMap q, k, v;
 };
 template <typename T, int D> static ForwardMaps forward_maps(const Problem &p, const Tensors &t, int Br, int Bc) {
-    const auto keys = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc); };
+    const auto keys = [&](const void *rows) {
+        return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    };
     return {tensor_map<T, 128>(t.q, D, p.seqlen_q, p.batch * p.heads, Br), keys(t.k), keys(t.v)};
 }
 

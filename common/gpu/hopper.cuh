@@ -21,8 +21,8 @@
  * four chunks, and two rows fill the 32 banks: there chunk c is at position c XOR row / 2 % 4. The hardware computes
  * both from the bits of the address:
  *
- *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9       a tile of such rows begins at a multiple of 1024 bytes
- *      64-byte rows   address bits 4-5             ^= bits 7-8                                                   512
+ *     128-byte rows   address bits 4-6 (the chunk) ^= bits 7-9       a tile begins at a multiple of 1024 bytes
+ *      64-byte rows   address bits 4-5             ^= bits 7-8                                       512
  *
  * A matrix with longer rows is cut into *panels*, each with 128 bytes of every row; panels lie one after the other. */
 template <int RowBytes> struct Swizzle {
@@ -75,7 +75,8 @@ __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init
 
 /* This thread arrives, and announces that TMA will write `bytes` bytes. The phase does not end before that. */
 __device__ inline void mbarrier_arrive_expect(Mbarrier *barrier, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 __device__ inline void mbarrier_arrive(Mbarrier *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -85,7 +86,8 @@ __device__ inline void mbarrier_arrive(Mbarrier *barrier) {
 __device__ inline void mbarrier_wait(Mbarrier *barrier, int parity) {
     uint32_t done;
     do
-        asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
+        asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     " selp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
     while (!done);
 }
@@ -123,8 +125,8 @@ inline TensorMap tensor_map(const void *matrix, int columns, int rows, int matri
                                  (cuuint64_t)rows * columns * sizeof(E)}; /* bytes to the next row, matrix */
     const cuuint32_t tile[3] = {tile_columns, (cuuint32_t)tile_rows, 1}, step[3] = {1, 1, 1};
     TensorMap map;
-    const CUresult error = encode(&map, sizeof(E) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 3,
-                                  const_cast<void *>(matrix), size, pitch, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+    const CUresult error = encode(&map, sizeof(E) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                                  3, const_cast<void *>(matrix), size, pitch, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                   RowBytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (error != CUDA_SUCCESS)
@@ -143,10 +145,12 @@ __device__ inline bool elect_one() {
 
 /* Starts the copy to `shared` of the tile that begins at this row and column, and returns. The bytes that have arrived
  * are subtracted from those that `barrier` still expects. To be called by one thread, elect_one's. */
-__device__ inline void tma_load(void *shared, const TensorMap &map, int row, int column, int matrix, Mbarrier *barrier) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
-                 ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(matrix)
-                 : "memory");
+__device__ inline void tma_load(void *shared, const TensorMap &map, int row, int column, int matrix,
+                                Mbarrier *barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5}], [%2];"
+                 ::"r"(shared_address(shared)), "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row),
+                 "r"(matrix) : "memory");
 }
 
 /* The same without a map and a swizzle: `bytes` neighbouring bytes. All three are multiples of 16. */
@@ -190,8 +194,12 @@ __device__ inline void named_barrier_arrive(int barrier, int threads) {
 /* From here on each thread of this warpgroup has N registers, a multiple of 8. An increase waits until other warpgroups
  * have given up enough registers. The kernel must have a cap (__launch_bounds__), and each role must be one branch of
  * an if: ptxas gives each branch the registers that its setmaxnreg names. */
-template <int N> __device__ inline void setmaxnreg_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ inline void setmaxnreg_decrease() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ inline void setmaxnreg_increase() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
 
 /* ---- wgmma: D (+)= A B, by the 128 threads of a warpgroup -----------------------------------------------------------
  *
@@ -201,8 +209,8 @@ template <int N> __device__ inline void setmaxnreg_increase() { asm volatile("se
  *     d[i][0], d[i][1]: row lane/4, columns 8 i + 2 (lane%4) + {0, 1}; d[i][2], d[i][3]: the same of row lane/4 + 8
  *
  *     N is 64, 128 or 256 here (the instruction has every multiple of 8). K is 32 bytes: 16 elements of fp16, 32 of
- *     fp8. A comes from shared memory, stored [m][k] (16-bit types also [k][m]), or from registers: then each warp brings its
- *     16 rows as the A fragment of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's names here.)
+ *     fp8. A comes from shared memory, stored [m][k] (16-bit types also [k][m]), or from registers: then each warp
+ *     brings its 16 rows as the A fragment of mma_m16n8k16 or m16n8k32. (D, A, B, M, N and K are the instruction's.)
  *
  * A wgmma runs on after the instruction has been issued, and reads and writes registers meanwhile. So:
  *
@@ -240,19 +248,19 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 }
 
 /* The PTX of a wgmma names every register of D, N / 2 of them. These macros write the lists. */
-#define REGISTERS_32                                                                                                        \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                                \
+#define REGISTERS_32                                                                                                   \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_64                                                                                                        \
-    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
+#define REGISTERS_64                                                                                                   \
+    REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_128                                                                                                       \
-    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                         \
-                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "             \
+#define REGISTERS_128                                                                                                  \
+    REGISTERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                    \
+                 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "        \
                  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define IN_OUT_8(d, n)                                                                                                      \
-    "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3]),                                                             \
+#define IN_OUT_8(d, n)                                                                                                 \
+    "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3]),                                                        \
     "+f"(d[n + 1][0]), "+f"(d[n + 1][1]), "+f"(d[n + 1][2]), "+f"(d[n + 1][3])
 #define IN_OUT_32(d, n) IN_OUT_8(d, n), IN_OUT_8(d, n + 2), IN_OUT_8(d, n + 4), IN_OUT_8(d, n + 6)
 #define IN_OUT_64(d, n) IN_OUT_32(d, n), IN_OUT_32(d, n + 8)
@@ -261,24 +269,26 @@ template <int Pending, typename... Registers> __device__ inline void wgmma_wait(
 /* One wgmma. `shape` is as in m64n64k32.f32.e4m3.e4m3; x0 .. x5 are the numbers of the operands after D: A (a
  * descriptor, or four registers), B, whether to add to D or to overwrite it. `end`: for 16-bit types which way A, if
  * shared, and B lie. The factors scale-a and scale-b are 1. */
-#define WGMMA(shape, registers, in_out, from_a, from_b, from_add, end, ...)                                                 \
-    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_add ", 0;\n wgmma.mma_async.sync.aligned." shape " {" registers \
+#define WGMMA(shape, registers, in_out, from_a, from_b, from_add, end, ...)                                            \
+    asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, " from_add ", 0;\n"                                               \
+                 " wgmma.mma_async.sync.aligned." shape " {" registers                                                 \
                  "}, " from_a ", " from_b ", p, 1, 1" end ";\n}" : in_out : __VA_ARGS__ : "memory")
-#define WGMMA_SHARED(n, count, format, x0, x1, x2, end)                                                                     \
-    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), x0, x1, x2, end, "l"(a), "l"(b), "r"((int)add),        \
+#define WGMMA_SHARED(n, count, format, x0, x1, x2, end)                                                                \
+    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), x0, x1, x2, end, "l"(a), "l"(b), "r"((int)add),   \
           "n"((int)A), "n"((int)B))
-#define WGMMA_REGISTERS(n, count, format, x0, x1, x2, x3, x4, x5, end)                                                      \
-    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,       \
+#define WGMMA_REGISTERS(n, count, format, x0, x1, x2, x3, x4, x5, end)                                                 \
+    WGMMA("m64n" #n format, REGISTERS_##count, IN_OUT_##count(d, 0), "{" x0 ", " x1 ", " x2 ", " x3 "}", x4, x5, end,  \
           "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)B))
-#define WGMMA_SHARED_ANY(format, end)                                                                                       \
-    if constexpr (Tiles == 8) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                              \
-    else if constexpr (Tiles == 16) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                       \
-    else { static_assert(Tiles == 32, "N is 64, 128 or 256");                                                              \
+#define WGMMA_SHARED_ANY(format, end)                                                                                  \
+    if constexpr (Tiles == 8) WGMMA_SHARED(64, 32, format, "%32", "%33", "%34", end(35, 36));                          \
+    else if constexpr (Tiles == 16) WGMMA_SHARED(128, 64, format, "%64", "%65", "%66", end(67, 68));                   \
+    else { static_assert(Tiles == 32, "N is 64, 128 or 256");                                                          \
         WGMMA_SHARED(256, 128, format, "%128", "%129", "%130", end(131, 132)); }
-#define WGMMA_REGISTERS_ANY(format, end)                                                                                    \
-    if constexpr (Tiles == 8) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));          \
-    else if constexpr (Tiles == 16) WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));   \
-    else { static_assert(Tiles == 32, "N is 64, 128 or 256");                                                              \
+#define WGMMA_REGISTERS_ANY(format, end)                                                                               \
+    if constexpr (Tiles == 8) WGMMA_REGISTERS(64, 32, format, "%32", "%33", "%34", "%35", "%36", "%37", end(38));      \
+    else if constexpr (Tiles == 16)                                                                                    \
+        WGMMA_REGISTERS(128, 64, format, "%64", "%65", "%66", "%67", "%68", "%69", end(70));                           \
+    else { static_assert(Tiles == 32, "N is 64, 128 or 256");                                                          \
         WGMMA_REGISTERS(256, 128, format, "%128", "%129", "%130", "%131", "%132", "%133", end(134)); }
 #define A_AND_B_MAJOR(i, j) ", %" #i ", %" #j
 #define B_MAJOR(i) ", %" #i
@@ -310,7 +320,7 @@ __device__ inline void wgmma(float (&d)[Tiles][4], const uint32_t (&a)[4], uint6
  *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
  *            | swizzle |   0   | base    |   0   | stride / 16  |   0   | leading / 16 |   0   | address / 16    |
  *            +---------+-------+---------+-------+--------------+-------+--------------+-------+-----------------+
- *            1: 128    0: the pattern    bytes from eight rows  not used with a        address in shared memory, of which
+ *            1: 128    0: the pattern    bytes from eight rows  not used with a        address in shared memory:
  *            2: 64     begins where      to the next eight:     swizzle: K = 32 bytes  18 bits are enough for 256 KB
  *               bytes  the address says  8 RowBytes             are inside of a row
  *

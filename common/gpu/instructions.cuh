@@ -79,10 +79,10 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
  *           of its 8x8 quarter              of its 8x8 half                         c[2], c[3]: row lane/4 + 8
  *
  * Two consequences that every tensor-core attention kernel uses:
- *   - B's fragment is the 8x8 matrix of B transposed. K stored [key][d] *is* (K^T)'s transpose, so Q K^T loads K with plain
- *     ldmatrix; V stored [key][d] is P V's B itself, so it is loaded with ldmatrix_trans.
- *   - C's fragment of two neighbouring 16x8 tiles has the very shape of one A fragment: P goes from accumulator to operand
- *     in registers, without shared memory (pack_pair below).
+ *   - B's fragment is the 8x8 matrix of B transposed. K stored [key][d] *is* (K^T)'s transpose, so Q K^T loads K with
+ *     plain ldmatrix; V stored [key][d] is P V's B itself, so it is loaded with ldmatrix_trans.
+ *   - C's fragment of two neighbouring 16x8 tiles has the very shape of one A fragment: P goes from accumulator to
+ *     operand in registers, without shared memory (pack_pair below).
  *
  * A full warp's mma is 16*8*16 multiply-adds = 4096 FLOPs. bf16 needs sm_80. */
 template <typename T> __device__ void mma_m16n8k16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
@@ -90,7 +90,8 @@ template <typename T> __device__ void mma_m16n8k16(float (&c)[4], const uint32_t
 template <>
 __device__ inline void mma_m16n8k16<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else /* sm_75: the two halves of k one after the other */
@@ -104,7 +105,8 @@ __device__ inline void mma_m16n8k16<__half>(float (&c)[4], const uint32_t (&a)[4
 template <>
 __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
@@ -162,7 +164,8 @@ template <> __device__ inline uint2 unpack_e4m3<__half>(uint32_t four) {
     asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
         : "=r"(pairs.x), "=r"(pairs.y) : "r"(ordered));
 #else
-    uint2 pairs = make_uint2((four << 8 & 0x80008000) | (four << 7 & 0x3f803f80), (four & 0x80008000) | (four >> 1 & 0x3f803f80));
+    uint2 pairs =
+        make_uint2((four << 8 & 0x80008000) | (four << 7 & 0x3f803f80), (four & 0x80008000) | (four >> 1 & 0x3f803f80));
     __half2 *half = reinterpret_cast<__half2 *>(&pairs);
     const __half2 factor = __floats2half2_rn(0x1p8f, 0x1p8f);
     half[0] = __hmul2(half[0], factor), half[1] = __hmul2(half[1], factor);
@@ -170,7 +173,8 @@ template <> __device__ inline uint2 unpack_e4m3<__half>(uint32_t four) {
     return pairs;
 }
 template <> __device__ inline uint2 unpack_e4m3<__nv_bfloat16>(uint32_t four) {
-    uint2 pairs = make_uint2((four << 8 & 0x80008000) | (four << 4 & 0x07f007f0), (four & 0x80008000) | (four >> 4 & 0x07f007f0));
+    uint2 pairs =
+        make_uint2((four << 8 & 0x80008000) | (four << 4 & 0x07f007f0), (four & 0x80008000) | (four >> 4 & 0x07f007f0));
     __nv_bfloat162 *half = reinterpret_cast<__nv_bfloat162 *>(&pairs);
     const __nv_bfloat162 factor = __floats2bfloat162_rn(0x1p120f, 0x1p120f);
     half[0] = __hmul2(half[0], factor), half[1] = __hmul2(half[1], factor);
@@ -204,7 +208,8 @@ template <typename F> __device__ inline float4 unpack_4(uint32_t four) {
  * do here: unpacks both operands to fp16 and multiplies these. fp8 is then no faster than fp16; only wgmma
  * is. The order in which k is summed does not matter, so each register's lower pair goes into one m16n8k16
  * and its upper pair into another. */
-template <typename F> __device__ inline void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <typename F>
+__device__ inline void mma_m16n8k32(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890
     if constexpr (F::largest_exponent == E4m3::largest_exponent)
         asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
@@ -257,14 +262,15 @@ template <int pending> __device__ inline void cp_async_wait() {
 __device__ inline void atomic_add_4(float *to, float4 value) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
-                 ::"l"(__cvta_generic_to_global(to)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
+                 ::"l"(__cvta_generic_to_global(to)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+                 : "memory");
 #else
     atomicAdd(to, value.x), atomicAdd(to + 1, value.y), atomicAdd(to + 2, value.z), atomicAdd(to + 3, value.w);
 #endif
 }
 
-/* ---- atom.acq_rel: atomicAdd that is also a fence, both ways. Every thread that later adds to the
- * same address sees what this thread wrote before (and, if a barrier came before, what its block wrote); this thread sees what those
+/* ---- atom.acq_rel: atomicAdd that is also a fence, both ways. Every thread that later adds to the same address sees
+ * what this thread wrote before (and, if a barrier came before, what its block wrote); this thread sees what those
  * wrote that added before it. */
 __device__ inline int atomic_add_ordered(int *to, int value) {
     int old;
@@ -276,7 +282,8 @@ __device__ inline int atomic_add_ordered(int *to, int value) {
 __device__ inline void wait_ordered(const int *at, int value) {
     int found;
     do
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(at)) : "memory");
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                     : "=r"(found) : "l"(__cvta_generic_to_global(at)) : "memory");
     while (found != value);
 }
 
@@ -285,7 +292,8 @@ __device__ inline void wait_ordered(const int *at, int value) {
 __device__ inline int wait_for_number(const int *at) {
     int found;
     do
-        asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(__cvta_generic_to_global(at)) : "memory");
+        asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
+                     : "=r"(found) : "l"(__cvta_generic_to_global(at)) : "memory");
     while (found < 0);
     return found;
 }
@@ -298,7 +306,7 @@ __device__ inline float exp2_approx(float x) {
     return y;
 }
 
-/* ---- two more of that unit: rcp.approx, relative error below 2^-22, 1/inf = 0; and tanh.approx, from sm_75 on, 2^-10.9 ---- */
+/* ---- two more of that unit: rcp.approx, relative error below 2^-22, 1/inf = 0; tanh.approx, 2^-10.9, from sm_75 on */
 __device__ inline float reciprocal_approx(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -327,7 +335,9 @@ __device__ inline void store_4(float *to, float4 x) { *reinterpret_cast<float4 *
 template <typename T> __device__ inline void store_4(T *to, float4 x) {
     *reinterpret_cast<uint2 *>(to) = make_uint2(pack_pair<T>(x.x, x.y), pack_pair<T>(x.z, x.w));
 }
-__device__ inline float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ inline float4 operator+(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
 __device__ inline float4 operator*(float a, float4 b) { return make_float4(a * b.x, a * b.y, a * b.z, a * b.w); }
 
 #endif

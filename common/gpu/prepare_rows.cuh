@@ -41,8 +41,9 @@ inline int plan_accumulators(const Problem *p, Buffer *workspace) {
     return count;
 }
 
-/* The steps of a backward pass, for a caller that has the keys in several pieces (12_context_parallel_backward): LSE and delta of
- * the rows, and zeros in the sum of dQ; what some keys add to the sums of dQ, dK and dV; dQ from its sum; dK and dV from theirs. */
+/* The steps of a backward pass, for a caller that has the keys in several pieces (12_context_parallel_backward): LSE
+ * and delta of the rows, and zeros in the sum of dQ; what some keys add to the sums of dQ, dK and dV; dQ from its sum;
+ * dK and dV from theirs. */
 enum { PREPARE_ROWS = 1, ADD_GRADIENTS = 2, WRITE_DQ = 4, WRITE_KEYS = 8, ALL_STEPS = 15 };
 
 constexpr int PREPARE_THREADS = 256;

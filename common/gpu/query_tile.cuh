@@ -10,7 +10,7 @@
  *
  *     i                     0  1  2  3  4  5 | 6  7 ...        two heads together, three tiles per head
  *     head                  0  1  0  1  0  1 | 2  3
- *     turn                  0  0  1  1  2  2 | 0  0                                                                        */
+ *     turn                  0  0  1  1  2  2 | 0  0                                                                  */
 struct HeadTurn {
     int batch_head, turn; /* the head's number, counted through the batch */
 };

@@ -1,7 +1,7 @@
-/* score.cuh - a score mod (problem.h: Score) as a function object: S' = f(S, batch, head, query, key), any of them together at run time.
+/* score.cuh - score mods (problem.h: Score) as one function object, S' = f(S, batch, head, query, key), at run time.
  *
- * The object belongs to one head of one batch entry. Query and key are positions, as floats: an int would have to be converted for
- * each element, at a quarter of the rate of an addition, and up to 2^24 a float is as exact.
+ * The object belongs to one head of one batch entry. Query and key are positions, as floats: an int would have to be
+ * converted for each element, at a quarter of the rate of an addition, and up to 2^24 a float is as exact.
  */
 #ifndef FA_GPU_SCORE_CUH
 #define FA_GPU_SCORE_CUH
@@ -23,7 +23,7 @@ struct AnyScore {
         return slope > 0 ? capped - slope * fabsf(query - key) : capped;
     }
 
-    /* df/dS = 1 - tanh^2(S / C), written so that no digits cancel where tanh is nearly 1. What is added to a score has no part in it. */
+    /* df/dS = 1 - tanh^2(S / C), written so that no digits cancel where tanh is nearly 1. ALiBi adds nothing to it. */
     __device__ float derivative(float s) const {
         const float e = expf(-2 * fabsf(s) / cap);
         return cap > 0 ? 4 * e / ((1 + e) * (1 + e)) : 1;

@@ -38,7 +38,8 @@ template <typename T, int Rows, int D> struct Tile {
      * is added. */
     __device__ T *chunk(int row, int r, int c, int chunk) {
         constexpr bool power_of_two = (D & (D - 1)) == 0;
-        const int lane = power_of_two ? swizzle<D>(r, c) ^ 8 * chunk : r * D + (8 * (c ^ swizzle_key<D>(r)) ^ 8 * chunk);
+        const int lane =
+            power_of_two ? swizzle<D>(r, c) ^ 8 * chunk : r * D + (8 * (c ^ swizzle_key<D>(r)) ^ 8 * chunk);
         return element + row * D + lane;
     }
 };
@@ -48,8 +49,8 @@ template <typename T, int Rows, int D> struct Tile {
  * block, or some of it, which then pass their numbers 0 .. Threads - 1 as `thread`. Rows from `row_end` on do not exist
  * and become zeros. The copies are one committed group of cp.async. */
 template <int Threads, typename T, int Rows, int D>
-__device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end, int pitch = D,
-                                       int thread = threadIdx.x) {
+__device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, int first_row, int row_end,
+                                       int pitch = D, int thread = threadIdx.x) {
     /* A thread keeps its chunk and steps down the rows, so that its addresses differ by constants. Rows of 32 or 96
      * elements are taken 32 (four chunks) at a time. */
     constexpr int across = D % 64 == 0 ? D / 8 : 4, down = Threads / across;
@@ -58,7 +59,8 @@ __device__ inline void load_tile_async(Tile<T, Rows, D> &tile, const T *matrix, 
     const T *from = matrix + (size_t)(first_row + row) * pitch + 8 * chunk;
     UNROLL for (int r = 0; r < Rows; r += down)
         UNROLL for (int c = 0; c < D / 8; c += across)
-            cp_async_16(tile.chunk(row + r, chunk + c), from + (size_t)r * pitch + 8 * c, first_row + row + r < row_end);
+            cp_async_16(tile.chunk(row + r, chunk + c), from + (size_t)r * pitch + 8 * c,
+                        first_row + row + r < row_end);
     cp_async_commit();
 }
 
@@ -113,7 +115,7 @@ template <typename T> __device__ inline void store_quad(T *to, uint32_t (&x)[4],
                 else
                     x[i + distance] = other;
             }
-    if (exists) /* (to + 8 * c would be the same address, but of the first piece of a row nvcc 13.0 then makes four stores) */
+    if (exists) /* (to + 8 * c is the same address, but of the first piece of a row nvcc 13.0 then makes four stores) */
         store_16(reinterpret_cast<uint4 *>(to) + c, uint4{x[0], x[1], x[2], x[3]});
 }
 

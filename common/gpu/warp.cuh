@@ -33,8 +33,8 @@ __device__ inline int row_of(int r) { return 8 * r + threadIdx.x % 32 / 4; }
  * `Unrolled` of the D / 16 steps are written out, all unless a kernel is short of registers: the compiler loads ahead
  * within those. */
 template <typename T, int Unrolled = 16, typename Stored, int M, int N, int ARows, int BRows, int D>
-__device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_tile, int row, Tile<Stored, BRows, D> &b_tile,
-                               int column) {
+__device__ inline void add_abt(float (&c)[M][N][4], Tile<Stored, ARows, D> &a_tile, int row,
+                               Tile<Stored, BRows, D> &b_tile, int column) {
     _Pragma("unroll Unrolled") for (int d = 0; d < D / 16; d++) {
         uint32_t a[M][4], b[4];
         UNROLL for (int i = 0; i < M; i++)
@@ -86,11 +86,12 @@ struct AsItIs {
     __device__ float operator()(float x, int) const { return x; }
 };
 template <typename T, int M, int K, int N, int BRows, int D, typename F = AsItIs>
-__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row, F f = {}) {
+__device__ inline void add_ab(float (&c)[M][N][4], const float (&a)[M][K][4], Tile<T, BRows, D> &b_tile, int row,
+                              F f = {}) {
     UNROLL for (int k = 0; k < K / 2; k++) {
         uint32_t operand[M][4];
         UNROLL for (int i = 0; i < M; i++)
-            UNROLL for (int j = 0; j < 4; j++) { /* a quarter of the operand: j % 2 is 8 rows down, j / 2 is 8 columns right */
+            UNROLL for (int j = 0; j < 4; j++) { /* a quarter of it: j % 2 is 8 rows down, j / 2 is 8 columns right */
                 const float *pair = &a[i][2 * k + j / 2][2 * (j % 2)];
                 const int r = 2 * i + j % 2;
                 const float low = f(pair[0], r), high = f(pair[1], r);
@@ -161,7 +162,9 @@ template <int M, int N> __device__ inline float negative_max(const float (&s)[M]
     return __int_as_float((int)smallest);
 }
 /* The largest over all columns: all four lanes of the quad get it. */
-template <int M, int N> __device__ inline float row_max(const float (&s)[M][N][4], int r) { return quad_max(lane_max(s, r)); }
+template <int M, int N> __device__ inline float row_max(const float (&s)[M][N][4], int r) {
+    return quad_max(lane_max(s, r));
+}
 
 /* Scores of keys that a row does not see become -inf. In row number r: those from column `visible` of `s` on. */
 template <int M, int N> __device__ inline void mask_row(float (&s)[M][N][4], int r, int visible) {
@@ -201,7 +204,8 @@ template <int R> __device__ inline Limits limits_of(const float (&m)[R]) {
  * exchange nothing but votes, by which the compiler knows that none of them goes another way. Where all limits have the
  * same sign, integers find the largest scores. */
 template <int M, int N>
-__device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], Limits limits, float scale_log2) {
+__device__ inline bool must_update(const float (&s)[M][N][4], const float (&m)[2 * M], Limits limits,
+                                   float scale_log2) {
     float largest[2 * M];
     if (__all_sync(WHOLE_WARP, limits == Limits::POSITIVE)) {
         UNROLL for (int r = 0; r < 2 * M; r++)
@@ -277,8 +281,8 @@ __device__ inline void store_rows(T *to, int row, int row_end, const float (&c)[
 /* The end: O / l, and LSE = m unit + ln l, of queries `row` .. of a head. l is the lane's own part of the sum. `unit`
  * is ln 2 in kernels that keep m times log2 e. A row that sees no key has l = 0: O = 0 and LSE = -inf. */
 template <typename T, int M, int N>
-__device__ inline void write_output(const HeadTensors<T> &head, int row, const float (&o)[M][N][4], const float (&m)[2 * M],
-                                    const float (&l)[2 * M], float unit = 1) {
+__device__ inline void write_output(const HeadTensors<T> &head, int row, const float (&o)[M][N][4],
+                                    const float (&m)[2 * M], const float (&l)[2 * M], float unit = 1) {
     float inverse[2 * M];
     UNROLL for (int r = 0; r < 2 * M; r++) {
         const float sum = quad_sum(l[r]);
