@@ -1,7 +1,7 @@
 /* 00_naive - attention as its definition says, one thread an output element, everything through device memory.
  *
  *     scores        S_ij = scale * q_i . k_j, or -inf where query i does not see key j
- *     softmax       P_ij = e^(S_ij - m_i) / l_i,   m_i = max_j S_ij,   l_i = sum_j e^(S_ij - m_i),   LSE_i = m_i + ln l_i
+ *     softmax       P_ij = e^(S_ij - m_i) / l_i,  m_i = max_j S_ij,  l_i = sum_j e^(S_ij - m_i),  LSE_i = m_i + ln l_i
  *     output        O_id = sum_j P_ij V_jd
  *
  * Who owns what: a thread owns one element of S, one row of P or one element of O, and threads share nothing. These are
@@ -41,7 +41,8 @@ template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *
     for (int d = 0; d < p.head_dim; d++)
         dot += to_float(q[d]) * to_float(k[d]);
 
-    bool visible = column < visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row) && in_mask(&p, &t, i, column);
+    bool visible =
+        column < visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row) && in_mask(&p, &t, i, column);
     S[element] = visible ? p.scale * dot : -INFINITY;
     if (p.score && visible) /* S' = f(S), in 11_score_mod alone */
         S[element] = AnyScore(p, t.score, i.head)(

@@ -12,9 +12,9 @@
  * Who owns what: a block of 256 threads owns a 64 x 64 tile of the product. Thread (r, col) of the 16 x 16 arrangement
  * owns the elements at rows r, r+16, r+32, r+48 and columns col, col+16, col+32, col+48:
  *
- *             col +16  +32  +48         The strides of 16 (not 4 neighbours) are for the banks: the 16 threads of equal r
- *        r    x    x    x    x          read 16 neighbouring rows of the right-hand tile, PITCH = 33 words apart, which
- *        +16  x    x    x    x          are 16 different banks. With a pitch of 32 they would all be one bank.
+ *             col +16  +32  +48     The strides of 16 (not 4 neighbours) are for the banks: the 16 threads of equal r
+ *        r    x    x    x    x      read 16 neighbouring rows of the right-hand tile, PITCH = 33 words apart, which
+ *        +16  x    x    x    x      are 16 different banks. With a pitch of 32 they would all be one bank.
  *        ...
  *
  * The inner dimension (D for S, the keys for O) is processed in slices of 32, so a block needs only two
@@ -101,8 +101,9 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) fma_output(P
     for (int first_key = 0; first_key < head.keys; first_key += SLICE) {
         for (int i = threadIdx.x; i < Br * SLICE; i += THREADS) {
             int row = i / SLICE, key = i % SLICE; /* neighbouring lanes, neighbouring keys of P */
-            shared.a[row][key] =
-                first_row + row < p.seqlen_q ? to_float(probabilities[(size_t)(first_row + row) * pitch + first_key + key]) : 0;
+            shared.a[row][key] = first_row + row < p.seqlen_q
+                                     ? to_float(probabilities[(size_t)(first_row + row) * pitch + first_key + key])
+                                     : 0;
             int d = i % Bc, v_key = i / Bc; /* neighbouring lanes, neighbouring d of V: stored transposed */
             shared.b[d][v_key] = first_d + d < p.head_dim && first_key + v_key < head.keys
                                      ? to_float(head.v[(size_t)(first_key + v_key) * p.head_dim + first_d + d]) : 0;

@@ -9,8 +9,9 @@ const Stage stage = {
     .idea = "row maximum and sum tile by tile: S is never stored, but computed twice",
     .kind = FORWARD,
     .variants = {
-        {.name = "fma", .idea = "one pass over the keys for LSE, a second one for O; plain CUDA", .launch = online_fma_forward,
-         .predict = online_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
+        {.name = "fma", .idea = "one pass over the keys for LSE, a second one for O; plain CUDA",
+         .launch = online_fma_forward, .predict = online_fma_traffic,
+         .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
         {.name = "online", .idea = "two passes over the keys on tensor cores, a kernel each", .launch = online_forward,
          .predict = online_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
     },

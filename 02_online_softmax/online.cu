@@ -8,12 +8,12 @@
  * some columns have (m, l) and some others (m~, l~). Together they have the maximum m' = max(m, m~), and since
  * e^(S_j - m') = e^(S_j - m) e^(m - m'), each sum moves to the new maximum by one factor for all its terms:
  *
- *     m' = max(m, m~)          l' = e^(m - m') l + e^(m~ - m') l~               (Milakov and Gimelshein 2018, section 3.1)
+ *     m' = max(m, m~)         l' = e^(m - m') l + e^(m~ - m') l~         (Milakov and Gimelshein 2018, section 3.1)
  *
  * So two numbers per row stand for all columns seen so far. The empty set is (-inf, 0). The rule merges any two sets of
  * columns: here first a lane's tiles, one after the other, then the four lanes that share a row.
  *
- *     online_statistics    walks over the key tiles with (m, l) and writes LSE = m + ln l: the whole softmax in one number
+ *     online_statistics    walks over the key tiles with (m, l) and writes LSE = m + ln l, which stands for both
  *     online_output        computes the same tiles of S again, P = e^(S - LSE), and O += P V: nothing is ever rescaled
  *
  * What it saves and costs, for each (batch, head) with N queries and N keys: S and P are not kept, 6 N^2 bytes, nor
@@ -23,9 +23,9 @@
  * Who owns what: as in 01_tiled/mma, a block of 4 warps owns 64 rows, warp w the rows 16 w .. 16 w + 15. But it now
  * walks over all key tiles of its rows. A lane holds parts of two rows, g = lane / 4 and g + 8, hence two (m, l):
  *
- *                    key tile 0   key tile 1   ...              registers per lane: S 32, then O 32 (D = 64) or 64 (D = 128)
- *     warp 0, row 0  -------------------------> m, l            shared memory: Q and K, 16 or 32 KB, for the statistics;
- *     ...                                                                      Q, K and V, 24 or 48 KB, for the output
+ *                    key tile 0   key tile 1   ...        registers per lane: S 32, then O 32 (D = 64) or 64 (D = 128)
+ *     warp 0, row 0  -------------------------> m, l      shared memory: Q and K, 16 or 32 KB, for the statistics;
+ *     ...                                                                Q, K and V, 24 or 48 KB, for the output
  *     warp 3, row 63 -------------------------> m, l
  *
  * P is an accumulator of the first product and the left operand of the second. Both fragments give a lane the same
@@ -64,8 +64,8 @@ __device__ inline Statistics merge(Statistics a, Statistics b) {
 
 /* S = scale Q K^T, masked: this warp's 16 rows of the tile that begins at first_row and first_column. */
 template <typename T, int D>
-__device__ inline void tile_scores(float (&s)[1][Bc / 8][4], Tile<T, Br, D> &q, Tile<T, Bc, D> &k, const Problem &p, int keys,
-                                   int first_row, int first_column) {
+__device__ inline void tile_scores(float (&s)[1][Bc / 8][4], Tile<T, Br, D> &q, Tile<T, Bc, D> &k, const Problem &p,
+                                   int keys, int first_row, int first_column) {
     const int warp_row = threadIdx.x / 32 * 16;
     add_abt<T>(s, q, warp_row, k, 0);
     each(s, [&](float &score, int) { score *= p.scale; });
@@ -107,7 +107,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS) online_s
     UNROLL for (int r = 0; r < 2; r++) {
         Statistics whole = row_statistics[r];
         for (int offset = 1; offset < 4; offset *= 2) { /* the four lanes of the quad share the row */
-            const float m = __shfl_xor_sync(WHOLE_WARP, whole.m, offset), l = __shfl_xor_sync(WHOLE_WARP, whole.l, offset);
+            const float m = __shfl_xor_sync(WHOLE_WARP, whole.m, offset),
+                        l = __shfl_xor_sync(WHOLE_WARP, whole.l, offset);
             whole = merge(whole, {m, l});
         }
         int row = first_row + warp_row + row_of(r);

@@ -15,13 +15,13 @@
  * tiles: they live in device memory. Each key tile is a pass over them, so Bc is what shared memory can hold:
  * 256 keys at D = 64, 128 at D = 128.
  *
- *                          keys ->                    Who owns what: a block of 4 warps owns a head. The keys of the tile
- *                   tile 0   tile 1   tile 2          in shared memory are split over the warps, because K and V are what
- *     queries  0     step 1   step 5   ...            stays while queries go by:
- *        |     1     step 2   step 6                       D = 64:  keys 0-63   64-127   128-191  192-255
- *        v     2     step 3   step 7                     32 queries   warp 0   warp 1   warp 2   warp 3
- *              3     step 4   step 8                  So a row's maximum and sum are found by four warps together, through
- *                                                     shared memory, and so is its O, as a sum of four products.
+ *                          keys ->                Who owns what: a block of 4 warps owns a head. The keys of the tile
+ *                   tile 0   tile 1   tile 2      in shared memory are split over the warps, because K and V are what
+ *     queries  0     step 1   step 5   ...        stays while queries go by:
+ *        |     1     step 2   step 6                   D = 64:  keys 0-63   64-127   128-191  192-255
+ *        v     2     step 3   step 7                 32 queries   warp 0   warp 1   warp 2   warp 3
+ *              3     step 4   step 8              So a row's maximum and sum are found by four warps together, through
+ *                                                 shared memory, and so is its O, as a sum of four products.
  *
  * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, share_columns) are in common/gpu/warp.cuh.
  *
@@ -56,7 +56,7 @@ HOST_DEVICE constexpr int key_tile(int D, int capability) {
     return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes per key */
 }
 
-constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
+constexpr int SLICE = 32;        /* columns of O summed over the warps at a time, since all D would take up to 64 KB */
 constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
 
 template <typename T, int D, int capability> struct Fa1Shared {
