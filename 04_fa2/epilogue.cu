@@ -33,7 +33,7 @@ HOST_DEVICE constexpr int key_tile(int D, int capability) {
     return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes per key */
 }
 
-constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
+constexpr int SLICE = 32;        /* columns of O summed over the warps at a time, since all D would take up to 64 KB */
 constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
 
 template <typename T, int D, int capability> struct EpilogueShared {

@@ -5,12 +5,12 @@
  * key to the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of
  * batch x heads: one head alone can fill the chip (Dao 2023, section 3.2).
  *
- *                          keys ->                    Who owns what: a block of 4 warps owns 32 rows of queries. As in
- *                   tile 0   tile 1   tile 2          03_fa1, the keys of a tile are split over its warps:
- *     queries  0     step 1   step 2   ...  block 0                 keys 0-15   16-31    32-47    48-63
- *        |     1     step 1   step 2   ...  block 1      32 queries   warp 0   warp 1   warp 2   warp 3
- *        v     2     step 1   step 2   ...  block 2   A warp keeps an O of its own, 32 x D, summed over its own keys. At
- *                                                     the end, once, the four O are added through shared memory.
+ *                          keys ->                  Who owns what: a block of 4 warps owns 32 rows of queries. As in
+ *                   tile 0   tile 1   tile 2        03_fa1, the keys of a tile are split over its warps:
+ *     queries  0     step 1   step 2   ...  block 0               keys 0-15   16-31    32-47    48-63
+ *        |     1     step 1   step 2   ...  block 1    32 queries   warp 0   warp 1   warp 2   warp 3
+ *        v     2     step 1   step 2   ...  block 2 A warp keeps an O of its own, 32 x D, summed over its own keys. At
+ *                                                   the end, once, the four O are added through shared memory.
  *
  * They can be added because all four are measured against the same maximum of the row: in every step the warps exchange
  * the maxima of their keys through shared memory.
@@ -36,7 +36,7 @@ constexpr int WARPS = 4, THREADS = 32 * WARPS;
 constexpr int m_tiles = Br / 16;      /* 16-row mma tiles: a warp has all rows, */
 constexpr int warp_keys = Bc / WARPS; /* and these keys of a tile */
 
-constexpr int SLICE = 32;        /* columns of O summed over the warps at a time: all D of them would take up to 64 KB */
+constexpr int SLICE = 32;        /* columns of O summed over the warps at a time, since all D would take up to 64 KB */
 constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
 
 template <typename T, int D> struct LoopSwapShared {
@@ -49,7 +49,8 @@ template <typename T, int D> struct LoopSwapShared {
 
 /* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128
  * registers. */
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Problem p, Tensors t) {
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Problem p, Tensors t) {
     SHARED_MEMORY(shared, LoopSwapShared<T, D>);
     static_assert(sizeof(shared) <= 64 * 1024, "what a block can have on sm_75");
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
@@ -144,4 +145,6 @@ LAUNCHER(fa2_loop_swap) {
         LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, sizeof(LoopSwapShared<T, D>), *p, *t)));
 }
 
-PREDICTOR(fa2_loop_swap_traffic) { return queries_outer_traffic(p, key_lengths, "loop_swap_kernel", Br, ONLY_SEEN, traffic); }
+PREDICTOR(fa2_loop_swap_traffic) {
+    return queries_outer_traffic(p, key_lengths, "loop_swap_kernel", Br, ONLY_SEEN, traffic);
+}

@@ -5,14 +5,14 @@
  * Here the queries are split: a warp owns its rows from the first score to the final O, and their maximum, sum and O
  * never leave its registers (Dao 2023, section 3.3).
  *
- *            keys 0-63                                Who owns what: a block of 4 warps owns 64 rows of queries, and each
- *            +--------+                               warp 16 of them, with all keys of a tile. mma takes 16 rows at once,
- *     warp 0 | 16 x 64|  tile 1   tile 2   ...        so the tile had to grow: with 32 rows two of the four warps would
- *     warp 1 | 16 x 64|                               have none.
+ *            keys 0-63                             Who owns what: a block of 4 warps owns 64 rows of queries, and each
+ *            +--------+                            warp 16 of them, with all keys of a tile. mma takes 16 rows at once,
+ *     warp 0 | 16 x 64|  tile 1   tile 2   ...     so the tile had to grow: with 32 rows two of the four warps would
+ *     warp 1 | 16 x 64|                            have none.
  *     warp 2 | 16 x 64|
- *     warp 3 | 16 x 64|                               An accumulator of mma is a 16 x 8 tile of S or O. Lane 4r + c holds
- *            +--------+                               its columns 2c and 2c + 1 in row r and in row r + 8. So the four
- *                                                     lanes 4r .. 4r + 3 share a row, and two shuffles find its maximum.
+ *     warp 3 | 16 x 64|                            An accumulator of mma is a 16 x 8 tile of S or O. Lane 4r + c holds
+ *            +--------+                            its columns 2c and 2c + 1 in row r and in row r + 8. So the four
+ *                                                  lanes 4r .. 4r + 3 share a row, and two shuffles find its maximum.
  *
  * The tile primitives (add_abt, each, mask, row_max, each_row, add_ab, write_output) are in common/gpu/warp.cuh.
  *
@@ -38,4 +38,6 @@ LAUNCHER(fa2_split_q) {
         LAUNCH((split_q_kernel<T, D, Br>), grid, THREADS, sizeof(SplitQShared<T, D, Br>), *p, *t)));
 }
 
-PREDICTOR(fa2_split_q_traffic) { return queries_outer_traffic(p, key_lengths, "split_q_kernel", Br, ONLY_SEEN, traffic); }
+PREDICTOR(fa2_split_q_traffic) {
+    return queries_outer_traffic(p, key_lengths, "split_q_kernel", Br, ONLY_SEEN, traffic);
+}

@@ -21,7 +21,7 @@ template <typename T, int D, int Br> __global__ void __launch_bounds__(THREADS) 
     SHARED_MEMORY(shared, SplitQShared<T, D, Br>);
     static_assert(sizeof(shared) <= 64 * 1024, "what a block can have on sm_75");
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
-    int first_row = blockIdx.x * Br, warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
+    int first_row = blockIdx.x * Br, warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first in the tile */
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
 
     load_tile_async<THREADS>(shared.q, head.q, first_row, p.seqlen_q);

@@ -63,7 +63,7 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, TunedShared<T, D, CAPABILITY>);
 
-    /* [7] Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
+    /* [7] The query tile and its head (query_tile.cuh). Full attention: head by head. Causal: all heads together. */
     const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
@@ -76,8 +76,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) tuned
     if (here.key_tiles > 0)
         load_keys(here.key_tiles - 1, here.keys);
 
-    /* [4] O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds the
-     * quad's four. m is kept times log2 e, as the exponents are. */
+    /* [4] O, m and l of the key tiles so far. m and O belong to whole rows, l to this lane's keys: write_output adds
+     * the quad's four. m is kept times log2 e, as the exponents are. */
     float o[m_tiles][D / 8][4] = {}, m[2 * m_tiles], l[2 * m_tiles];
     for (int r = 0; r < 2 * m_tiles; r++)
         m[r] = LOWEST, l[r] = 0;
@@ -119,7 +119,8 @@ LAUNCHER(fa2_tuned) {
     const bool small = device_properties()->capability < 80;
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM(p->head_dim, D, {
         const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Shape<D, 80>::Br);
-        LAUNCH((tuned<T, D>), blocks, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>), *p, *t);
+        LAUNCH((tuned<T, D>), blocks, THREADS, small ? sizeof(TunedShared<T, D, 75>) : sizeof(TunedShared<T, D, 80>),
+               *p, *t);
     }));
 }
 
