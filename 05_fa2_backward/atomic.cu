@@ -12,8 +12,8 @@
  * added, too, and convert_keys writes them. The fifth product, dQ += dS K, is a sum over all keys of the block, so the
  * warps put their dS^T into shared memory, and each warp computes a piece of 32 rows of the tile of dQ.
  *
- *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 per warp    82 KB of shared memory, two blocks per multiprocessor
- *     D = 128   8 warps    dQ's tile 128 x 128, 32 x 64 per warp    226 KB, one block
+ *     D = 64    4 warps    dQ's tile  64 x 64 , 32 x 32 per warp  82 KB of shared memory: two blocks per multiprocessor
+ *     D = 128   8 warps    dQ's tile 128 x 128, 32 x 64 per warp  226 KB: one block
  *
  * The accumulator has the order in which the lanes hold dQ: [tile][warp][fragment][lane][4 floats]. So a lane adds 16
  * neighbouring bytes with one instruction, and a warp 512. convert_dq puts the elements into rows.

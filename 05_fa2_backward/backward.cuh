@@ -22,7 +22,8 @@ template <int Rows> struct StatisticsTile { alignas(16) float lse[Rows], delta[R
 
 /* Starts copying those of `Rows` padded rows from `first` on; joins the caller's cp.async group. */
 template <int Rows>
-__device__ inline void load_statistics_async(StatisticsTile<Rows> &tile, const RowStatistics &statistics, size_t first) {
+__device__ inline void load_statistics_async(StatisticsTile<Rows> &tile, const RowStatistics &statistics,
+                                             size_t first) {
     const int i = 4 * threadIdx.x;
     if (i < Rows)
         cp_async_16(&tile.lse[i], statistics.lse + first + i);

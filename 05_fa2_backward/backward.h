@@ -12,7 +12,7 @@ extern "C" {
 typedef struct {
     int Br, Bc;
 } TileShape;
-TileShape two_pass_key_tile(const Problem *p), two_pass_query_tile(const Problem *p); /* of its two kernels: two_pass.cu */
+TileShape two_pass_key_tile(const Problem *p), two_pass_query_tile(const Problem *p); /* two_pass.cu: its two kernels */
 TileShape fma_tile(const Problem *p), atomic_tile(const Problem *p);                  /* fma.cu, atomic.cu */
 
 #ifdef __cplusplus

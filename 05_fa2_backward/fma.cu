@@ -35,11 +35,11 @@
  *
  * Device memory, bytes per (batch, head), e bytes per element. Full attention, whole tiles, blocks = Sk / 32:
  *
- *     prepare_rows    O, dO      Sq D e each                       delta, dQ accumulator    Sq 4 and Sq D 4 written
- *     backward_fma    Q, dO      blocks Sq D e each                LSE, delta               blocks Sq 4 each, 16 times, by
- *                     K, V       Sk D e each, a K/V head                                    the 16 threads of a row
- *                     dK, dV     the same, written                 dQ accumulator           blocks Sq D 4 read and written
- *     convert_dq      dQ         Sq D e written                    dQ accumulator           Sq D 4
+ *     prepare_rows    O, dO      Sq D e each                    delta, dQ accumulator    Sq 4 and Sq D 4 written
+ *     backward_fma    Q, dO      blocks Sq D e each             LSE, delta               blocks Sq 4 each, 16 times, by
+ *                     K, V       Sk D e each per K/V head                                the 16 threads of a row
+ *                     dK, dV     the same, written              dQ accumulator           blocks Sq D 4 read and written
+ *     convert_dq      dQ         Sq D e written                 dQ accumulator           Sq D 4
  *
  * In general: the key length instead of Sk; and a block begins with the first query tile that sees any of its keys.
  *
@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, fl
 /* c += a^T b: the elements of dV, or of dK, that this thread owns. The product of the two tiles is summed by itself
  * first, so that c, which may be a sum over a million queries, is rounded once per tile. */
 template <int N>
-__device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc + ACROSS], const float (&b)[Br][N * ACROSS + 1],
-                                   int r, int column) {
+__device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc + ACROSS],
+                                   const float (&b)[Br][N * ACROSS + 1], int r, int column) {
     float part[KEYS][N] = {};
     for (int row = 0; row < Br; row++)
         for (int i = 0; i < KEYS; i++)
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     int keys = key_length(&p, t.key_lengths, batch), first_column = blockIdx.x * Bc;
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     size_t kv_offset = key_head_offset(&p, batch, kv_head) + (size_t)first_column * D;
-    int blind = p.causal ? max(first_column - (keys - p.seqlen_q), 0) : 0; /* so many first rows see no key of the tile */
+    int blind = p.causal ? max(first_column - (keys - p.seqlen_q), 0) : 0; /* first rows that see no key of the tile */
 
     load_tile<THREADS>(shared.k, (const T *)t.k + kv_offset, keys - first_column); /* line 6 */
     load_tile<THREADS>(shared.v, (const T *)t.v + kv_offset, keys - first_column);
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(THREADS, 4)
     for (int head = kv_head * group; head < (kv_head + 1) * group && first_column < keys; head++) {
         size_t head_row = ((size_t)batch * p.heads + head) * p.seqlen_q; /* the head's first row in LSE and delta */
         for (int first_row = blind / Br * Br; first_row < p.seqlen_q; first_row += Br) {
-            load_tile<THREADS>(shared.q, (const T *)t.q + (head_row + first_row) * D, p.seqlen_q - first_row); /* line 9 */
+            /* line 9 */
+            load_tile<THREADS>(shared.q, (const T *)t.q + (head_row + first_row) * D, p.seqlen_q - first_row);
             load_tile<THREADS>(shared.d_o, (const T *)t.d_o + (head_row + first_row) * D, p.seqlen_q - first_row);
             __syncthreads(); /* the tiles are there */
 
@@ -170,7 +171,8 @@ LAUNCHER(backward_fma) {
     float *delta = (float *)workspace[0].pointer, *dq_accumulator = (float *)workspace[1].pointer;
     dim3 blocks(ceil_div(p->seqlen_k, Bc), p->batch * p->kv_heads);
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((prepare_rows<T, D>), blocks_for(row_count(p) * ACROSS, THREADS), THREADS, 0, *p, *t, delta, dq_accumulator);
+        LAUNCH((prepare_rows<T, D>), blocks_for(row_count(p) * ACROSS, THREADS), THREADS, 0, *p, *t, delta,
+               dq_accumulator);
         LAUNCH((backward_fma<T, D>), blocks, THREADS, sizeof(BackwardShared<D>), *p, *t, delta, dq_accumulator);
         LAUNCH(convert_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dq_accumulator);
     }));

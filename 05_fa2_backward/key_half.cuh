@@ -7,10 +7,10 @@
  * accumulators into the left operands of dV = P^T dO and dK = dS^T Q without leaving its registers, and dK and dV stay
  * there until the end. With the largest tiles (chips with less shared memory get smaller ones, and fewer warps):
  *
- *     D = 64   4 warps, each owns 32 keys             D = 128   8 warps. dK and dV of 32 keys x 128 columns would fill 256
- *              S^T of 32 queries at a time                      registers per lane, so two warps share 32 keys. For S and dP
- *              dK, dV: 32 x 64, 128 registers                   each takes half of the queries; for dK and dV half of the
- *                                                               columns, and the other's P and dS through shared memory
+ *     D = 64   4 warps, each owns 32 keys        D = 128   8 warps. dK and dV of 32 keys x 128 columns would fill 256
+ *              S^T of 32 queries at a time                 registers per lane, so two warps share 32 keys. For S and dP
+ *              dK, dV: 32 x 64, 128 registers              each takes half of the queries; for dK and dV half of the
+ *                                                          columns, and the other's P and dS through shared memory
  *
  * The tile primitives (add_abt, add_step, store_rows) are in common/gpu/warp.cuh.
  */
@@ -79,7 +79,9 @@ template <typename S> __device__ inline KeyBlock key_block(const Problem &p) {
         return {block % kv_heads * group, block / kv_heads * S::Bc};
     return {block / key_tiles * group, block % key_tiles * S::Bc};
 }
-template <typename S> int key_blocks(const Problem &p, int rows) { return ceil_div(p.seqlen_k, S::Bc) * p.batch * rows; }
+template <typename S> int key_blocks(const Problem &p, int rows) {
+    return ceil_div(p.seqlen_k, S::Bc) * p.batch * rows;
+}
 
 /* The accumulators of dK and dV have the order in which the lanes hold them: [key tile][warp][fragment][lane][4
  * floats]. This is where the lane's first four floats of the key tile from padded_key on are. */
@@ -106,9 +108,9 @@ template <int Steps> __device__ inline uint32_t &quarter(uint32_t (&a)[Steps][2]
 /* Computes them. The keys lie in tiles k and v from warp_key on, the queries in tiles q and d_o from first_query on;
  * first_column and first_row are the first key and the first query of these tiles. */
 template <typename S, int Steps>
-__device__ inline void compute_p_and_ds(uint32_t (&p_a)[Steps][2][4], uint32_t (&ds_a)[Steps][2][4], const Problem &p, int keys,
-                                        typename S::Shared &shared, int stage, int first_column, int warp_key, int first_row,
-                                        int first_query) {
+__device__ inline void compute_p_and_ds(uint32_t (&p_a)[Steps][2][4], uint32_t (&ds_a)[Steps][2][4], const Problem &p,
+                                        int keys, typename S::Shared &shared, int stage, int first_column, int warp_key,
+                                        int first_row, int first_query) {
     using T = typename S::T;
     constexpr int n_tiles = 2 * Steps;
     const int lane = threadIdx.x % 32, query = first_query + 2 * (lane % 4); /* the lane's first */
@@ -162,7 +164,8 @@ __device__ inline void compute_p_and_ds(uint32_t (&p_a)[Steps][2][4], uint32_t (
 
 /* Stores P^T or dS^T into a tile [key][query] in shared memory, for other warps. */
 template <typename T, int Bc, int Br, int Steps>
-__device__ inline void store_operands(Tile<T, Bc, Br> &tile, uint32_t (&a)[Steps][2][4], int warp_key, int first_query) {
+__device__ inline void store_operands(Tile<T, Bc, Br> &tile, uint32_t (&a)[Steps][2][4], int warp_key,
+                                      int first_query) {
     UNROLL for (int n = 0; n < 2 * Steps; n++)
         UNROLL for (int r = 0; r < 4; r++) {
             T *to = tile.chunk(warp_key + row_of(r), first_query / 8 + n) + 2 * (threadIdx.x % 4);
@@ -173,8 +176,8 @@ __device__ inline void store_operands(Tile<T, Bc, Br> &tile, uint32_t (&a)[Steps
 /* C += A B over the queries of a chunk, 16 at a time; A is P^T or dS^T and B is dO or Q. First the queries of which the
  * warp has computed A itself, in `own`; then, in a pair, those of the other warp, whose A is in `tile`. */
 template <typename S, typename A, typename B, int N, int Steps>
-__device__ inline void accumulate(float (&c)[2][N][4], const uint32_t (&own)[Steps][2][4], A &tile, int warp_key, B &b_tile,
-                                  int first_query, int warp_d) {
+__device__ inline void accumulate(float (&c)[2][N][4], const uint32_t (&own)[Steps][2][4], A &tile, int warp_key,
+                                  B &b_tile, int first_query, int warp_d) {
     UNROLL for (int k = 0; k < Steps; k++)
         add_step(c, own[k], b_tile, first_query / 16 + k, warp_d);
     if (S::paired)
@@ -192,8 +195,8 @@ __device__ inline void accumulate(float (&c)[2][N][4], const uint32_t (&own)[Ste
 /* Computes and writes dK and dV of the block's keys. After each query tile it calls finish_tile(head, first_row);
  * with S::keeps_ds each warp has then stored dS^T of its keys in shared.ds. */
 template <typename S, typename FinishTile>
-__device__ inline void key_half(const Problem &p, const Tensors &t, const RowStatistics &statistics, const KeySums &sums,
-                                typename S::Shared &shared, FinishTile finish_tile) {
+__device__ inline void key_half(const Problem &p, const Tensors &t, const RowStatistics &statistics,
+                                const KeySums &sums, typename S::Shared &shared, FinishTile finish_tile) {
     using T = typename S::T;
     constexpr int D = S::D, Br = S::Br, THREADS = S::THREADS;
     const int warp = threadIdx.x / 32;
@@ -216,10 +219,12 @@ __device__ inline void key_half(const Problem &p, const Tensors &t, const RowSta
 
     auto load_q = [&](int head, int tile, int stage) {
         load_statistics_async(shared.statistics[stage], statistics, (size_t)head * padded_rows(&p) + tile * Br);
-        load_tile_async<THREADS>(shared.q[stage], (const T *)t.q + (size_t)head * p.seqlen_q * D, tile * Br, p.seqlen_q);
+        load_tile_async<THREADS>(shared.q[stage], (const T *)t.q + (size_t)head * p.seqlen_q * D, tile * Br,
+                                 p.seqlen_q);
     };
     auto load_d_o = [&](int head, int tile, int stage) {
-        load_tile_async<THREADS>(shared.d_o[stage], (const T *)t.d_o + (size_t)head * p.seqlen_q * D, tile * Br, p.seqlen_q);
+        load_tile_async<THREADS>(shared.d_o[stage], (const T *)t.d_o + (size_t)head * p.seqlen_q * D, tile * Br,
+                                 p.seqlen_q);
     };
 
     load_tile_async<THREADS>(shared.k, (const T *)t.k + kv_offset, first_column, keys);

@@ -33,7 +33,8 @@ const Stage stage = {
     .forward = &forward,
     .forward_otherwise = &plain_forward,
     .reference = &naive_gradients,
-    .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}}, /* four key tiles: dQ depends on their order */
+    .defaults = {{0}, /* the second has four key tiles: dQ depends on their order */
+                 {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}},
     .variants =
         {
             {.name = "fma",

@@ -3,7 +3,7 @@
  *
  *     probabilities   P_ij = e^(scale q_i . k_j - LSE_i), 0 where query i does not see key j;   dP_ij = dO_i . v_j
  *     softmax         dS_ij = P_ij (dP_ij - delta_i),   delta_i = sum_j P_ij dP_ij = dO_i . O_i
- *     products        dQ = scale dS K       dK = scale dS^T Q       dV = P^T dO       dK and dV summed over a head's group
+ *     products        dQ = scale dS K     dK = scale dS^T Q     dV = P^T dO     dK and dV summed over a head's group
  *
  * O and LSE come from the forward pass. Who owns what: one thread owns one element of P and dP, one row's delta, or one
  * element of dS or of a gradient, a kernel each. In notes/flash.c these are lines 46 to 51 of standard_backward.
@@ -19,7 +19,7 @@
 
 constexpr int THREADS = 256; /* threads per block; any multiple of 32 would do, blocks do not cooperate */
 
-/* P[flat_row][column] in the dtype, dP[flat_row][column] and, where there is an f, f'(S) in fp32. A thread is one element. */
+/* P[flat_row][column] in the dtype, dP[flat_row][column] and, if there is an f, f'(S) in fp32. A thread per element. */
 template <typename T> __global__ void naive_probabilities(Problem p, Tensors t, T *P, float *dP, float *derivative) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= score_elements(&p))
@@ -64,7 +64,8 @@ template <typename T> __global__ void naive_score_gradient(Problem p, const T *P
                                                            const float *derivative, float *dP) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element < score_elements(&p))
-        dP[element] = to_float(P[element]) * (dP[element] - delta[element / p.seqlen_k]) * (derivative ? derivative[element] : 1);
+        dP[element] =
+            to_float(P[element]) * (dP[element] - delta[element / p.seqlen_k]) * (derivative ? derivative[element] : 1);
 }
 
 /* dQ[flat_row][d]. A thread is one element; it ends where the row's keys end, and adds up in pieces, as 00_naive's
@@ -113,8 +114,8 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
     ((T *)t.dv)[element] = from_float<T>(dv);
 }
 
-/* The gradient of a head's sink, which has no value, so that its dP is 0: the sum of P_sink (0 - delta) over the rows of the head, in
- * every batch entry. A thread is one head. */
+/* The gradient of a head's sink, which has no value, so that its dP is 0: the sum of P_sink (0 - delta) over the rows
+ * of the head, in every batch entry. A thread is one head. */
 __global__ void naive_sink_gradient(Problem p, Tensors t, const float *delta) {
     int head = blockIdx.x * THREADS + threadIdx.x;
     if (head >= p.heads)
@@ -142,7 +143,8 @@ LAUNCHER(naive_backward) {
         T *P = (T *)workspace[0].pointer;
         LAUNCH(naive_probabilities<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, *t, P, dP, derivative);
         LAUNCH(naive_delta<T>, blocks_for(row_count(p), THREADS), THREADS, 0, *p, *t, delta);
-        LAUNCH(naive_score_gradient<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, P, delta, derivative, dP);
+        LAUNCH(naive_score_gradient<T>, blocks_for(score_elements(p), THREADS), THREADS, 0, *p, P, delta, derivative,
+               dP);
         LAUNCH(naive_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dS);
         LAUNCH(naive_dk_dv<T>, blocks_for(key_elements(p), THREADS), THREADS, 0, *p, *t, P, dS);
         if (t->d_sinks) {

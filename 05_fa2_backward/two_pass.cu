@@ -118,7 +118,8 @@ LAUNCHER(backward_two_pass) {
         launch_prepare_rows<T, D>(*p, *t, workspace, nullptr);
         with_key_shape<T, D, false>([&](auto shape) {
             using S = decltype(shape);
-            LAUNCH(key_gradients<S>, key_blocks<S>(*p, p->kv_heads), S::THREADS, sizeof(typename S::Shared), *p, *t, statistics);
+            LAUNCH(key_gradients<S>, key_blocks<S>(*p, p->kv_heads), S::THREADS, sizeof(typename S::Shared), *p, *t,
+                   statistics);
         });
         with_query_shape<T, D>([&](auto shape) {
             using S = decltype(shape);
