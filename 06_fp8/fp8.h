@@ -26,8 +26,8 @@ enum { FORMAT_E4M3, FORMAT_E5M2 };
     if ((format) == FORMAT_E4M3) { using E = E4m3; __VA_ARGS__; }                   \
     else { using E = E5m2; __VA_ARGS__; }
 enum { SCALING_TENSOR, SCALING_BLOCK };
-#define WITH_SCALING(scaling, by_block, ...) /* the statement with a constant that tells whether each block has a scale */ \
-    if ((scaling) == SCALING_BLOCK) { constexpr bool by_block = true; __VA_ARGS__; }                                        \
+#define WITH_SCALING(scaling, by_block, ...) /* the statement with a constant: whether each block has a scale */ \
+    if ((scaling) == SCALING_BLOCK) { constexpr bool by_block = true; __VA_ARGS__; }                              \
     else { constexpr bool by_block = false; __VA_ARGS__; }
 
 /* The workspace, in this order. A code is a byte. */
@@ -76,7 +76,7 @@ HOST_DEVICE static inline size_t vt_head_offset(const Problem *p, int batch, int
  *
  *     position  0  1  2  3 | 4  5  6  7 | 8  9 10 11 |12 13 14 15
  *     key       0  1  8  9 | 2  3 10 11 | 4  5 12 13 | 6  7 14 15       and so on in each group of 16
- *     lane c         0     |      1     |      2     |      3                                                             */
+ *     lane c         0     |      1     |      2     |      3                                                        */
 HOST_DEVICE static inline int key_at_position(int position) {
     int lane = position % 16 / 4, i = position % 4;
     return position / 16 * 16 + 2 * lane + (i & 1) + 8 * (i >> 1);
@@ -100,7 +100,9 @@ enum { FP8_SLACK = 3 };
  * one fma: its product is not rounded, but m is such a product, rounded. Beyond 2^24 m's rounding error may be 1 and
  * more, and P of a score m would not be the power of two that it is to be. So with a larger scale_log2 the kernels
  * multiply S first, which rounds it as m was. */
-HOST_DEVICE static inline float far_scale(int head_dim, float largest) { return 0x1p24f / (head_dim * largest * largest); }
+HOST_DEVICE static inline float far_scale(int head_dim, float largest) {
+    return 0x1p24f / (head_dim * largest * largest);
+}
 
 #ifdef __cplusplus
 extern "C" {

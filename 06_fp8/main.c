@@ -16,7 +16,8 @@ const Stage stage = {
     .kind = FORWARD,
     .settings = {
         [FORMAT] = {.name = "format", .choices = "e4m3|e5m2", .help = "of Q, K, V and P"},
-        [SCALING] = {.name = "scaling", .choices = "tensor|block", .help = "a scale per head, or for 64 queries or 128 keys"},
+        [SCALING] = {.name = "scaling", .choices = "tensor|block",
+                     .help = "a scale per head, or for 64 queries or 128 keys"},
         [HADAMARD] = {.name = "hadamard", .help = "rotate Q and K, so that no component stands out"},
         [SMOOTH_K] = {.name = "smooth-k", .help = "subtract the mean of the keys from each key"},
     },
@@ -24,12 +25,12 @@ const Stage stage = {
         {.name = "mma", .idea = "04_fa2/tuned with 8-bit operands, on every chip", .launch = fp8_mma, .plan = fp8_plan,
          .predict = fp8_mma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
          .uses = EIGHT_BITS, .preparation = &for_mma},
-        {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma, .plan = fp8_plan,
-         .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
+        {.name = "wgmma", .idea = "Hopper multiplies straight from shared memory", .launch = fp8_wgmma,
+         .plan = fp8_plan, .predict = fp8_wgmma_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
          .uses = EIGHT_BITS | WGMMA, .preparation = &for_wgmma},
-        {.name = "overlapped", .idea = "08_fa3/overlapped with 8-bit operands: softmax beside products", .launch = fp8_overlapped,
-         .plan = fp8_overlapped_plan, .predict = fp8_overlapped_traffic, .dtypes = FP16 | BF16, .head_dims = {64, 128},
-         .uses = EIGHT_BITS | WGMMA, .preparation = &for_wgmma},
+        {.name = "overlapped", .idea = "08_fa3/overlapped with 8-bit operands: softmax beside products",
+         .launch = fp8_overlapped, .plan = fp8_overlapped_plan, .predict = fp8_overlapped_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = EIGHT_BITS | WGMMA, .preparation = &for_wgmma},
     },
 };
 

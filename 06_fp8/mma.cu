@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(THREADS)
     /* Which query tile of which head: see query_tile.cuh. Full attention: head by head. Causal: all heads together. */
     const QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const int pitch = key_pitch(&p) / 2; /* in pairs, two elements each, as all offsets */
-    const Pair *q = q8 + (size_t)here.batch_head * p.seqlen_q * (D / 2), *k = k8 + (size_t)here.kv_head * p.seqlen_k * (D / 2);
+    const Pair *q = q8 + (size_t)here.batch_head * p.seqlen_q * (D / 2),
+               *k = k8 + (size_t)here.kv_head * p.seqlen_k * (D / 2);
     const Pair *v = vt8 + (size_t)here.kv_head * D * pitch;
     const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + here.first_row / BLOCK_Q];
     const float *k_scales = scales.k + (size_t)here.kv_head * k_scale_count(&p),
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
         const float k_scale = k_scales[tile * Bc / BLOCK_K], v_scale = v_scales[tile * Bc / BLOCK_K];
         const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scale); /* e^(scale s) = 2^(scale_log2 s) */
         cp_async_wait<0>();
-        __syncthreads(); /* this tile is there, and every warp is done with the one before, which the next one overwrites */
+        __syncthreads(); /* this tile is there; all warps are done with the one before, which the next overwrites */
         if (tile > 0)
             load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
 
@@ -128,6 +129,6 @@ LAUNCHER(fp8_mma) {
     const auto codes = [&](int buffer) { return (const Pair *)workspace[buffer].pointer; };
     const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, Br);
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D,
-        LAUNCH((fp8_mma_kernel<E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), *p, *t, scales_in(workspace), codes(Q8), codes(K8),
-               codes(VT8))));
+        LAUNCH((fp8_mma_kernel<E, D>), blocks, THREADS, sizeof(Fp8Shared<D>), *p, *t, scales_in(workspace), codes(Q8),
+               codes(K8), codes(VT8))));
 }

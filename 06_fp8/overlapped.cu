@@ -16,8 +16,8 @@
  *               time. So here a turn ends when S has come and its maximum is found (a query tile's first turn already
  *               when S has come)
  *
- *     consumer 0   Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2   exp of S2, O += P V1
- *     consumer 1                             Q K1^T, P V0, max of S1   exp of S1, O += P V0      Q K2^T, P V1, max of S2
+ *     consumer 0   Q K1^T, P V0, max of S1  exp of S1, O += P V0     Q K2^T, P V1, max of S2  exp of S2, O += P V1
+ *     consumer 1                            Q K1^T, P V0, max of S1  exp of S1, O += P V0     Q K2^T, P V1, max of S2
  *
  *                                            D = 64                               D = 128
  *     consumers, queries Br, keys Bc         3, 192, 128                          2, 128, 128
@@ -62,7 +62,7 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
             break;
         const int row = here.first_row + own_row;
 
-        const int q_block = min(here.first_row / BLOCK_Q + consumer, q_scale_count(&p) - 1); /* its rows may not exist */
+        const int q_block = min(here.first_row / BLOCK_Q + consumer, q_scale_count(&p) - 1); /* rows may not exist */
         const float q_scale = scales.q[(size_t)here.batch_head * q_scale_count(&p) + q_block];
 
         /* O has V's scale and m of the tile before the one whose product with V is running: `alpha` brings both to that
@@ -154,8 +154,9 @@ __device__ inline void consume(Shared<E, D> &shared, const Problem &p, const Ten
 
 template <typename E, int D, bool by_block>
 __global__ void __launch_bounds__(Roles<D>::threads, 1)
-    overlapped(Problem p, Tensors t, Scales scales, TileOrder order, uint32_t *next, const __grid_constant__ TensorMap q_map,
-               const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map) {
+    overlapped(Problem p, Tensors t, Scales scales, TileOrder order, uint32_t *next,
+               const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+               const __grid_constant__ TensorMap v_map) {
 #ifdef HOPPER
     SHARED_MEMORY(shared, Shared<E, D>);
     const int warp = __shfl_sync(WHOLE_WARP, threadIdx.x / 32, 0); /* by a shuffle: no lane differs, and ptxas knows */
@@ -190,12 +191,14 @@ LAUNCHER(fp8_overlapped) {
     const Scales scales = scales_in(w);
     uint32_t *next = (uint32_t *)w[NEXT_TILE].pointer; /* how many tiles were taken beyond each block's first one */
     const int heads = p->batch * p->heads, kv_heads = p->batch * p->kv_heads;
-    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, WITH_SCALING(p->settings[SCALING], by_block, {
+    WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D,
+                                        WITH_SCALING(p->settings[SCALING], by_block, {
         const TileOrder order = tile_order(*p, Roles<D>::Br, 1);
-        const TensorMap q_map = tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads,
-                                                                                         Roles<D>::Br);
+        const TensorMap q_map =
+            tensor_map<E, Panels<E, Roles<D>::Br, D>::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Roles<D>::Br);
         const TensorMap k_map = tensor_map<E, Panels<E, Bc, D>::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
-        const TensorMap v_map = tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
+        const TensorMap v_map =
+            tensor_map<E, Panels<E, D, Bc>::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
         LAUNCH((overlapped<E, D, by_block>), min(order.count, device_properties()->sm_count), Roles<D>::threads,
                sizeof(Shared<E, D>), *p, *t, scales, order, next, q_map, k_map, v_map);
     })));

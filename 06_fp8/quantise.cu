@@ -23,9 +23,9 @@
  * the maximum of a head is known only when all of it has been read. The second time L2 shall have it, so
  * maxima and rounding go on side by side:
  *
- *     maxima     ... tile 70   tile 71   tile 72 ...       an item each, numbered in this order: 140, 141, 142, 143 ...
- *     rounding   ... tile 10   tile 11   tile 12 ...       here 60 tiles behind; at least a head's, so that its maximum is on
- *                                                          its way, and few enough for L2
+ *     maxima     ... tile 70   tile 71   tile 72 ...   an item each, numbered in this order: 140, 141, 142, 143 ...
+ *     rounding   ... tile 10   tile 11   tile 12 ...   here 60 tiles behind; at least a head's, so that its maximum is
+ *                                                      on its way, and few enough for L2
  *
  * Blocks draw items from a counter, until there are no more. To round a tile a block waits until all maxima of the head
  * are there. These items have lower numbers; so they are done, or blocks are at work on them or on lower ones. The
@@ -52,7 +52,8 @@ __device__ static void round_rows(Warps (&shared)[2], const Problem &p, const Op
 
     float turned_mean[8] = {}; /* this thread's components of the mean, rotated if the rows of Q are */
     if (!Plain && IsQ && k_mean) {
-        const float *mean = k_mean + (size_t)(index.batch * p.kv_heads + kv_head_of(&p, index.head)) * D + 8 * tile.chunk();
+        const float *mean =
+            k_mean + (size_t)(index.batch * p.kv_heads + kv_head_of(&p, index.head)) * D + 8 * tile.chunk();
         spread(turned_mean, load_4(mean), load_4(mean + 4));
         if (x.rotated)
             rotate<D>(turned_mean, tile.chunk());
@@ -88,8 +89,8 @@ struct Work {
 };
 
 template <typename T, typename F, int D, bool Plain>
-__device__ static void do_item(TransposedTile<D> &shared, const Problem &p, const Work &work, int number, const float *k_mean,
-                               float *lse_shift) {
+__device__ static void do_item(TransposedTile<D> &shared, const Problem &p, const Work &work, int number,
+                               const float *k_mean, float *lse_shift) {
     const bool is_maximum = work.behind > 0 && number % 2 == 0;
     int tile = work.behind == 0 ? number : number / 2 - (is_maximum ? 0 : work.behind), operand = 0;
     for (; operand < 3 && tile >= work.tiles[operand]; operand++)
@@ -113,7 +114,8 @@ __device__ static void do_item(TransposedTile<D> &shared, const Problem &p, cons
     }
 }
 
-template <int D, bool Plain> constexpr int BLOCKS = Plain ? (D == 64 ? 6 : 4) : (D == 64 ? 4 : 3); /* on a multiprocessor */
+/* blocks per multiprocessor */
+template <int D, bool Plain> constexpr int BLOCKS = Plain ? (D == 64 ? 6 : 4) : (D == 64 ? 4 : 3);
 
 template <typename T, typename F, int D, bool Plain>
 __global__ void __launch_bounds__(THREADS, CAPABILITY == 75 ? 3 : BLOCKS<D, Plain>) /* sm_75 has threads for four */
@@ -149,12 +151,15 @@ static __global__ void begin(int *progress, int count) {
 template <typename T, typename F, int D>
 static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspace) {
     const auto floats = [&](int buffer) { return (float *)workspace[buffer].pointer; };
-    const int q_in_head = ceil_div(p.seqlen_q, ROWS), k_in_head = ceil_div(p.seqlen_k, ROWS), k_heads = p.batch * p.kv_heads;
+    const int q_in_head = ceil_div(p.seqlen_q, ROWS), k_in_head = ceil_div(p.seqlen_k, ROWS),
+              k_heads = p.batch * p.kv_heads;
     const int q_tiles = p.batch * p.heads * q_in_head, k_tiles = k_heads * k_in_head, tiles = q_tiles + 2 * k_tiles;
     int *progress = (int *)workspace[PROGRESS].pointer, *maxima = progress + 1;
     Operand q = {t.q, workspace[Q8].pointer, maxima, floats(Q_SCALES), p.heads, p.seqlen_q, nullptr};
-    Operand k = {t.k, workspace[K8].pointer, q.maxima + q_tiles, floats(K_SCALES), p.kv_heads, p.seqlen_k, t.key_lengths};
-    Operand v = {t.v, workspace[VT8].pointer, k.maxima + k_tiles, floats(V_SCALES), p.kv_heads, p.seqlen_k, t.key_lengths};
+    Operand k = {t.k, workspace[K8].pointer, q.maxima + q_tiles, floats(K_SCALES), p.kv_heads, p.seqlen_k,
+                 t.key_lengths};
+    Operand v = {t.v, workspace[VT8].pointer, k.maxima + k_tiles, floats(V_SCALES), p.kv_heads, p.seqlen_k,
+                 t.key_lengths};
     if (p.settings[SMOOTH_K]) {
         LAUNCH((key_sums<T, D>), k_tiles, THREADS, sizeof(Sums<D>), k, floats(VT8));
         LAUNCH((key_mean<D>), k_heads, D, 0, p, floats(VT8), t.key_lengths, floats(K_MEAN));
@@ -171,9 +176,11 @@ static void launch_all(const Problem &p, const Tensors &t, const Buffer *workspa
     }
     LAUNCH(begin, ceil_div(1 + tiles, THREADS), THREADS, 0, progress, 1 + tiles);
     if (plain)
-        LAUNCH((quantise<T, F, D, true>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k.mean, floats(LSE_SHIFT));
+        LAUNCH((quantise<T, F, D, true>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k.mean,
+               floats(LSE_SHIFT));
     else
-        LAUNCH((quantise<T, F, D, false>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k.mean, floats(LSE_SHIFT));
+        LAUNCH((quantise<T, F, D, false>), blocks, THREADS, sizeof(TransposedTile<D>), p, work, k.mean,
+               floats(LSE_SHIFT));
 }
 
 LAUNCHER(fp8_quantise) {

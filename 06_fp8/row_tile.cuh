@@ -55,7 +55,8 @@ template <typename T, int D, bool Plain> struct RowTile {
     __device__ static int row() { return threadIdx.x / across; }
 
     __device__ void load(const Operand &x, const TileIndex &index) {
-        const T *from = (const T *)x.from + head_offset(x, index, D) + (size_t)(index.first_row + row()) * D + 8 * chunk();
+        const T *from =
+            (const T *)x.from + head_offset(x, index, D) + (size_t)(index.first_row + row()) * D + 8 * chunk();
         existing = ceil_div(max(index.row_end - index.first_row - row(), 0), down);
         UNROLL for (int r = 0; r < count; r++)
             raw[r] = load_16_or_0(from + (size_t)r * down * D, r < existing);

@@ -21,7 +21,8 @@ inline Scales scales_in(const Buffer *workspace) {
  * above it. Returns what to multiply scores by: scale_log2, or 1 where scores are far and have been multiplied. Where
  * no m of the warp is updated, and scores are not far, one vote is all that its lanes exchange. */
 template <typename E, int D, int N>
-__device__ inline float update_maximum(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2], float scale_log2) {
+__device__ inline float update_maximum(float (&s)[1][N][4], float (&m)[2], float (&l)[2], float (&alpha)[2],
+                                       float scale_log2) {
     const bool far = scale_log2 > far_scale(D, E::largest);
     float largest[2];
     bool updated = far;
@@ -101,7 +102,8 @@ template <int N> __device__ inline void multiply_if_less(float (&product)[1][N][
  * = 0, LSE = -inf. */
 template <typename E, int N>
 __device__ inline void write_output(const Problem &p, const Tensors &t, const Scales &scales, int batch_head, int row,
-                                    const float (&o)[1][N][4], const float (&m)[2], const float (&l)[2], float o_scale) {
+                                    const float (&o)[1][N][4], const float (&m)[2], const float (&l)[2],
+                                    float o_scale) {
     const auto has_lse = [&](int r) { return threadIdx.x % 4 == 0 && row + row_of(r) < p.seqlen_q; };
     const size_t lse_row = (size_t)batch_head * p.seqlen_q + row;
     float shift[2], sum[2], to_o[2];

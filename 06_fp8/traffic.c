@@ -24,11 +24,13 @@ static double stored_keys(const Problem *p, const int *key_lengths) {
 int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const double D = p->head_dim, q_in_head = ceil(p->seqlen_q / 128.0), k_in_head = ceil(p->seqlen_k / 128.0);
     const double q_scales = (double)q_scale_offset(p, p->batch, 0), k_scales = (double)k_scale_offset(p, p->batch, 0);
-    const double q_bytes = query_bytes(p), keys = stored_keys(p, key_lengths), k_bytes = keys * D * (double)dtype_bytes(p->dtype);
+    const double q_bytes = query_bytes(p), keys = stored_keys(p, key_lengths),
+                 k_bytes = keys * D * (double)dtype_bytes(p->dtype);
     const double q_tiles = p->batch * p->heads * q_in_head, tiles = q_tiles + 2 * k_heads(p) * k_in_head;
     const int by_head = p->settings[SCALING] == SCALING_TENSOR, times = 1 + by_head;
     const int is_plain = !p->settings[SMOOTH_K] && !p->settings[HADAMARD];
-    const int blocks = (is_plain ? p->head_dim == 64 ? 6 : 4 : p->head_dim == 64 ? 4 : 3) * device_properties()->sm_count;
+    const int blocks =
+        (is_plain ? p->head_dim == 64 ? 6 : 4 : p->head_dim == 64 ? 4 : 3) * device_properties()->sm_count;
     const double items = by_head ? 2 * (tiles + fmax(q_in_head, k_in_head) + blocks / 2) : tiles;
     const double atomics = items + blocks + (by_head ? tiles : 0);
     int i = 0;

@@ -21,7 +21,8 @@ template <int D> struct TransposedTile {
 __device__ static uint32_t word_of(uint4 x, int i) { return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w; }
 
 template <typename T, typename F, int D>
-__device__ static void round_transposed(TransposedTile<D> &shared, const Problem &p, const Operand &v, const TileIndex &index) {
+__device__ static void round_transposed(TransposedTile<D> &shared, const Problem &p, const Operand &v,
+                                        const TileIndex &index) {
     const T *from = (const T *)v.from + head_offset(v, index, D);
 
     /* Thread: keys of the group threadIdx.x / 8, chunks of components threadIdx.x % 8, + 8 */

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS, blocks_an_sm(D))
     for (int tile = here.key_tiles - 1; tile >= 0; tile--) {
         const int parity = (here.key_tiles - 1 - tile) % 2; /* each tile is one phase of both barriers */
         const float v_scale = v_scales[tile];
-        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) = 2^(scale_log2 s) */
+        const float scale_log2 = positive(p.scale * LOG2_E * q_scale * k_scales[tile]); /* e^(scale s) in base 2 */
 
         /* S = Q K^T */
         mbarrier_wait(&shared.k_full, parity);
@@ -135,9 +135,11 @@ LAUNCHER(fp8_wgmma) {
     WITH_FORMAT(p->settings[FORMAT], E, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using Shared = WgmmaShared<E, D>;
         const TensorMap q_map = tensor_map<E, decltype(Shared::q)::row_bytes>(w[Q8].pointer, D, p->seqlen_q, heads, Br);
-        const TensorMap k_map = tensor_map<E, decltype(Shared::k)::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
-        const TensorMap v_map = tensor_map<E, decltype(Shared::v)::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
-        LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), *p, *t, scales_in(w), order.together, q_map,
-               k_map, v_map);
+        const TensorMap k_map =
+            tensor_map<E, decltype(Shared::k)::row_bytes>(w[K8].pointer, D, p->seqlen_k, kv_heads, Bc);
+        const TensorMap v_map =
+            tensor_map<E, decltype(Shared::v)::row_bytes>(w[VT8].pointer, key_pitch(p), D, kv_heads, D);
+        LAUNCH((wgmma_attention<E, D>), order.count, THREADS, sizeof(Shared), *p, *t, scales_in(w), order.together,
+               q_map, k_map, v_map);
     }));
 }

@@ -17,8 +17,10 @@ int fp8_plan(const Problem *p, Buffer *workspace) {
     workspace[K_SCALES] = (Buffer){.purpose = "K scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
     workspace[V_SCALES] = (Buffer){.purpose = "V scales", .bytes = k_scale_offset(p, p->batch, 0) * sizeof(float)};
     workspace[LSE_SHIFT] = (Buffer){.purpose = "LSE shift", .bytes = row_count(p) * sizeof(float)};
-    workspace[K_MEAN] = (Buffer){.purpose = "K mean", .bytes = (size_t)p->batch * p->kv_heads * p->head_dim * sizeof(float)};
-    size_t tiles = (size_t)p->batch * p->heads * ((p->seqlen_q + BLOCK_K - 1) / BLOCK_K) + 2 * k_scale_offset(p, p->batch, 0);
+    workspace[K_MEAN] =
+        (Buffer){.purpose = "K mean", .bytes = (size_t)p->batch * p->kv_heads * p->head_dim * sizeof(float)};
+    size_t tiles =
+        (size_t)p->batch * p->heads * ((p->seqlen_q + BLOCK_K - 1) / BLOCK_K) + 2 * k_scale_offset(p, p->batch, 0);
     workspace[PROGRESS] = (Buffer){.purpose = "progress", .bytes = (1 + tiles) * sizeof(int)};
     return FP8_BUFFERS;
 }
@@ -30,7 +32,9 @@ static void *read_buffer(const Buffer *buffer) {
     return copy;
 }
 
-static float stored(int format, uint8_t code) { return format == FORMAT_E4M3 ? e4m3_to_float(code) : e5m2_to_float(code); }
+static float stored(int format, uint8_t code) {
+    return format == FORMAT_E4M3 ? e4m3_to_float(code) : e5m2_to_float(code);
+}
 
 /* row := row R^T, R as in quantise.cu: H is its own transpose, and the signs come last. */
 static void rotate_back(float *row, int columns) {
@@ -46,8 +50,8 @@ static void rotate_back(float *row, int columns) {
 }
 
 /* Q or K: rows that are stored as they were given. mean: [matrices, D], or NULL. */
-static void dequantise_rows(const Problem *p, const Buffer *codes, const Buffer *scales, int matrices, int seqlen, int block,
-                            const float *mean, float *rows) {
+static void dequantise_rows(const Problem *p, const Buffer *codes, const Buffer *scales, int matrices, int seqlen,
+                            int block, const float *mean, float *rows) {
     const int columns = p->head_dim, tiles = (seqlen + block - 1) / block;
     uint8_t *code = read_buffer(codes);
     float *scale = read_buffer(scales);
@@ -55,7 +59,8 @@ static void dequantise_rows(const Problem *p, const Buffer *codes, const Buffer 
         for (int i = 0; i < seqlen; i++) {
             size_t first = ((size_t)matrix * seqlen + i) * columns;
             for (int d = 0; d < columns; d++)
-                rows[first + d] = scale[(size_t)matrix * tiles + i / block] * stored(p->settings[FORMAT], code[first + d]);
+                rows[first + d] =
+                    scale[(size_t)matrix * tiles + i / block] * stored(p->settings[FORMAT], code[first + d]);
             if (p->settings[HADAMARD])
                 rotate_back(rows + first, columns);
             for (int d = 0; mean && d < columns; d++)
