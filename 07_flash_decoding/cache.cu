@@ -1,5 +1,5 @@
-/* 07_flash_decoding/cache - fills the K/V cache, in pages (fill_pages) or in 8 bits. That takes two kernels, each over K and V of all heads in slices. A *head*
- * is a K/V head here, not a unit of work as in decode.h.
+/* 07_flash_decoding/cache - fills the K/V cache, in pages (fill_pages) or in 8 bits, which take two kernels, each over
+ * K and V of all heads in slices. A *head* is a K/V head here, not a unit of work as in decode.h.
  *
  *     cache_largest         finds the largest |x| of each slice of a head's keys
  *     cache_fill_kernel     computes from those the head's scale, largest / 448, so that the largest x becomes e4m3's
@@ -74,12 +74,13 @@ __global__ void cache_fill_kernel(Problem p, Tensors t, const float *largest, ui
     }
 }
 
-/* Fills a page of the pool, whose rows have `chunks` chunks of 16 bytes, for entry blockIdx.x of the table, and writes the entry. Which
- * page that is, is as good as random: both steps of a round are one to one, so that no two entries get the same. Numbers behind the last
- * entry stand for the pages that are not used. These hold NaN, as do rows for which there is no key. A sequence's entries behind its last
- * key are -1. */
+/* Fills a page of the pool, whose rows have `chunks` chunks of 16 bytes, for entry blockIdx.x of the table, and writes
+ * the entry. The page is as good as random: both steps of a round are one to one, so that no two entries get the same.
+ * Numbers after the last entry stand for unused pages, which hold NaN, as do rows for which there is no key. A
+ * sequence's entries after its last key are -1. */
 __global__ void fill_pages(Problem p, Tensors t, Pages pages, int chunks, uint4 *k, uint4 *v, int *table) {
-    const int entry = blockIdx.x, sequence = entry / pages.per_sequence, first_key = entry % pages.per_sequence << pages.shift;
+    const int entry = blockIdx.x, sequence = entry / pages.per_sequence,
+              first_key = entry % pages.per_sequence << pages.shift;
     const size_t a_page = (size_t)p.kv_heads * pages.size * chunks;
     const int keys = sequence < p.batch ? key_length(&p, t.key_lengths, sequence) : 0;
     unsigned page = entry, last = pages.pool - 1;
@@ -118,8 +119,9 @@ PLANNER(cache_plan) {
 LAUNCHER(cache_fill) {
     if (!cache_is_8_bit(p)) {
         const int chunks = p->head_dim * dtype_bytes(p->dtype) / 16;
-        LAUNCH(fill_pages, pages_of(p).pool, FILL_THREADS, 0, *p, *t, pages_of(p), chunks, (uint4 *)workspace[CACHE_K].pointer,
-               (uint4 *)workspace[CACHE_V].pointer, (int *)workspace[CACHE_TABLE].pointer);
+        LAUNCH(fill_pages, pages_of(p).pool, FILL_THREADS, 0, *p, *t, pages_of(p), chunks,
+               (uint4 *)workspace[CACHE_K].pointer, (uint4 *)workspace[CACHE_V].pointer,
+               (int *)workspace[CACHE_TABLE].pointer);
         return;
     }
     float *largest = (float *)workspace[CACHE_LARGEST].pointer;

@@ -23,7 +23,7 @@
 #include "../common/gpu/tile.cuh"
 #include "decode.h"
 
-/* Where K and V are read: in the tensors; in the 8-bit cache, whose numbers are to be multiplied by a scale for each K/V head;
+/* Where K and V are read: in the tensors; in the 8-bit cache, whose numbers must be multiplied by a scale per K/V head;
  * or in pages. */
 struct Cache {
     const void *k, *v;
@@ -56,7 +56,9 @@ __device__ inline Head head_at(const Problem &p, const int *key_lengths, const W
     return head;
 }
 /* The number of a head's first row, counted through the whole problem: its place in LSE and, times D, in Q and O. */
-__device__ inline size_t head_row_of(const Work &work, const Head &head) { return (size_t)head.kv * work.rows + head.row; }
+__device__ inline size_t head_row_of(const Work &work, const Head &head) {
+    return (size_t)head.kv * work.rows + head.row;
+}
 /* What K or V of this head is to be multiplied by. */
 __device__ inline float scale_of(const float *scales, const Head &head) { return scales ? scales[head.kv] : 1; }
 
@@ -71,7 +73,7 @@ template <typename Rows> struct alignas(128) WarpShared {
     float m[Rows::Br], l[Rows::Br];
 };
 
-template <typename Rows> constexpr bool as_planned = sizeof(WarpShared<Rows>) == warp_shared_bytes(Rows::Br); /* decode.h */
+template <typename Rows> constexpr bool as_planned = sizeof(WarpShared<Rows>) == warp_shared_bytes(Rows::Br);
 
 /* The number of the warp's first key of a key tile. */
 template <typename Rows> __device__ inline int first_column_of(const Work &work, int tile) {
@@ -81,10 +83,10 @@ template <typename Rows> __device__ inline int first_column_of(const Work &work,
 /* Starts copying the warp's keys from pages, 16 at a time or all if it takes fewer: these lie in one page, whatever its
  * size. Here alone pages are followed: the table says which page it is, and the rest is as in a tensor. */
 template <typename Rows>
-__device__ inline void load_pages(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache, const Head &head,
-                                  int first_column) {
+__device__ inline void load_pages(typename WarpShared<Rows>::Stage &stage, const Problem &p, const Cache &cache,
+                                  const Head &head, int first_column) {
     constexpr int units = Rows::units, count = Rows::Bc < SMALLEST_PAGE ? Rows::Bc : SMALLEST_PAGE;
-    constexpr int across = units / 8, down = 32 / across; /* lanes to a row, 16 bytes each; rows that the warp copies at a time */
+    constexpr int across = units / 8, down = 32 / across; /* lanes per row, 16 bytes each; rows copied at once */
     const int lane_row = threadIdx.x % 32 / across, chunk = threadIdx.x % across, sequence = head.kv / p.kv_heads;
     const int *table = cache.table + (size_t)sequence * cache.pages.per_sequence;
     UNROLL for (int first = 0; first < Rows::Bc; first += count) {
@@ -124,8 +126,8 @@ __device__ inline void wait_for_stage() {
 
 /* Walks over key tiles first .. end - 1 of a head. Returns the warp's state: m, l and O of its keys. */
 template <typename Rows>
-__device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tensors &t, const Cache &cache, const Work &work,
-                            const Head &head, int first, int end) {
+__device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tensors &t, const Cache &cache,
+                            const Work &work, const Head &head, int first, int end) {
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     const auto load = [&](int tile) { load_stage<Rows>(own.stage[tile % STAGES], p, cache, work, head, tile, end); };
     for (int tile = first; tile < first + STAGES - 1; tile++)
@@ -174,7 +176,8 @@ template <int n> __device__ inline Part merged(const Part &sum, const Part (&par
 
 /* Writes four columns of O, from `column` on, multiplied by o_scale; the thread of column 0 also writes LSE. o, lse:
  * this row's. */
-template <typename Out> __device__ inline void write_part(const Part &part, float o_scale, int column, Out *o, float *lse) {
+template <typename Out>
+__device__ inline void write_part(const Part &part, float o_scale, int column, Out *o, float *lse) {
     store_4(o + column, (part.l > 0 ? o_scale / part.l : 0) * part.o); /* l = 0: the row saw no key */
     if (column == 0)
         *lse = part.l > 0 ? (part.m + log2f(part.l)) * LN_2 : -INFINITY;
@@ -184,7 +187,8 @@ template <typename Out> __device__ inline void write_part(const Part &part, floa
  * and l. Writes O, multiplied by o_scale, and LSE, for the rows of this slab that exist. `rows`: how many exist, all
  * slabs together. */
 template <typename Rows, typename Out>
-__device__ inline void merge_warps(WarpShared<Rows> *warp, int stage, int slab, int rows, float o_scale, Out *o, float *lse) {
+__device__ inline void merge_warps(WarpShared<Rows> *warp, int stage, int slab, int rows, float o_scale, Out *o,
+                                   float *lse) {
     constexpr int D = Rows::head_dim, fours = D / 4;
     const int warps = blockDim.x / 32;
     const int slab_row = slab * Rows::slab_rows, count = min(Rows::slab_rows, rows - slab_row) * fours;
@@ -202,7 +206,8 @@ __device__ inline void merge_warps(WarpShared<Rows> *warp, int stage, int slab, 
 /* The end of a walk over keys: the states of the warps become O and LSE of `rows` rows, written to `o` and `lse`. They
  * pass through stage number `stage` of shared memory, which no copy may be on its way to. */
 template <typename Rows, typename Out>
-__device__ inline void finish(Rows &state, WarpShared<Rows> *warp, int stage, int rows, float o_scale, Out *o, float *lse) {
+__device__ inline void finish(Rows &state, WarpShared<Rows> *warp, int stage, int rows, float o_scale, Out *o,
+                              float *lse) {
     static_assert(as_planned<Rows>, "decode.h: warp_shared_bytes");
     WarpShared<Rows> &own = warp[threadIdx.x / 32];
     for (int slab = 0; slab * Rows::slab_rows < rows; slab++) {

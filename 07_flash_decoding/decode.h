@@ -17,7 +17,7 @@
 #include "../common/device/device.h"
 #include "../common/stage.h"
 
-enum { SPLITS, SPLIT_SIZE, KV_CACHE, PAGE_SIZE }; /* Problem.settings; 0 means: auto; none; the problem's dtype; no pages */
+enum { SPLITS, SPLIT_SIZE, KV_CACHE, PAGE_SIZE }; /* Problem.settings; 0: auto; none; the problem's dtype; no pages */
 
 enum {
     /* A warp copies TILE_BYTES of K and as many of V at a time, a *stage*; while it computes with one stage, the next
@@ -33,7 +33,7 @@ enum {
 
 typedef struct {
     int rows;      /* of a K/V head: heads / kv_heads * seqlen_q */
-    int tile_rows; /* of those, what one block takes at a time: 16 or 32, the height of one or two mma; fp32: FP32_ROWS */
+    int tile_rows; /* of those, what one block takes at a time: 16 or 32, for one or two mma; fp32: FP32_ROWS */
     int row_tiles; /* how many such tiles */
     int heads;     /* batch x kv_heads x row_tiles */
     int warps;     /* a block's: as many as shared memory has room for, at most MAX_WARPS */
@@ -51,7 +51,9 @@ constexpr
 }
 
 /* Key tiles of a head with so many keys. At least one: also without keys a block must write O = 0 and LSE = -inf. */
-HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) { return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1; }
+HOST_DEVICE static inline int tiles_of(int keys, int tile_keys) {
+    return keys > 0 ? (keys + tile_keys - 1) / tile_keys : 1;
+}
 
 static inline Work work_of(const Problem *p) {
     Work w;
@@ -83,20 +85,21 @@ int decode_equal_shares_blocks(const Problem *p); /* equal_shares.cu: how many i
 /* The 8-bit cache of --kv-cache e4m3: each K/V head of K and of V in e4m3, with one scale. A model adds a token's K and
  * V to its cache once, and reads the whole cache for each new token. Here the cache is filled as a whole, before the
  * timed part starts. It is the first part of every variant's workspace; the variant's own buffers follow. */
-enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS, CACHE_TABLE = CACHE_V + 1, PAGE_BUFFERS }; /* the last two: with pages */
+enum { CACHE_K, CACHE_V, CACHE_SCALES, CACHE_LARGEST, CACHE_BUFFERS,
+       CACHE_TABLE = CACHE_V + 1, PAGE_BUFFERS }; /* the last two: with pages */
 
 static inline int cache_is_8_bit(const Problem *p) { return p->settings[KV_CACHE]; }
 
-/* The paged cache of --page-size: K and V in pages of so many keys, with all K/V heads in each page, [pool, kv_heads, size, D]. A
- * sequence's pages lie anywhere in the pool, and its row of the page table, [batch, per_sequence], says where, for K and V alike. Here they
- * are scattered, and the pages that nobody uses hold NaN. */
+/* The paged cache of --page-size: K and V in pages of so many keys, with all K/V heads in each page, [pool, kv_heads,
+ * size, D]. A sequence's pages may be anywhere in the pool, and its row of the page table, [batch, per_sequence], says
+ * where, for K and V alike. Here they are scattered, and the pages that nobody uses hold NaN. */
 enum { SMALLEST_PAGE = 16 };
 typedef struct {
     int size, shift, per_sequence; /* keys of a page, which are 2^shift; entries of a sequence's row of the table */
     size_t pool;                   /* pages, a power of two: at least one more than are used */
 } Pages;
 static inline Pages pages_of(const Problem *p) {
-    const int shift = p->settings[PAGE_SIZE] == 1 ? 4 : 4 + p->settings[PAGE_SIZE], size = 1 << shift; /* none|16|64|128 */
+    const int shift = p->settings[PAGE_SIZE] == 1 ? 4 : 4 + p->settings[PAGE_SIZE], size = 1 << shift;
     Pages pages = {size, shift, (p->seqlen_k - 1) / size + 1, 1};
     while (pages.pool <= (size_t)p->batch * (size_t)pages.per_sequence)
         pages.pool *= 2;
@@ -104,7 +107,9 @@ static inline Pages pages_of(const Problem *p) {
 }
 
 static inline int cache_wanted(const Problem *p) { return cache_is_8_bit(p) || p->settings[PAGE_SIZE]; }
-static inline int cache_buffers(const Problem *p) { return !cache_wanted(p) ? 0 : cache_is_8_bit(p) ? CACHE_BUFFERS : PAGE_BUFFERS; }
+static inline int cache_buffers(const Problem *p) {
+    return !cache_wanted(p) ? 0 : cache_is_8_bit(p) ? CACHE_BUFFERS : PAGE_BUFFERS;
+}
 
 /* Variant.plan, Preparation.launch and .values of the cache: cache.cu, prepared_values.c. */
 Planner cache_plan;

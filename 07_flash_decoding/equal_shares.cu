@@ -69,7 +69,9 @@ __device__ inline int sum_to_here(int x) {
  * tiles of 32 entries at a time. */
 __device__ inline int find_entry(const Problem &p, const int *key_lengths, const Work &work, int &share, int &start) {
     const int lane = threadIdx.x % 32, heads_an_entry = work.heads / p.batch;
-    const auto tiles = [&](int b) { return b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0; };
+    const auto tiles = [&](int b) {
+        return b < p.batch ? heads_an_entry * tiles_of(key_lengths[b], work.tile_keys) : 0;
+    };
     int total = 0;
     for (int first = 0; first < p.batch; first += 32)
         total += __shfl_sync(WHOLE_WARP, sum_to_here(tiles(first + lane)), 31);
@@ -206,14 +208,16 @@ template <typename Rows> static size_t shared_bytes(const Work &work) {
 extern "C" int decode_equal_shares_blocks(const Problem *p) {
     const Work work = work_of(p);
     int resident = 0;
-    WITH_ROWS(*p, work, Rows, resident = resident_blocks(equal_shares<Rows>, 32 * work.warps, shared_bytes<Rows>(work)));
+    WITH_ROWS(*p, work, Rows,
+              resident = resident_blocks(equal_shares<Rows>, 32 * work.warps, shared_bytes<Rows>(work)));
     return min(resident, work.heads * work.tiles);
 }
 
 PLANNER(decode_equal_shares_plan) {
     const Work work = work_of(p);
     const int cache = cache_plan(p, workspace);
-    const size_t slots = (size_t)decode_equal_shares_blocks(p) + work.heads, rows = slots * min(work.rows, work.tile_rows);
+    const size_t slots = (size_t)decode_equal_shares_blocks(p) + work.heads,
+                 rows = slots * min(work.rows, work.tile_rows);
     workspace[cache] = {"partial O", rows * p->head_dim * sizeof(float), nullptr, 0};
     workspace[cache + 1] = {"partial LSE", rows * sizeof(float), nullptr, 0};
     workspace[cache + 2] = {"tickets", work.heads * sizeof(int), nullptr, 1};

@@ -10,7 +10,8 @@ static const char *split_k_refuses(const Problem *p) {
     return p->settings[SPLITS] && p->settings[SPLIT_SIZE] ? "takes --splits or --split-size, not both"
            : p->settings[KV_CACHE] && p->dtype == DTYPE_FP32
                ? "has an 8-bit cache for fp16 and bf16 only: with fp32 choose --kv-cache same"
-           : p->settings[KV_CACHE] && p->settings[PAGE_SIZE] ? "has no pages of 8 bits: with --page-size choose --kv-cache same"
+           : p->settings[KV_CACHE] && p->settings[PAGE_SIZE]
+               ? "has no pages of 8 bits: with --page-size choose --kv-cache same"
            : (double)work.heads * work.tiles > MOST_TILES ? "counts key tiles in 30 bits, and these are more"
                                                           : NULL;
 }
@@ -23,7 +24,8 @@ static const char *others_refuse(const Problem *p) {
 #define TAKES .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .uses = TENSOR_CORES, .max_seqlen_q = 16, \
               .preparation = &fills_cache
 static const Preparation fills_cache = {.name = "fill cache", .wanted = cache_wanted, .launch = cache_fill,
-                                        .predict = cache_fill_traffic, .values = cache_prepared_values, .changes = cache_is_8_bit, .key_bytes = 1};
+                                        .predict = cache_fill_traffic, .values = cache_prepared_values,
+                                         .changes = cache_is_8_bit, .key_bytes = 1};
 
 const Stage stage = {
     .name = "07_flash_decoding",
@@ -31,10 +33,13 @@ const Stage stage = {
     .kind = DECODING,
     .settings = {
         [SPLITS] = {.name = "splits", .choices = "auto", .max = 1024,
-                    .help = "split_k: how many splits of each head's keys; auto: so many that the blocks fill the chip once"},
+                    .help = "split_k: how many splits of each head's keys; auto: so many that the blocks "
+                             "fill the chip once"},
         [SPLIT_SIZE] = {.name = "split-size", .choices = "none", .max = 1 << 20,
-                        .help = "split_k: keys per split, rounded up to the key tile: results then do not depend on the batch"},
-        [KV_CACHE] = {.name = "kv-cache", .choices = "same|e4m3", .help = "K and V as given, or in 8 bits with a scale per head"},
+                        .help = "split_k: keys per split, rounded up to the key tile: results then do not "
+                                 "depend on the batch"},
+        [KV_CACHE] = {.name = "kv-cache", .choices = "same|e4m3",
+                      .help = "K and V as given, or in 8 bits with a scale per head"},
         [PAGE_SIZE] = {.name = "page-size", .choices = "none|16|64|128",
                         .help = "keys per page of a cache whose pages lie anywhere in a pool, found by a table"},
     },
@@ -44,9 +49,11 @@ const Stage stage = {
         {.name = "one_block", .idea = "one block per head walks over its keys, as in FlashAttention-2", TAKES,
          .launch = decode_one_block, .plan = cache_plan, .predict = decode_one_block_traffic, .refuses = others_refuse},
         {.name = "split_k", .idea = "a head's keys in splits, a block each; a second kernel merges them by LSE", TAKES,
-         .launch = decode_split_k, .plan = decode_split_k_plan, .predict = decode_split_k_traffic, .refuses = split_k_refuses},
-        {.name = "equal_shares", .idea = "all keys in equal shares for the blocks on the chip, merged in the same launch", TAKES,
-         .launch = decode_equal_shares, .plan = decode_equal_shares_plan,
+         .launch = decode_split_k, .plan = decode_split_k_plan, .predict = decode_split_k_traffic,
+         .refuses = split_k_refuses},
+        {.name = "equal_shares",
+         .idea = "all keys in equal shares for the blocks on the chip, merged in the same launch",
+         TAKES, .launch = decode_equal_shares, .plan = decode_equal_shares_plan,
          .predict = decode_equal_shares_traffic, .refuses = others_refuse},
     },
 };

@@ -29,7 +29,7 @@
 template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
     using Element = T;
     static constexpr int head_dim = D, Br = 16 * m_tiles, slab_rows = 16;
-    static constexpr int Bc = TILE_BYTES / (D * bytes), units = D * bytes / 2; /* a warp's keys of a tile; 16-bit units per row */
+    static constexpr int Bc = TILE_BYTES / (D * bytes), units = D * bytes / 2; /* a warp's keys; 16-bit units per row */
     using KeyTile = Tile<uint16_t, Bc, units>;
 
     uint32_t q[m_tiles][D / 16][4];
@@ -70,7 +70,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
         /* S = Q K^T. In 8 bits two 16-byte chunks of a key's row are 32 elements, and `part` is one of four operands:
          * part / 2 is 8 keys down, part % 2 is 16 elements right. */
         float s[m_tiles][Bc / 8][4] = {};
-        if constexpr (bytes == 2) { /* braces: behind a loop that is a branch by itself nvcc 13.0 leaves out the next loop */
+        if constexpr (bytes == 2) { /* braces: after a loop that is a branch by itself nvcc 13.0 omits the next loop */
             add_abt<T>(s, q, k_tile, 0);
         } else {
             UNROLL for (int d = 0; d < D / 32; d++)
@@ -128,7 +128,7 @@ template <typename T, int D, int bytes, int m_tiles> struct MmaRows {
                         const float low = p_of(pair[0], 2 * i + j % 2), high = p_of(pair[1], 2 * i + j % 2);
                         a[i][j] = pack_pair<T>(low, high);
                     }
-                UNROLL for (int d = 0; d < D / 8; d += 4) { /* 32 elements: two chunks, of each the first 8 keys and the next */
+                UNROLL for (int d = 0; d < D / 8; d += 4) { /* 32 elements: two chunks of 8 keys, then of the next 8 */
                     uint32_t b[4];
                     load_b_fragments_trans(b, v_tile, n / 2, 4 * d);
                     UNROLL for (int part = 0; part < 2; part++) {

@@ -34,5 +34,6 @@ LAUNCHER(decode_one_block) {
     const Work work = work_of(p);
     const Cache cache = cache_of(*p, *t, workspace);
     WITH_ROWS(*p, work, Rows,
-              LAUNCH(one_block<Rows>, work.heads, 32 * work.warps, work.warps * sizeof(WarpShared<Rows>), *p, *t, cache, work));
+              LAUNCH(one_block<Rows>, work.heads, 32 * work.warps, work.warps * sizeof(WarpShared<Rows>), *p, *t, cache,
+                     work));
 }

@@ -28,6 +28,6 @@ PreparedRounding cache_prepared_values(const Problem *p, const Buffer *workspace
                               .input_half_step = 0x1p-10,
                               .input_largest = 448,
                               .p_roundoff = p->dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8,
-                              .p_step = p->dtype == DTYPE_FP16 ? 0x1p-25 : 0x1p-126, /* 2^x itself gives nothing smaller */
+                              .p_step = p->dtype == DTYPE_FP16 ? 0x1p-25 : 0x1p-126, /* 2^x gives nothing smaller */
                               .sum_roundoff = 0x1p-24};
 }

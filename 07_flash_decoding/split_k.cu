@@ -97,7 +97,7 @@ LAUNCHER(decode_split_k) {
     const Buffer *own = workspace + cache_buffers(p);
     const Partials partials = {(float *)own[0].pointer, (float *)own[1].pointer};
     WITH_ROWS(*p, work, Rows,
-              LAUNCH(split_k<Rows>, work.heads * split.count, 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache, work,
-                     split, partials));
+              LAUNCH(split_k<Rows>, work.heads * split.count, 32 * work.warps, shared_bytes<Rows>(work), *p, *t, cache,
+                     work, split, partials));
     WITH_ANY_TYPE(p->dtype, T, LAUNCH(merge_splits<T>, row_count(p), p->head_dim, 0, *t, split.count, partials));
 }

@@ -9,8 +9,8 @@ static double cache_bytes(const Problem *p, const int *key_lengths) {
            (p->settings[KV_CACHE] ? 1 : (double)dtype_bytes(p->dtype));
 }
 
-/* Filling pages: the keys that exist are read once, all of the pool is written, and all of the table. Filling the 8-bit cache: K and V
- * read twice. Each of the 256 threads of a block reads the 32 maxima of its head. */
+/* Filling pages: the keys that exist are read once, all of the pool is written, and all of the table. Filling the 8-bit
+ * cache: K and V are read twice. Each of the 256 threads of a block reads the 32 maxima of its head. */
 int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const char *largest = "cache_largest", *fill = "cache_fill_kernel";
     double heads = (double)p->batch * p->kv_heads, slices = 2 * heads * 32, elements = (double)key_elements(p);
@@ -38,8 +38,8 @@ int cache_fill_traffic(const Problem *p, const int *key_lengths, Traffic *traffi
 
 /* What every variant reads. `walks`: walks of a block over keys of one head; `rows`: the rows of all these walks
  * together. How many lanes ask for each byte of Q: one of each warp; in fp32 one for each key of a tile. Every thread
- * reads the scales. With pages all 32 lanes of a warp read an entry of the table for each 16 keys, or for as many as the
- * warp takes at a time, if that is fewer. */
+ * reads the scales. With pages all 32 lanes of a warp read an entry of the table for each 16 keys, or for as many as
+ * the warp takes at a time, if that is fewer. */
 static int walk_traffic(const char *kernel, const Problem *p, const int *key_lengths, double walks, double rows,
                         Traffic *traffic) {
     Work w = work_of(p);
