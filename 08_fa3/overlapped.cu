@@ -62,9 +62,9 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
         const QueryTile here = shared.take(nth);
         if (here.batch_head < 0)
             break;
-        /* Which 64 of the rows: by turns, because under a causal mask some have half a key tile less to do than others. */
+        /* Which 64 of the rows: in turns, because under a causal mask some have half a key tile less to do. */
         const int first = 64 * ((consumer + nth) % consumers);
-        const int first_row = here.first_row + first, row = first_row + 16 * warp; /* this consumer's, the warp's */
+        const int first_row = here.first_row + first, row = first_row + 16 * warp; /* consumer's, warp's */
         float o[1][D / 8][4] = {}, m[2] = {LOWEST, LOWEST}, l[2] = {0, 0}, alpha[2];
         Limits limits = Limits::NOT_YET;
         const auto &q = shared.q[nth % 2];
@@ -77,7 +77,8 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
 
         /* Key tiles that only rows of other consumers see: this one takes its turns and releases them. */
         const int end_row = min(first_row + 64, p.seqlen_q), whole_tiles = visible_keys(&p, here.keys, first_row) / Bc;
-        const int seen = first_row < end_row ? visible_keys(&p, here.keys, end_row - 1) : 0, seen_tiles = ceil_div(seen, Bc);
+        const int seen = first_row < end_row ? visible_keys(&p, here.keys, end_row - 1) : 0;
+        const int seen_tiles = ceil_div(seen, Bc);
         for (; tile >= seen_tiles; n++, tile--) {
             turn.wait();
             turn.end();
@@ -89,7 +90,7 @@ __device__ inline void consume(Shared<T, D> &shared, const Problem &p, const Ten
         }
 
         if (tile >= 0) {
-            /* The first tile's S, softmax and P: of all its keys, or only of its first half where no row sees more */
+            /* The first tile's S, softmax and P, for all its keys or, where no row sees more, for the first half */
             uint32_t a[Bc / 16][4] = {};
             const auto begin = [&](auto &s, auto &p_operand) {
                 shared.wait_for_k(n);

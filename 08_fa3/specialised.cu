@@ -9,7 +9,7 @@
  *     full    the tile is there              TMA's last byte ends its phase, consumers wait for that
  *     empty   both consumers are done        each of their warps arrives, the producer waits until all have
  *
- *     producer     K0 V0 K1 V1       K2             V2       ...      K2 can be requested when both consumers are done with K0
+ *     producer     K0 V0 K1 V1       K2             V2       ...      K2 is requested when both consumers have used K0
  *     consumer 0         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
  *     consumer 1         Q K0^T      softmax  P V0  Q K1^T   softmax  P V1 ...
  *
@@ -19,11 +19,11 @@
  * Who owns what. A block is 384 threads: a warpgroup of which one warp produces and three are idle, and two that
  * consume, 64 queries each: Br = 128. So a tile of K and V that has come from L2 is used by 128 queries, not 64.
  *
- *                          keys ->                            shared memory, D = 128               registers per thread
- *                      +---------+---------+---------+        Q   Br x D              32 KB        producer   24
- *     consumer 0   rows|  64 x Bc|         |         |        K   STAGES x Bc x D     64 KB        consumer  240: O 64, S 64,
- *     consumer 1   rows|  64 x Bc|         |         |        V   STAGES x Bc x D     64 KB                       P 32
- *                      +---------+---------+---------+        160 KB; one block per multiprocessor
+ *                          keys ->                        shared memory, D = 128           registers per thread
+ *                      +---------+---------+---------+    Q   Br x D              32 KB    producer   24
+ *     consumer 0   rows|  64 x Bc|         |         |    K   STAGES x Bc x D     64 KB    consumer  240: O 64, S 64,
+ *     consumer 1   rows|  64 x Bc|         |         |    V   STAGES x Bc x D     64 KB                   P 32
+ *                      +---------+---------+---------+    160 KB; one block per multiprocessor
  *
  * What one key tile costs in one block: four times the FLOPs of a tile of `wgmma`, with twice its bytes from L2. There
  * is one block per multiprocessor now, at D = 64 too, where registers decide. Only the two consumers can overlap, and

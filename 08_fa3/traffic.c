@@ -2,7 +2,8 @@
  * that exist in it but not for this batch entry. A tile of queries that sees no key loads nothing. */
 #include "../common/traffic.h"
 
-static int tiles_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, Traffic *traffic) {
+static int tiles_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
+                         Traffic *traffic) {
     double query_rows = 0, key_rows = 0;
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {

@@ -10,12 +10,12 @@
  * Who owns what. A block is one warpgroup: 128 threads, Br = 64 queries of one head. It walks over the keys in tiles of
  * Bc, the last one first.
  *
- *                 keys ->                           shared memory                    registers per thread, D = 128
- *            +--------+--------+--------+           Q    64 x D     16 KB            O   D / 2   64
- *     warp 0 | 16 x Bc|        |        |           K    Bc x D     16 KB            S   Bc / 2  32
- *     warp 1 | 16 x Bc|        |        | queries   V    Bc x D     16 KB            P   Bc / 4  16
+ *                 keys ->                           shared memory              registers per thread, D = 128
+ *            +--------+--------+--------+           Q    64 x D     16 KB      O   D / 2   64
+ *     warp 0 | 16 x Bc|        |        |           K    Bc x D     16 KB      S   Bc / 2  32
+ *     warp 1 | 16 x Bc|        |        | queries   V    Bc x D     16 KB      P   Bc / 4  16
  *     warp 2 | 16 x Bc|        |        |   |
- *     warp 3 | 16 x Bc|        |        |   v       48 KB: four blocks fit           125: four blocks fit (D = 64: 93, five)
+ *     warp 3 | 16 x Bc|        |        |   v       48 KB: four blocks fit     125: four blocks fit (D = 64: 93, five)
  *            +--------+--------+--------+
  *
  * The steps of a tile - Q K^T, softmax, P V - come one after the other. Shared memory has room for one tile of K and
