@@ -23,12 +23,15 @@ struct KeyTile {
     int batch_head, kv_head;  /* the head's number in Q, and that of its K/V head in K and V, through the batch */
     int first_key, keys;    /* the tile's first key; how many keys the batch entry has */
     int first_query, steps; /* the first query of the first query tile; how many query tiles there are */
-    __device__ size_t padded_row(const Problem &p, int query) const { return (size_t)batch_head * padded_rows(&p) + query; }
+    __device__ size_t padded_row(const Problem &p, int query) const {
+        return (size_t)batch_head * padded_rows(&p) + query;
+    }
 };
 
 /* Piece number i in the order of work (key_tiles.h). Within a set of heads the first key tile of every head comes
  * first, because under a causal mask the most queries see it. */
-__device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, const KeyTileOrder &order, int i, int Br, int Bc) {
+__device__ inline KeyTile key_tile(const Problem &p, const int *key_lengths, const KeyTileOrder &order, int i, int Br,
+                                   int Bc) {
     const int behind = max(i - order.whole, 0), cuts = i < order.whole ? 1 : order.cuts, piece = behind % order.cuts;
     const int tile = i - behind + behind / order.cuts;
     const int key_tiles = ceil_div(p.seqlen_k, Bc), first_head = tile / (order.together * key_tiles) * order.together;
@@ -49,8 +52,12 @@ struct TensorMaps {
     TensorMap q, d_o, k, v;
 };
 template <typename T, int D> static TensorMaps tensor_maps(const Problem &p, const Tensors &t, int Br, int Bc) {
-    const auto queries = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_q, p.batch * p.heads, Br); };
-    const auto keys = [&](const void *rows) { return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc); };
+    const auto queries = [&](const void *rows) {
+        return tensor_map<T, 128>(rows, D, p.seqlen_q, p.batch * p.heads, Br);
+    };
+    const auto keys = [&](const void *rows) {
+        return tensor_map<T, 128>(rows, D, p.seqlen_k, p.batch * p.kv_heads, Bc);
+    };
     return {queries(t.q), queries(t.d_o), keys(t.k), keys(t.v)};
 }
 
@@ -62,15 +69,16 @@ template <int Br> struct Statistics { alignas(128) float lse[Br], delta[Br]; };
 /* Requests a tile of Q and LSE of its rows, or of dO and delta: `of_rows`, which lie at `from`.
  * To be called by one thread. */
 template <typename Rows, int Br>
-__device__ inline void load_rows(Rows &rows, float (&of_rows)[Br], const TensorMap &map, const float *from, const Problem &p,
-                                 const KeyTile &here, int query, Mbarrier *full) {
+__device__ inline void load_rows(Rows &rows, float (&of_rows)[Br], const TensorMap &map, const float *from,
+                                 const Problem &p, const KeyTile &here, int query, Mbarrier *full) {
     mbarrier_arrive_expect(full, rows.bytes + sizeof of_rows);
     rows.load(map, query, 0, here.batch_head, full);
     bulk_load(of_rows, from + here.padded_row(p, query), sizeof of_rows, full);
 }
 
 /* Scores of S^T that a query does not see become -inf. Its first row is key `key`, its first column query `query`. */
-template <int N> __device__ inline void mask_transposed(float (&s)[1][N][4], const Problem &p, int keys, int key, int query) {
+template <int N>
+__device__ inline void mask_transposed(float (&s)[1][N][4], const Problem &p, int keys, int key, int query) {
     UNROLL for (int n = 0; n < N; n++)
         UNROLL for (int j = 0; j < 2; j++) {
             const int visible = visible_keys(&p, keys, query + 8 * n + 2 * (threadIdx.x % 4) + j) - key;
@@ -154,7 +162,8 @@ __device__ inline void finish_keys(const Problem &p, const Tensors &t, const Acc
 /* 64 rows of an accumulator, times `factor`, in the problem's dtype and order: rows padded_row .. of all, of which
  * `exist` of `padded` in each head do. */
 template <typename T, int D>
-__device__ inline void convert_rows(void *to, float *sums, size_t padded_row, int exist, int padded, float factor, bool clear) {
+__device__ inline void convert_rows(void *to, float *sums, size_t padded_row, int exist, int padded, float factor,
+                                    bool clear) {
     float x[1][D / 8][4];
     UNROLL for (int n = 0; n < D / 8; n++) {
         float *four = sums + accumulator_offset(padded_row, D, n);
@@ -168,15 +177,17 @@ __device__ inline void convert_rows(void *to, float *sums, size_t padded_row, in
 }
 
 /* dQ = scale x accumulator. A block takes 64 rows. */
-template <typename T, int D> __global__ void __launch_bounds__(128) convert_dq(Problem p, Tensors t, float *dq_accumulator) {
+template <typename T, int D>
+__global__ void __launch_bounds__(128) convert_dq(Problem p, Tensors t, float *dq_accumulator) {
     convert_rows<T, D>(t.dq, dq_accumulator, (size_t)blockIdx.x * 64, p.seqlen_q, padded_rows(&p), p.scale, false);
 }
 
 /* dK = scale x accumulator (blocks with y = 0) and dV (y = 1). Leaves zeros there for the next launch. */
-template <typename T, int D> __global__ void __launch_bounds__(128) convert_keys(Problem p, Tensors t, Accumulators sums) {
+template <typename T, int D>
+__global__ void __launch_bounds__(128) convert_keys(Problem p, Tensors t, Accumulators sums) {
     const bool is_dk = blockIdx.y == 0;
-    convert_rows<T, D>(is_dk ? t.dk : t.dv, is_dk ? sums.dk : sums.dv, (size_t)blockIdx.x * 64, p.seqlen_k, padded_keys(&p),
-                       is_dk ? p.scale : 1, true);
+    convert_rows<T, D>(is_dk ? t.dk : t.dv, is_dk ? sums.dk : sums.dv, (size_t)blockIdx.x * 64, p.seqlen_k,
+                       padded_keys(&p), is_dk ? p.scale : 1, true);
 }
 
 /* What a kernel has in the workspace of its own, behind the statistics and the accumulators, which all kernels have. */
@@ -184,10 +195,11 @@ inline const Buffer *own_workspace(const Problem *p, const Buffer *workspace) {
     return workspace + (heads_share_keys(p) ? 5 : 3);
 }
 
-/* The kernels: launch(statistics, accumulators) launches the one between the others. If not all steps are wanted, dK and dV are sums
- * in any case. */
+/* The kernels: launch(statistics, accumulators) launches the one between the others. If not all steps are wanted, dK
+ * and dV are sums in any case. */
 template <typename T, int D, typename Launch>
-void launch_backward(const Problem &p, const Tensors &t, const Buffer *workspace, Launch launch_main, int steps = ALL_STEPS) {
+void launch_backward(const Problem &p, const Tensors &t, const Buffer *workspace, Launch launch_main,
+                     int steps = ALL_STEPS) {
     Accumulators sums = {(float *)workspace[2].pointer, nullptr, nullptr};
     if (heads_share_keys(&p) || steps != ALL_STEPS)
         sums.dk = (float *)workspace[3].pointer, sums.dv = (float *)workspace[4].pointer;

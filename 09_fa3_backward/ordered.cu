@@ -9,7 +9,7 @@
  *                launch
  *     keepers    to read a number takes hundreds of cycles. To count on takes more: a fence must wait until memory has
  *                the additions. A consumer that did so would stand still. So two idle warps beside the producer have a
- *                keeper each, one thread for one consumer. It waits for the turn, lets the consumer add, by an mbarrier,
+ *                keeper each, one thread per consumer. It waits for the turn, lets the consumer add, by an mbarrier,
  *                learns by another that its four warps have, and counts on, while the consumer computes the next step
  *     no hang    a block must not wait for one that cannot begin before it has ended. Here every key tile's number, a
  *                block's first one too, comes from the counter, and a block works on its numbers one after the other.
@@ -52,8 +52,9 @@ template <typename T, int D> struct OrderedShared : OverlappedShared<T, D> {
 
 /* The producer: one thread. Every key tile's number comes from the counter, and the last key tile has number 0. */
 template <typename T, int D>
-__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
-                               int *next, const RowStatistics &statistics, const TensorMaps &maps) {
+__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t,
+                               const KeyTileOrder &order, int *next, const RowStatistics &statistics,
+                               const TensorMaps &maps) {
     int nth = 0, kv_n = 0, n = 0, i;
     for (; (i = atomicAdd(next, 1)) < order.count; nth++) {
         const KeyTile here = key_tile(p, t.key_lengths, order, order.count - 1 - i, Br<D>, Bc);
@@ -78,7 +79,8 @@ __device__ inline void keep_turn(OrderedShared<T, D> &shared, Sum sum, int nth, 
 
 /* At each step all key tiles behind this one come before it, and with dK and dV all further heads of the group. */
 template <typename T, int D>
-__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, const TurnCounts &turns, int consumer) {
+__device__ inline void keep_turns(OrderedShared<T, D> &shared, const Problem &p, const TurnCounts &turns,
+                                  int consumer) {
     int n = 0, kv_n = 0;
     for (int nth = 0;; nth++) {
         mbarrier_wait(&shared.key_tile_full, nth % 2);
@@ -136,7 +138,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-inline size_t query_turns(const Problem &p) { return all_padded_rows(&p) / (p.head_dim == 64 ? Br<64> : Br<128>) * CONSUMERS; }
+inline size_t query_turns(const Problem &p) {
+    return all_padded_rows(&p) / (p.head_dim == 64 ? Br<64> : Br<128>) * CONSUMERS;
+}
 
 PLANNER(fa3_backward_ordered_plan) {
     int count = plan_accumulators(p, workspace);
@@ -150,7 +154,7 @@ LAUNCHER(fa3_backward_ordered) {
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         const TensorMaps maps = tensor_maps<T, D>(*p, *t, Br<D>, Bc);
         KeyTileOrder order = key_tile_order(p, Bc);
-        const int fill = device_properties()->sm_count / ceil_div(p->seqlen_k, Bc); /* heads whose key tiles fill the chip */
+        const int fill = device_properties()->sm_count / ceil_div(p->seqlen_k, Bc); /* heads that fill the chip */
         if (!p->causal)
             order.together = fill > 1 ? fill : 1;
         const Buffer *own = own_workspace(p, workspace);

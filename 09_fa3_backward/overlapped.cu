@@ -38,8 +38,9 @@
 
 /* The producer: one thread. The block's first key tile has the block's number; later ones come from the counter. */
 template <typename T, int D>
-__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const KeyTileOrder &order,
-                               uint32_t *next, const RowStatistics &statistics, const TensorMaps &maps) {
+__device__ inline void produce(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t,
+                               const KeyTileOrder &order, uint32_t *next, const RowStatistics &statistics,
+                               const TensorMaps &maps) {
     int nth = 0, kv_n = 0, n = 0, i = blockIdx.x;
     for (; i < order.count; nth++, i = draw_tile(next, order.count, gridDim.x)) {
         const KeyTile here = key_tile(p, t.key_lengths, order, i, Br<D>, Bc);

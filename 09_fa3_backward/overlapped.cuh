@@ -14,7 +14,8 @@ template <typename T, int D> struct OverlappedShared {
     Statistics<Br<D>> statistics[STAGES]; /* LSE comes with Q, delta with dO */
     KeyTile key_tile; /* the key tile that the producer is loading */
     Mbarrier key_tile_full, key_tile_empty, k_full, k_empty, v_full, v_empty;
-    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
+    /* q_empty is for dO, too */
+    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES];
 };
 
 /* `readers` threads beside the consumers read the description of the key tile. */
@@ -42,8 +43,8 @@ __device__ inline KeyTile no_more_tiles() { return {-1, -1, 0, 0, 0, 0}; }
 
 /* Loads a key tile, and the queries of its steps. n counts the block's steps, kv_n its loads of K and V. */
 template <int D, typename Shared>
-__device__ inline void load_key_tile(Shared &shared, const Problem &p, const KeyTile &here, const RowStatistics &statistics,
-                                     const TensorMaps &maps, int &n, int &kv_n) {
+__device__ inline void load_key_tile(Shared &shared, const Problem &p, const KeyTile &here,
+                                     const RowStatistics &statistics, const TensorMaps &maps, int &n, int &kv_n) {
     for (int step = 0, query = here.first_query; step < here.steps; step++, n++, query += Br<D>) {
         load_q(shared, p, statistics, maps.q, here, query, n);
         if (step == 0) { /* K is needed first, but the consumers are done with V earlier */
@@ -61,8 +62,8 @@ __device__ inline void load_key_tile(Shared &shared, const Problem &p, const Key
 /* All key tiles that the producer hands over. in_turn(QUERIES, n, [&] { ... }) adds the dQ of the block's step n,
  * in_turn(KEYS, ...) dK and dV. */
 template <typename T, int D, typename InTurn>
-__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t, const Accumulators &sums,
-                               int warp, InTurn in_turn) {
+__device__ inline void consume(OverlappedShared<T, D> &shared, const Problem &p, const Tensors &t,
+                               const Accumulators &sums, int warp, InTurn in_turn) {
     const int consumer = warp / 4;
     const float scale_log2 = p.scale * LOG2_E; /* e^(scale s) = 2^(scale_log2 s) */
     int n = 0, kv_n = 0;

@@ -10,7 +10,7 @@
 constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS), Bc = 64 * CONSUMERS, STAGES = 2;
 /* (24 + 2 x 240) x 128 = 64512 of the multiprocessor's 65536 */
 [[maybe_unused]] constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
-[[maybe_unused]] constexpr int ZEROED = 1; /* the named barrier at which consumers have zeroed the last rows of K and V */
+[[maybe_unused]] constexpr int ZEROED = 1; /* the named barrier: consumers have zeroed the last rows of K and V */
 template <int D> constexpr int Br = D == 64 ? 128 : 64;
 
 /* Step n, counted from the block's first one, uses stage n % STAGES of each ring, and is that stage's phase number
@@ -71,7 +71,8 @@ __device__ inline void start_dq(float (&dq)[1][8][4], Shared &shared, int n, int
 
 /* Where in the accumulator the lane's first four floats of that belong. */
 template <int D> __device__ inline size_t own_dq_offset(size_t padded_row, int consumer) {
-    return D == 64 ? accumulator_offset(padded_row + 64 * consumer, D, 0) : accumulator_offset(padded_row, D, 8 * consumer);
+    return D == 64 ? accumulator_offset(padded_row + 64 * consumer, D, 0)
+                   : accumulator_offset(padded_row, D, 8 * consumer);
 }
 
 #endif

@@ -49,7 +49,8 @@ template <typename T, int D> struct SpecialisedShared {
     alignas(128) float dq[CONSUMERS * 4][8 * 32 * 4]; /* each warp's part */
     Statistics<Br<D>> statistics[STAGES]; /* LSE comes with Q, delta with dO */
     Mbarrier kv_full;
-    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES]; /* dO is free when Q is */
+    /* q_empty is for dO, too */
+    Mbarrier q_full[STAGES], d_o_full[STAGES], q_empty[STAGES], ds_full[STAGES], ds_empty[STAGES];
 };
 
 /* ---- [1] the producer: one thread ---- */

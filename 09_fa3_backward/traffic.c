@@ -17,7 +17,7 @@ static double pieces(const Problem *p, KeyTileOrder order, int matrix, int tile,
 
 /* Rows of Q, and of K, that all blocks load. */
 typedef struct {
-    double rows, tile_rows, key_rows, pieces; /* tile_rows: rows, and those that do not exist; pieces: with work in them */
+    double rows, tile_rows, key_rows, pieces; /* tile_rows: rows, with those that do not exist; pieces: with work */
 } Loaded;
 static Loaded loaded_rows(const Problem *p, const int *key_lengths, int Br, int Bc, KeyTileOrder order) {
     Loaded sum = {0};
@@ -39,8 +39,8 @@ static Loaded loaded_rows(const Problem *p, const int *key_lengths, int Br, int 
     return sum;
 }
 
-static int tiles_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, KeyTileOrder order,
-                         Traffic *traffic) {
+static int tiles_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
+                         KeyTileOrder order, Traffic *traffic) {
     const Loaded sum = loaded_rows(p, key_lengths, Br, Bc, order);
     double e = (double)dtype_bytes(p->dtype), row = p->head_dim * e, gradient_bytes = (double)key_elements(p) * e;
     double accumulator = padded_row_count(p) * p->head_dim * 4, added = sum.tile_rows * p->head_dim * 4;

@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                   &shared.q_full);
     };
     auto load_d_o = [&](int step) {
-        load_rows(shared.d_o, shared.statistics.delta, maps.d_o, statistics.delta, p, here, here.first_query + step * Br,
-                  &shared.d_o_full);
+        load_rows(shared.d_o, shared.statistics.delta, maps.d_o, statistics.delta, p, here,
+                  here.first_query + step * Br, &shared.d_o_full);
     };
     if (warp == 0 && elect_one()) {
         mbarrier_init(&shared.kv_full, 1);
