@@ -24,12 +24,14 @@ static uint64_t read_number(Spec *s, const char *what, uint64_t least, uint64_t 
     errno = 0;
     uint64_t value = strtoull(s->at, &end, 10);
     if (!isdigit((unsigned char)*s->at) || errno || value < least || value > most || *end != behind)
-        cannot_run("--%s %s: choose a whole number from %llu to %llu for %s", s->option, s->text, (unsigned long long)least,
-                   (unsigned long long)most, what);
+        cannot_run("--%s %s: choose a whole number from %llu to %llu for %s", s->option, s->text,
+                   (unsigned long long)least, (unsigned long long)most, what);
     s->at = end + (behind != '\0');
     return value;
 }
-static int read_count(Spec *s, const char *what, char behind) { return (int)read_number(s, what, 1, MAX_SEQLEN, behind); }
+static int read_count(Spec *s, const char *what, char behind) {
+    return (int)read_number(s, what, 1, MAX_SEQLEN, behind);
+}
 
 static void read_documents(Spec *s, const Problem *p, int *documents) {
     int first = 0;
@@ -37,7 +39,8 @@ static void read_documents(Spec *s, const Problem *p, int *documents) {
         behind = strchr(s->at, '+') ? '+' : '\0';
         int length = (int)read_number(s, "each length", 0, MAX_SEQLEN, behind), rest = p->seqlen_k - first;
         if (length > rest || (!behind && length < rest))
-            cannot_run("--%s %s: choose lengths that add up to %d, the number of keys", s->option, s->text, p->seqlen_k);
+            cannot_run("--%s %s: choose lengths that add up to %d, the number of keys", s->option, s->text,
+                       p->seqlen_k);
         for (int key = first; key < first + length; key++)
             documents[2 * key] = first, documents[2 * key + 1] = first + length;
         first += length;
@@ -108,7 +111,8 @@ const Blocks *blocks_read(const char *option, const char *text, const Problem *p
     } else if (is_kind(&s, "file")) {
         read_table(&s, p, (unsigned char *)behind);
     } else {
-        cannot_run("--%s %s: choose all|window:W|sink:S:W|documents:A+B|strided:K|random:PERCENT:SEED|file:PATH", option, text);
+        cannot_run("--%s %s: choose all|window:W|sink:S:W|documents:A+B|strided:K|random:PERCENT:SEED|file:PATH",
+                   option, text);
     }
     define_mask(defined, (int *)(behind + documents), p);
     return blocks;

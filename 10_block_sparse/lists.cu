@@ -36,10 +36,11 @@ __device__ inline int append_list(int *list, int end, TileKept kind, const Probl
                                   int row) {
     const int lane = threadIdx.x;
     for (int key = lane * MASK_BLOCK; key - lane * MASK_BLOCK < keys; key += 32 * MASK_BLOCK) {
-        const bool found = key < keys && tile_kept(&mask, &p, keys, row, row + MASK_BLOCK, key, key + MASK_BLOCK) == kind;
+        const bool found =
+            key < keys && tile_kept(&mask, &p, keys, row, row + MASK_BLOCK, key, key + MASK_BLOCK) == kind;
         const unsigned all = __ballot_sync(WHOLE_WARP, found);
         if (found)
-            list[end + __popc(all & ((1u << lane) - 1))] = key / MASK_BLOCK; /* behind those that lower lanes have found */
+            list[end + __popc(all & ((1u << lane) - 1))] = key / MASK_BLOCK; /* after those that lower lanes found */
         end += __popc(all);
     }
     return end;

@@ -43,8 +43,8 @@ __device__ inline int listed_key(const Problem &p, const Lists &lists, const Lis
 }
 
 /* Number i in the order of work: as query_tile, but longest lists first. */
-__device__ inline ListedTile listed_tile(const Problem &p, const int *key_lengths, const Lists &lists, int together, int i,
-                                          int Bc) {
+__device__ inline ListedTile listed_tile(const Problem &p, const int *key_lengths, const Lists &lists, int together,
+                                         int i, int Bc) {
     const int query_tiles = ceil_div(p.seqlen_q, MASK_BLOCK);
     const HeadTurn at = head_turn(p, together, query_tiles, i);
     const int batch = at.batch_head / p.heads;

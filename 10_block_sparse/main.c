@@ -16,7 +16,8 @@ const Stage stage = {
     .default_mask = "window:256",
     .cuts = "--blocks",
     .settings = {{.name = "blocks", .max = TEXT,
-                  .help = "all, window:W, sink:S:W, documents:A+B+C, strided:K, random:PERCENT:SEED or file:PATH; else window:256"}},
+                  .help = "all, window:W, sink:S:W, documents:A+B+C, strided:K, random:PERCENT:SEED or file:PATH; "
+                          "else window:256"}},
     .variants = {
         {.name = "masked", .idea = "04's tuned visits every tile and masks what is not kept", .launch = sparse_masked,
          .predict = sparse_masked_traffic,

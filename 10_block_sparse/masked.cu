@@ -99,6 +99,7 @@ LAUNCHER(sparse_masked) {
     const bool small = device_properties()->capability < 80;
     const int blocks = p->batch * p->heads * ceil_div(p->seqlen_q, MASK_BLOCK);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((masked<T, D>), blocks, THREADS, small ? sizeof(MaskedShared<T, D, 75>) : sizeof(MaskedShared<T, D, 80>), *p, *t);
+        LAUNCH((masked<T, D>), blocks, THREADS, small ? sizeof(MaskedShared<T, D, 75>) : sizeof(MaskedShared<T, D, 80>),
+               *p, *t);
     }));
 }

@@ -26,7 +26,7 @@
  * Br Bc exponentials, 1024 and 512 cycles of the special-function units. Where lists are short, what a query tile costs
  * beside its key tiles shows: Q, O, and the first S and the last P V, under which nothing runs but other consumers.
  *
- *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:1024
+ *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant overlapped --head-dim 128 --blocks window:512
  */
 #include "../common/gpu/fa3.cuh"
 #include "../common/gpu/ring.cuh"
@@ -45,7 +45,8 @@ template <int D> struct Shape {
 };
 
 template <typename T, int D>
-using Shared = Ring<Panels<T, Br, D>, Panels<T, Shape<D>::Bc, D>, Panels<T, Shape<D>::Bc, D>, Shape<D>::stages, ListedTile>;
+using Shared =
+    Ring<Panels<T, Br, D>, Panels<T, Shape<D>::Bc, D>, Panels<T, Shape<D>::Bc, D>, Shape<D>::stages, ListedTile>;
 
 /* ---- a consumer: a warpgroup ---- */
 
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(Shape<D>::threads, 1)
 }
 
 LAUNCHER(sparse_overlapped) {
-    uint32_t *next = (uint32_t *)workspace[NEXT_TILE].pointer; /* how many tiles were taken beyond each team's first one */
+    uint32_t *next = (uint32_t *)workspace[NEXT_TILE].pointer; /* how many tiles were taken after each team's first */
     const TileOrder order = listed_order(*p, t->mask);
     WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
         using S = Shape<D>;

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lis
         load_tile_async<THREADS>(shared.k[tile % 2], k, key, row_end);
         load_tile_async<THREADS>(shared.v[tile % 2], v, key, row_end);
     };
-    load_tile_async<THREADS>(shared.q, (const T *)t.q + (size_t)here.batch_head * p.seqlen_q * D, here.first_row, p.seqlen_q);
+    load_tile_async<THREADS>(shared.q, (const T *)t.q + (size_t)here.batch_head * p.seqlen_q * D, here.first_row,
+                             p.seqlen_q);
     if (here.key_tiles > 0)
         load_keys(here.key_tiles - 1, here.keys);
 
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(THREADS, 2) skipping(Problem p, Tensors t, Lis
         cp_async_wait<0>();
         __syncthreads(); /* this tile is there; every warp has read the tile before, and the next one overwrites it */
         if (tile > 0)
-            load_keys(tile - 1, Bc == MASK_BLOCK ? INT_MAX : here.keys); /* only the first block can reach past the keys */
+            load_keys(tile - 1, Bc == MASK_BLOCK ? INT_MAX : here.keys); /* only the first can reach past the keys */
 
         /* S = Q K^T: this warp's rows, all keys of the tile. The mask only in partial blocks */
         float s[m_tiles][Bc / 8][4] = {};

@@ -31,7 +31,7 @@ int sparse_masked_traffic(const Problem *p, const int *key_lengths, Traffic *tra
 /* What the lists of all batch entries hold, each list once. */
 typedef struct {
     double entries, partial; /* key blocks; of these those with a mask */
-    double keys, rows;       /* keys of the entries, as far as there are any below `stored`; queries of lists that are not empty */
+    double keys, rows;       /* keys of the entries below `stored`; queries of lists that are not empty */
     double only_full;        /* lists that are not empty and have no partial block */
 } ListSums;
 
@@ -87,7 +87,8 @@ static int walk_traffic(const Problem *p, const char *kernel, const ListSums *su
 int sparse_skipping_traffic(const Problem *p, const int *key_lengths, Traffic *traffic) {
     const ListSums sum = sum_lists(p, key_lengths, 0);
     const int tiles = p->head_dim == 64 ? 1 : 2; /* a block; skipping.cu: Bc */
-    return walk_traffic(p, "skipping", &sum, (double)p->batch * p->seqlen_q, 128 * tiles * (sum.entries + sum.partial), traffic);
+    return walk_traffic(p, "skipping", &sum, (double)p->batch * p->seqlen_q, 128 * tiles * (sum.entries + sum.partial),
+                        traffic);
 }
 
 /* As 08_fa3/overlapped: TMA loads whole tiles as far as the tensor goes, and a query tile without keys loads nothing.
