@@ -16,8 +16,9 @@ static int keeps(const ScoreMod *mod, int pos, int key) {
     return !window || (key <= pos ? pos - key <= atoi(window) : key - pos <= atoi(strchr(window, ',') + 1));
 }
 
-/* Press et al. 2022: a geometric sequence of n slopes, which starts at 2^(-8/n) and has that as its ratio. If n is no power of two, that
- * of the power of two below, and then every other slope of the power of two above, from the first on. */
+/* Press et al. 2022: a geometric sequence of n slopes, which starts at 2^(-8/n) and has that as its ratio. If n is no
+ * power of two, that of the power of two below, and then every other slope of the power of two above, from the first
+ * on. */
 static double slope_of(int heads, int head) {
     int below = heads;
     while (below & (below - 1))

@@ -1,7 +1,7 @@
 /* 11_score_mod/fma - 04_fa2/fma with S' = f(S, batch, head, query, key) between the two products.
  *
- * The idea. Models change a score before the softmax: they cap it, lower it with the distance of query and key, or drop it. All that
- * follows in the kernel, m, l, P~ and O, needs S' and never S, so that one line is enough where S has been computed:
+ * The idea. Models change a score before the softmax: they cap it, lower it with the distance of query and key, or drop
+ * it. All that follows, m, l, P~ and O, needs S' and never S, so one line is enough where S has been computed:
  *
  *     S'_ij = f(scale q_i . k_j)        softcap:C       C tanh(S / C)
  *                                       alibi           S - slope(head) |pos_i - j|
@@ -9,19 +9,19 @@
  *
  * Two of the four do more than replace a score:
  *
- *     window    a block's rows together see a range of the keys, so that the loop visits those alone: work and traffic fall with it
- *     sink      a score of every row that has no key and no value. It is what the row has seen before its first key: m = sink, l = 1,
- *               O = 0. Without sinks the same line gives m = -inf and l = 0
+ *     window    a block's rows together see a range of the keys, and the loop visits only those: less work and traffic
+ *     sink      a score of every row that has no key and no value. It is what the row has seen before its first key:
+ *               m = sink, l = 1, O = 0. Without sinks the same line gives m = -inf and l = 0
  *
  * f of a masked score must stay -inf, and C tanh(-inf / C) is -C. So f comes first, and then the mask.
  *
- * Who owns what, and the loops: as in 04_fa2/fma. Which f it is, the kernel learns at run time, so all of them can be combined.
+ * Who owns what, and the loops: as in 04_fa2/fma. The kernel learns f at run time, so all of them can be combined.
  *
- * What it costs. A softcap takes a division and a tanh for each score, ALiBi three additions and multiplications. With a window of W
- * keys a tile of 32 rows visits W + 31 of them, however many there are.
+ * What it costs. A softcap takes a division and a tanh per score, ALiBi three additions and multiplications. With a
+ * window of W keys a tile of 32 rows visits W + 31 of them, however many there are.
  *
- * Device memory: as 04_fa2/fma, where `columns` is how many keys the rows of a tile see together; and 4 bytes for each of the 16
- * threads of a row, if there are sinks.
+ * Device memory: as 04_fa2/fma, where `columns` is how many keys the rows of a tile see together; and 4 bytes for each
+ * of the 16 threads of a row, if there are sinks.
  *
  *     make 11_score_mod && ./11_score_mod/11_score_mod --variant fma --score softcap:30 --score window:1024,0
  */
@@ -37,22 +37,24 @@ template <int D> struct ScoreShared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS];
 };
 
-/* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks on a multiprocessor at most, so
+/* Block: (tile of queries, batch x head). At D = 128 shared memory has room for 4 blocks per multiprocessor at most, so
  * there is no use in saving registers for more. At D = 64 the bound is the same, although an H100 has room for 7. */
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) score_fma(Problem p, Tensors t) {
     SHARED_MEMORY(shared, ScoreShared<D>);
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     int first_row = blockIdx.x * Br;
-    int columns = seen_keys(&t.score, &p, head.keys, min(first_row + Br, p.seqlen_q) - 1).end; /* the last row sees furthest */
+    int columns = seen_keys(&t.score, &p, head.keys, min(first_row + Br, p.seqlen_q) - 1).end; /* of the last row */
     const AnyScore f(p, t.score, blockIdx.y % p.heads);
 
     load_tile<THREADS>(shared.q, head.q + (size_t)first_row * D, p.seqlen_q - first_row);
     float row_m[ROWS], row_l[ROWS], o[ROWS][D / ACROSS] = {};
     for (int i = 0; i < ROWS; i++)
-        row_m[i] = sink_of(t.score, blockIdx.y % p.heads), row_l[i] = expf(row_m[i] - shift_of(row_m[i])); /* 1, or 0 without a sink */
+        row_m[i] = sink_of(t.score, blockIdx.y % p.heads),
+        row_l[i] = expf(row_m[i] - shift_of(row_m[i])); /* 1, or 0 without a sink */
 
-    for (int first_column = seen_keys(&t.score, &p, head.keys, first_row).begin; first_column < columns; first_column += Bc) {
+    for (int first_column = seen_keys(&t.score, &p, head.keys, first_row).begin; first_column < columns;
+         first_column += Bc) {
         load_tile<THREADS>(shared.k, head.k + (size_t)first_column * D, columns - first_column); /* line 7 */
         load_tile<THREADS>(shared.v, head.v + (size_t)first_column * D, columns - first_column);
         __syncthreads(); /* the tiles are there */
@@ -114,7 +116,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 4) score
 
 LAUNCHER(score_fma_forward) {
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, LAUNCH(
-        (score_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(ScoreShared<D>), *p, *t)));
+        (score_fma<T, D>), dim3(ceil_div(p->seqlen_q, Br), p->batch * p->heads), THREADS, sizeof(ScoreShared<D>), *p,
+        *t)));
 }
 
 extern "C" TileShape score_fma_tile(const Problem *) { return {Br, Bc}; }

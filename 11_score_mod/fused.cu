@@ -1,8 +1,8 @@
 /* 11_score_mod/fused - 04_fa2/tuned with S' = f(S, batch, head, query, key), where f is a template argument.
  *
- * The idea. An f that the kernel learns at run time (`fma`) costs a test for each score and each thing that f might do. Here f is a type:
- * the compiler puts its few instructions between the product and the softmax, and of f = none nothing is left, so that this kernel is
- * `tuned` again. score.cuh has one type for each f, and why each brings a factor along.
+ * The idea. An f that the kernel learns at run time (`fma`) costs a test per score for each thing that f might do. Here
+ * f is a type: the compiler puts its few instructions between the product and the softmax. With f = none, nothing
+ * remains of it, and this kernel is `tuned`. score.cuh has one type per f, and explains why each brings a factor along.
  *
  *     f          after the product (scores of a lane)       before the loop                       after the loop
  *     softcap    tanh(scale x / C)
@@ -10,8 +10,8 @@
  *     window     the mask, in tiles that it cuts            first_tile, whole_from, key_tiles
  *     sink                                                                                        add_sink
  *
- * The sink is added at the end, and not at the beginning as in `fma`: P is rounded to 16 bits, relative to m, and a sink far above all
- * scores would leave nothing of it.
+ * The sink is added at the end, and not at the beginning as in `fma`: P is rounded to 16 bits, relative to m, and a
+ * sink far above all scores would leave nothing of it.
  *
  * m and lazy rescaling work on what f returns; everything else is as in `tuned`, whose header explains it.
  *
@@ -20,13 +20,13 @@
  *     block  |        | \\\\   | whole  | \\     |     skipped, cut by the left end, whole, cut by the diagonal
  *            +--------+--------+--------+--------+
  *
- * Who owns what: as in `tuned`. A block owns Br queries of one head, and walks over their tiles of Bc keys from the last to the first.
+ * Who owns what: as in `tuned`. A block owns Br queries of one head, and takes their tiles of Bc keys, the last first.
  *
- * What it costs beyond `tuned`, for each score: a softcap two instructions of the special-function unit, which has one to do already,
- * and three of others; ALiBi two, and a quarter of one for the key's position, which a lane's four rows share. A window costs less than
- * nothing: the tiles it skips. A sink costs some instructions per row.
+ * What it costs per score beyond `tuned`: a softcap, two instructions of the special-function unit, which already has
+ * one, and three of other units; ALiBi, two, and a quarter of one for the key's position, which a lane's four rows
+ * share. A window saves the tiles that it skips. A sink costs some instructions per row.
  *
- *     make 11_score_mod && ./11_score_mod/11_score_mod --variant fused --score softcap:50 --score window:4096,0 --causal
+ *     make 11_score_mod && ./11_score_mod/11_score_mod --variant fused --score softcap:50 --score window:512,0 --causal
  */
 #include "../common/gpu/query_tile.cuh"
 #include "score.cuh"
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
     constexpr int m_tiles = Shape<D, CAPABILITY>::m_tiles, Br = Shape<D, CAPABILITY>::Br, Bc = Shape<D, CAPABILITY>::Bc;
     SHARED_MEMORY(shared, FusedShared<T, D, CAPABILITY>);
 
-    QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc); /* which one of which head */
+    QueryTile here = query_tile(p, t.key_lengths, p.causal ? p.batch * p.heads : 1, blockIdx.x, Br, Bc);
     const HeadTensors<T> head = head_tensors<T>(p, t, here.batch_head);
     const int warp_row = 16 * m_tiles * (threadIdx.x / 32); /* the warp's first row in the tile */
     const F f(p, t.score, here.batch_head % p.heads);
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
     if (t.score.sinks && threadIdx.x == 0)
         shared.sink = sink_of(t.score, here.batch_head % p.heads);
 
-    /* A window leaves the tiles from first_tile on; those below whole_from have a key that the last row no longer sees. */
+    /* A window leaves the tiles from first_tile on; those below whole_from have keys that the last row does not see. */
     int first_tile = 0, whole_from = 0;
     if constexpr (has_window) {
         const Range first = seen_keys(&t.score, &p, here.keys, here.first_row);
@@ -93,8 +93,8 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
         if (tile > first_tile)
             load_keys(tile - 1, INT_MAX); /* a whole tile: only the first one visited can reach past the keys */
 
-        /* S = Q K^T: this warp's rows, all keys of the tile. f before the mask, since f(-inf) need not be -inf; and the mask only in tiles
-         * that the diagonal, the end of the keys or the window cuts */
+        /* S = Q K^T: this warp's rows, all keys of the tile. f before the mask, since f(-inf) need not be -inf; and the
+         * mask only in tiles that the diagonal, the end of the keys or the window cuts */
         float s[m_tiles][Bc / 8][4] = {};
         add_abt<T>(s, shared.q, warp_row, shared.k[tile % 2], 0);
         each_score(s, f, position_of(&p, here.keys, here.first_row + warp_row), tile * Bc);
@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
 
 #define WITH_SCORE(score, F, has_window, ...)                                                              \
     if ((score).alibi) { using F = Alibi; constexpr bool has_window = false; __VA_ARGS__; }                \
-    else if ((score).softcap > 0 && (score).window) { using F = SoftCap; constexpr bool has_window = true; __VA_ARGS__; } \
+    else if ((score).softcap > 0 && (score).window) {                                                      \
+        using F = SoftCap; constexpr bool has_window = true; __VA_ARGS__; }                                \
     else if ((score).softcap > 0) { using F = SoftCap; constexpr bool has_window = false; __VA_ARGS__; }   \
     else if ((score).window) { using F = NoScore; constexpr bool has_window = true; __VA_ARGS__; }         \
     else { using F = NoScore; constexpr bool has_window = false; __VA_ARGS__; }
@@ -141,10 +142,11 @@ extern "C" const char *score_fused_refuses(const Problem *p) {
         return nullptr;
     if (p->score->score.softcap > 0 || p->score->score.window)
         return "takes alibi with neither softcap nor window";
-    return p->scale < 0x1p-100f ? "takes --scale from 2^-100 on with alibi" : nullptr; /* which it divides the slopes by */
+    return p->scale < 0x1p-100f ? "takes --scale from 2^-100 on with alibi" : nullptr; /* slopes are divided by it */
 }
 
 extern "C" TileShape score_fused_tile(const Problem *p) {
     const bool small = device_properties()->capability < 80;
-    WITH_HEAD_DIM_64_128(p->head_dim, D, return (TileShape{Shape<D, 80>::Br, small ? Shape<D, 75>::Bc : Shape<D, 80>::Bc}));
+    WITH_HEAD_DIM_64_128(p->head_dim, D,
+                         return (TileShape{Shape<D, 80>::Br, small ? Shape<D, 75>::Bc : Shape<D, 80>::Bc}));
 }

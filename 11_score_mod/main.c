@@ -16,9 +16,10 @@ const Stage stage = {
                   .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none"}},
     .variants = {
         {.name = "fma", .idea = "04's fma with a function between the products, any at run time; plain CUDA",
-         .launch = score_fma_forward, .predict = score_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
-        {.name = "fused", .idea = "04's tuned with the function as a template: compiled in", .launch = score_fused_forward,
-         .predict = score_fused_traffic, .refuses = score_fused_refuses,
+         .launch = score_fma_forward, .predict = score_fma_traffic,
+         .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
+        {.name = "fused", .idea = "04's tuned with the function as a template: compiled in",
+         .launch = score_fused_forward, .predict = score_fused_traffic, .refuses = score_fused_refuses,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
     },
 };

@@ -7,14 +7,15 @@ static const Score *score_of(const Problem *p) {
     return p->score ? &p->score->score : &none;
 }
 
-/* K or V: each tile of Br queries loads the keys from `from`, the first that any of its rows sees, to `to`, the last. If `whole`, it
- * loads whole tiles of Bc keys, as far as keys exist. */
+/* K or V: each tile of Br queries loads the keys from `from`, the first that any of its rows sees, to `to`, the last.
+ * If `whole`, it loads whole tiles of Bc keys, as far as keys exist. */
 static double window_key_bytes(const Problem *p, const int *key_lengths, TileShape tile, int whole) {
     double loaded = 0;
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += tile.Br) {
             int keys = key_length(p, key_lengths, b), last_row = smaller_of(first_row + tile.Br, p->seqlen_q) - 1;
-            int from = seen_keys(score_of(p), p, keys, first_row).begin, to = seen_keys(score_of(p), p, keys, last_row).end;
+            int from = seen_keys(score_of(p), p, keys, first_row).begin,
+                to = seen_keys(score_of(p), p, keys, last_row).end;
             if (from >= to)
                 continue;
             loaded += whole ? fmin(round_up(to, tile.Bc), keys) - from / tile.Bc * tile.Bc : to - from;

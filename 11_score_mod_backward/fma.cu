@@ -1,23 +1,24 @@
 /* 11_score_mod_backward/fma - 05_fa2_backward/fma with a function between the products: the gradients of 11_score_mod.
  *
- * The idea. The softmax now sees S' = f(S), so that P = e^(S' - LSE), and what the backward pass has called dS is dS'. The chain rule
- * leads from there to S, and on to Q and K as before:
+ * The idea. The softmax now sees S' = f(S), so that P = e^(S' - LSE), and what the backward pass has called dS is dS'.
+ * The chain rule leads from there to S, and on to Q and K as before:
  *
  *     dS'_ij = P_ij (dP_ij - delta_i)        dS_ij = dS'_ij f'(S_ij)        softcap:C    f'(S) = 1 - tanh^2(S / C)
  *                                                                           else         f'(S) = 1
  *
- * What is added to a score (ALiBi) has no part in f'. A key that a window drops has P = 0, and with it dS = 0; tiles of queries that see
- * none of a block's keys are skipped.
+ * What is added to a score (ALiBi) has no part in f'. A key that a window drops has P = 0, and with it dS = 0; tiles of
+ * queries that see none of a block's keys are skipped.
  *
- * The sink is a score of each of its head's rows, and a parameter. It has no value, hence dP_sink = 0 and dS_sink = P_sink (0 - delta).
- * delta stays dO . O: it is the sum of P dP over all scores of the row, to which the sink adds 0. Every row adds its share:
+ * The sink is a score of each of its head's rows, and a parameter. It has no value, so dP_sink = 0,
+ * and dS_sink = P_sink (0 - delta). delta stays dO . O, the sum of P dP over all scores of the row, to which the sink
+ * adds 0. Every row adds its share:
  *
  *     dsink = -sum_i P_i,sink delta_i        P_i,sink = e^(sink - LSE_i)
  *
  * Who owns what, and the loops: as in 05_fa2_backward/fma. sink_gradient has a warp for each head.
  *
- * What it costs. As 05_fa2_backward/fma, but for a softcap a tanh and an exponential more for each score; Q and dO only as far as a window
- * reaches. sink_gradient reads LSE, delta and the sink once for each row.
+ * What it costs. As 05_fa2_backward/fma, but a softcap adds a tanh and an exponential per score; Q and dO are read only
+ * as far as a window reaches. sink_gradient reads LSE, delta and the sink once per row.
  *
  *     make 11_score_mod_backward && ./11_score_mod_backward/11_score_mod_backward --score softcap:30 --score sink
  */
@@ -34,7 +35,7 @@ template <int D> struct ScoreBackwardShared {
     float q[Br][D + 1], d_o[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + ACROSS], ds[Br][Bc + ACROSS];
 };
 
-/* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large as dQ. 16 threads take a row. */
+/* delta, [batch, heads, seqlen_q], and zeros in the accumulator of dQ, which is as large as dQ. 16 threads per row. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, float *delta, float *dq_accumulator) {
     size_t row = (size_t)blockIdx.x * DOWN + threadIdx.x / ACROSS;
@@ -50,11 +51,11 @@ __global__ void __launch_bounds__(THREADS) prepare_rows(Problem p, Tensors t, fl
         delta[row] = sum;
 }
 
-/* c += a^T b: the elements of dV, or of dK, that this thread owns. The product of the two tiles is summed by itself first, so
- * that c, which may be a sum over a million queries, is rounded once a tile. */
+/* c += a^T b: the elements of dV, or of dK, that this thread owns. The product of the two tiles is summed by itself
+ * first, so that c, which may be a sum over a million queries, is rounded once per tile. */
 template <int N>
-__device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc + ACROSS], const float (&b)[Br][N * ACROSS + 1],
-                                   int r, int column) {
+__device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc + ACROSS],
+                                   const float (&b)[Br][N * ACROSS + 1], int r, int column) {
     float part[KEYS][N] = {};
     for (int row = 0; row < Br; row++)
         for (int i = 0; i < KEYS; i++)
@@ -65,7 +66,7 @@ __device__ inline void add_product(float (&c)[KEYS][N], const float (&a)[Br][Bc 
             c[i][n] += part[i][n];
 }
 
-/* Block: (tile of keys, batch x K/V head). Shared memory has room for 4 blocks on a multiprocessor, as in 04_fa2/fma. */
+/* Block: (tile of keys, batch x K/V head). Shared memory has room for 4 blocks per multiprocessor, as in 04_fa2/fma. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 4)
     score_backward(Problem p, Tensors t, const float *delta, float *dq_accumulator) {
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(THREADS, 4)
     int keys = key_length(&p, t.key_lengths, batch), first_column = blockIdx.x * Bc;
     int r = threadIdx.x / ACROSS, c = threadIdx.x % ACROSS;
     size_t kv_offset = key_head_offset(&p, batch, kv_head) + (size_t)first_column * D;
-    Range rows = seeing_queries(&t.score, &p, keys, first_column, min(first_column + Bc, keys)); /* those that see any key of the tile */
+    Range rows = seeing_queries(&t.score, &p, keys, first_column, min(first_column + Bc, keys)); /* of any key here */
 
     load_tile<THREADS>(shared.k, (const T *)t.k + kv_offset, keys - first_column); /* line 6 */
     load_tile<THREADS>(shared.v, (const T *)t.v + kv_offset, keys - first_column);
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(THREADS, 4)
         const AnyScore f(p, t.score, head);
         size_t head_row = ((size_t)batch * p.heads + head) * p.seqlen_q; /* the head's first row in LSE and delta */
         for (int first_row = rows.begin / Br * Br; first_row < rows.end; first_row += Br) {
-            load_tile<THREADS>(shared.q, (const T *)t.q + (head_row + first_row) * D, p.seqlen_q - first_row); /* line 9 */
+            /* line 9 */
+            load_tile<THREADS>(shared.q, (const T *)t.q + (head_row + first_row) * D, p.seqlen_q - first_row);
             load_tile<THREADS>(shared.d_o, (const T *)t.d_o + (head_row + first_row) * D, p.seqlen_q - first_row);
             __syncthreads(); /* the tiles are there */
 
@@ -103,7 +105,8 @@ __global__ void __launch_bounds__(THREADS, 4)
                 float lse = exists ? t.lse[head_row + row] : 0, delta_row = exists ? delta[head_row + row] : 0;
                 for (int n = 0; n < COLUMNS; n++) {
                     int key = first_column + c + ACROSS * n;
-                    float s_ij = p.scale * s[i][n], p_ij = key >= seen.begin && key < seen.end ? expf(f(s_ij, pos, key) - lse) : 0;
+                    float s_ij = p.scale * s[i][n],
+                          p_ij = key >= seen.begin && key < seen.end ? expf(f(s_ij, pos, key) - lse) : 0;
                     shared.p[r + DOWN * i][c + ACROSS * n] = p_ij;
                     shared.ds[r + DOWN * i][c + ACROSS * n] = p_ij * (dp[i][n] - delta_row) * f.derivative(s_ij);
                 }
@@ -160,7 +163,8 @@ LAUNCHER(score_backward) {
     float *delta = (float *)workspace[0].pointer, *dq_accumulator = (float *)workspace[1].pointer;
     dim3 blocks(ceil_div(p->seqlen_k, Bc), p->batch * p->kv_heads);
     WITH_ANY_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
-        LAUNCH((prepare_rows<T, D>), blocks_for(row_count(p) * ACROSS, THREADS), THREADS, 0, *p, *t, delta, dq_accumulator);
+        LAUNCH((prepare_rows<T, D>), blocks_for(row_count(p) * ACROSS, THREADS), THREADS, 0, *p, *t, delta,
+               dq_accumulator);
         LAUNCH((score_backward<T, D>), blocks, THREADS, sizeof(ScoreBackwardShared<D>), *p, *t, delta, dq_accumulator);
         LAUNCH(convert_dq<T>, blocks_for(query_elements(p), THREADS), THREADS, 0, *p, *t, dq_accumulator);
     }));

@@ -1,4 +1,4 @@
-/* 11_score_mod_backward - the gradients of 11_score_mod: the chain rule through the score, and the gradient of the sinks. */
+/* 11_score_mod_backward - the gradients of 11_score_mod: the chain rule through the score, and the sinks' gradient. */
 #include "../common/stage.h"
 
 extern ScoreReader score_read;
@@ -41,9 +41,9 @@ const Stage stage = {
     .settings = {{.name = "score", .max = TEXT,
                   .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none"}},
     .variants = {
-        {.name = "fma", .idea = "05's fma with f' in dS, and the gradient of the sinks; plain CUDA", .launch = score_backward,
-         .plan = score_backward_plan, .predict = score_backward_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128},
-         .unordered = 1},
+        {.name = "fma", .idea = "05's fma with f' in dS, and the gradient of the sinks; plain CUDA",
+         .launch = score_backward, .plan = score_backward_plan, .predict = score_backward_traffic,
+         .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}, .unordered = 1},
     },
 };
 

@@ -1,5 +1,5 @@
-/* traffic.c - the bytes that 11_score_mod_backward moves: as 05_fa2_backward/fma, but Q and dO, which are read for each tile of keys, only by
- * the query tiles that see any of it. */
+/* traffic.c - the bytes that 11_score_mod_backward moves: as 05_fa2_backward/fma, but per tile of keys, Q and dO are
+ * read only in the query tiles that see any of it. */
 #include "../common/traffic.h"
 #include "tiles.h"
 
@@ -12,7 +12,8 @@ int score_backward_traffic(const Problem *p, const int *key_lengths, Traffic *tr
     const Score *score = p->score ? &p->score->score : &none;
     const TileShape tile = score_backward_tile(p);
     const int Br = tile.Br, Bc = tile.Bc;
-    double D = p->head_dim, e = (double)dtype_bytes(p->dtype), accumulator = 4.0 * (double)query_elements(p), rows = 0; /* of all query tiles */
+    double D = p->head_dim, e = (double)dtype_bytes(p->dtype), accumulator = 4.0 * (double)query_elements(p),
+           rows = 0; /* of all query tiles */
     for (int b = 0; b < p->batch; b++)
         for (int keys = key_length(p, key_lengths, b), key = 0; key < keys; key += Bc) {
             Range seeing = seeing_queries(score, p, keys, key, smaller_of(key + Bc, keys));
