@@ -6,6 +6,7 @@
 # is at the bottom: it knows nobody, and all may know it.
 use strict;
 use warnings;
+use Encode qw(decode);
 use FindBin;
 use lib $FindBin::Bin;
 use Scratch;
@@ -53,6 +54,13 @@ is_deeply([circles(map { my $from = $_; map { [$from, $_] } @{$arrows{$from}} } 
 my $bare = qr/(?:else|if constexpr \(.*\))\s+(?:if \(.*\)\s+)?(?:UNROLL|_Pragma)/;
 is_deeply([grep { read_file($_) =~ $bare } grep { /\.cuh?$/ } @files], [], 'no unrolled loop is a branch without braces');
 like("        else\n            UNROLL for (;;)", $bare, '... and one would be found');
+
+# ---- a kernel can be read beside its page: 120 characters per line ----
+
+# The two stages of context parallelism are still to be wrapped.
+my @narrow = grep { m{^(?!12_)\d\d_|^common/gpu/} } @files;
+is_deeply([map { too_wide($_, read_file($_)) } @narrow], [], 'no line of a kernel is longer than 120 characters');
+is_deeply([too_wide('a.cu', ('é' x 120) . " \n" . ('x' x 121) . "\n")], ['a.cu:2'], '... and one would be found');
 
 # ---- calls ----
 
@@ -103,6 +111,13 @@ for (['common/host/npy.c', 'common/harness/report.c', 'row_ok'], ['common/judge/
     is_deeply([wrong_calls($_)], ["@$_[0] takes @$_[2] from @$_[1]"], "planted: @$_[0] takes @$_[2] from @$_[1]");
 }
 done_testing;
+
+# The lines of a text that have more characters than 120, without what is blank at their ends.
+sub too_wide {
+    my ($file, $text) = @_;
+    my @lines = split /\n/, decode('UTF-8', $text);
+    return map { "$file:" . ($_ + 1) } grep { length($lines[$_] =~ s/\s+$//r) > 120 } 0 .. $#lines;
+}
 
 sub lines_of { return scalar map { read_file($_) =~ /\n/g } @_ }
 sub room { return $_[0] =~ m{/host/errors\.} ? 'errors' : $_[0] =~ m{^common/(\w+)/} ? $1 : $_[0] =~ m{^common/} ? 'headers' : $_[0] =~ m{^tests/} ? 'tests' : 'stage' }
