@@ -170,7 +170,7 @@ $(PROGRAMS) $(TESTS) $(PRIMER) $(OUT)/common/results/ceilings $(OUT)/notes/exerc
 before  = $(firstword $(subst /, ,$(call column,$1,2)))
 given   = $(foreach o,$(filter --%,$(TRACE_OPTIONS)),$(patsubst --%,%,$(firstword $(subst =, ,$o))))
 alone   = $(foreach o,$(given),$(filter variant,$o)$(findstring {.name="$o",$(call table,$1)))
-watched = $(if $(call alone,$1)$(filter $1,$(BACKWARD) $(DECODING)),,$(filter $(STAGES),$(call before,$1))) $1
+watched = $(if $(strip $(call alone,$1)$(filter $1,$(BACKWARD) $(DECODING))),,$(filter $(STAGES),$(call before,$1))) $1
 
 # ---- a stage's rules ----------------------------------------------------------------------------------------------------
 number = $(firstword $(subst _, ,$1))

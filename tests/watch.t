@@ -113,6 +113,8 @@ if ($ENV{TEST_ALL}) {
 
 my $options = '--heads 1 --seqlen 128 --seqlen-k 512';
 system("sh common/classroom/watch.sh $scratch/04_fa2.html '$options' $build/03_fa1/03_fa1 $build/04_fa2/04_fa2 >/dev/null");
+like(scalar `make -n watch-04 DEVICE=cpu TRACE=1 TRACE_OPTIONS='$options' 2>/dev/null`, qr{watch\.sh .*'\Q$options\E' \S+/03_fa1 \S+/04_fa2$}m,
+    'make watch-04 shows 03 beside it, however many options there are');
 my ($made, $kept) = map { [decided($_)] } "$scratch/04_fa2.html", 'notes/04_fa2.html';
 ok($made->[$_] eq $kept->[$_], 'notes/04_fa2.html: ' . ('the same page', 'of the same run')[$_])
     or diag("make watch-04 TRACE_OPTIONS='$options' && cp build/watch/04_fa2.html notes") for 0, 1;
