@@ -117,30 +117,15 @@ static void launched(int who, const Problem *p, const Tensors *t, const Buffer *
             inputs[i] = read_back(device[i], bytes_of(p, i == 0 || i == 3));
 }
 
-#define LAUNCHER(name, who)                                                                                                 \
-    static void name(const Problem *p, const Tensors *t, const Buffer *w) { launched(who, p, t, w); }
-LAUNCHER(launch_0, 0)
-LAUNCHER(launch_1, 1)
-LAUNCHER(launch_2, 2)
-LAUNCHER(launch_3, 3)
-LAUNCHER(launch_4, 4)
-LAUNCHER(launch_5, 5)
-LAUNCHER(launch_6, 6)
-LAUNCHER(launch_7, 7)
-LAUNCHER(launch_8, 8)
-LAUNCHER(launch_9, 9)
-LAUNCHER(launch_10, 10)
-LAUNCHER(launch_11, 11)
-LAUNCHER(launch_12, 12)
-LAUNCHER(launch_13, 13)
-LAUNCHER(launch_14, 14)
-LAUNCHER(launch_15, 15)
-LAUNCHER(launch_reference, REFERENCE)
-LAUNCHER(launch_forward, FIRST_PASS)
-LAUNCHER(launch_pre_pass, PRE_PASS)
-static Launcher *const LAUNCHERS[MAX_VARIANTS] = {launch_0,  launch_1,  launch_2,  launch_3,  launch_4,  launch_5,
-                                                  launch_6,  launch_7,  launch_8,  launch_9,  launch_10, launch_11,
-                                                  launch_12, launch_13, launch_14, launch_15};
+#define EACH_VARIANT(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15)
+#define LAUNCHER(who)                                                                                                       \
+    static void launch_##who(const Problem *p, const Tensors *t, const Buffer *w) { launched(who, p, t, w); }
+#define NAME(who) launch_##who,
+EACH_VARIANT(LAUNCHER)
+LAUNCHER(REFERENCE)
+LAUNCHER(FIRST_PASS)
+LAUNCHER(PRE_PASS)
+static Launcher *const LAUNCHERS[MAX_VARIANTS] = {EACH_VARIANT(NAME)};
 
 static void make_timed_stage(void) {
     timed = stage;
@@ -152,19 +137,19 @@ static void make_timed_stage(void) {
         if (stage.variants[i].preparation) {
             original[PRE_PASS] = &stage.variants[i];
             preparations[i] = *stage.variants[i].preparation;
-            preparations[i].launch = launch_pre_pass;
+            preparations[i].launch = launch_PRE_PASS;
             timed.variants[i].preparation = &preparations[i];
         }
     }
     original[REFERENCE] = stage.reference ? stage.reference : &naive_variant;
     timed_reference = *original[REFERENCE];
-    timed_reference.launch = launch_reference;
+    timed_reference.launch = launch_REFERENCE;
     timed.reference = &timed_reference;
     if (!stage.forward)
         return;
     original[FIRST_PASS] = stage.forward;
     timed_forward = *stage.forward;
-    timed_forward.launch = launch_forward;
+    timed_forward.launch = launch_FIRST_PASS;
     timed.forward = &timed_forward;
 }
 
