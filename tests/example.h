@@ -1,11 +1,13 @@
-/* example.h - what tests of the judge share: problems in fp32, so that what is stored is what was meant, their inputs, and the outputs of
- * a forward pass as a kernel would store them.
+/* example.h - what tests of the judge share: problems in fp32, so that what is stored is what was meant, their inputs, the outputs of
+ * a forward pass as a kernel would store them, and where a comparison points.
  */
 #ifndef FA_EXAMPLE_H
 #define FA_EXAMPLE_H
 
 #include "../common/host/memory.h"
 #include "../common/host/random.h"
+#include "../common/judge/compare.h"
+#include "../common/judge/gradient.h"
 #include "../common/judge/oracle.h"
 #include <stdlib.h>
 
@@ -34,5 +36,13 @@ static inline void round_samples(const Samples *s, float *o, float *lse) {
 }
 
 static inline void free_inputs(HostTensors *t) { free(t->q), free(t->k), free(t->v), free(t->d_o); }
+
+static inline size_t gradient_elements(const Problem *p, Gradient which) {
+    return which == GRADIENT_Q ? query_elements(p) : which == GRADIENT_SINKS ? (size_t)p->heads : key_elements(p);
+}
+
+static inline int stands_at(const Comparison *c, int batch, int head, int row, int column) {
+    return c->batch == batch && c->head == head && c->row == row && c->column == column;
+}
 
 #endif

@@ -19,10 +19,6 @@ typedef struct {
     float *got[GRADIENT_COUNT];
 } Example;
 
-static size_t gradient_elements(const Problem *p, Gradient which) {
-    return which == GRADIENT_Q ? query_elements(p) : key_elements(p);
-}
-
 static Example make_example(const Problem *p, const int *lengths, double mean_of_k) {
     Example e = {.p = *p, .lengths = lengths};
     size_t queries = query_elements(p), keys = key_elements(p), rows = row_count(p);
@@ -52,13 +48,10 @@ static void free_example(Example *e) {
     free_gradients(&e->exact);
 }
 
-static int heads_of(const Problem *p, int which) { return which == GRADIENT_Q ? p->heads : p->kv_heads; }
-static int rows_of(const Problem *p, int which) { return which == GRADIENT_Q ? p->seqlen_q : p->seqlen_k; }
-
 static int is_at(const Comparison *c, const Problem *p, int which, size_t element) {
-    size_t row = element / p->head_dim, rows = (size_t)rows_of(p, which), heads = (size_t)heads_of(p, which);
-    return c->batch == (int)(row / rows / heads) && c->head == (int)(row / rows % heads) && c->row == (int)(row % rows) &&
-           c->column == (int)(element % p->head_dim);
+    const Problem rows = which == GRADIENT_Q ? *p : keys_as_queries(p);
+    const RowIndex at = row_index(&rows, element / p->head_dim);
+    return stands_at(c, at.batch, at.head, at.row, (int)(element % p->head_dim));
 }
 
 /* ---- what may differ ---- */
@@ -213,8 +206,7 @@ static void test_compare(Example *e) {
     for (Gradient which = 0; which < GRADIENT_SINKS; which++) {
         const char *name = gradient_name(which);
         const size_t count = gradient_elements(p, which);
-        ok(!strcmp(name, names[which]) && count == (size_t)p->batch * heads_of(p, which) * rows_of(p, which) * d, "%s",
-           name);
+        ok(!strcmp(name, names[which]), "%s", name);
         float *reference = host_alloc(count, sizeof *reference);
         reset(e);
         memcpy(reference, e->got[which], count * sizeof *reference);

@@ -5,14 +5,9 @@
  * naive gradients in the same dtype, plus one rounding of the largest element, plus what fp32 sums leave where dS cancels;
  * and if it is exactly 0 where the mask leaves nothing.
  */
-#include "../common/judge/compare.h"
-#include "../common/judge/gradient.h"
-#include "../common/judge/oracle.h"
 #include "../common/judge/rows.h"
-#include "../common/host/memory.h"
+#include "example.h"
 #include "grid.h"
-
-#include <stdlib.h>
 
 static const Inputs INPUTS[] = {NORMAL, PEAKED, K_MEAN, EQUAL, V_MEAN};
 
@@ -35,9 +30,8 @@ static void solve(Case *c) {
     c->o = host_alloc(queries, dtype_bytes(p->dtype));
     c->lse = host_alloc(row_count(p), sizeof *c->lse);
     for (size_t i = 0; i < queries; i++)
-        dtype_store(p->dtype, c->o, i, exact.o[i]), o[i] = (float)exact.o[i];
-    for (size_t i = 0; i < row_count(p); i++)
-        c->lse[i] = (float)exact.lse[i];
+        dtype_store(p->dtype, c->o, i, exact.o[i]);
+    round_samples(&exact, o, c->lse);
     Gradients gradients = gradients_compute(&fp32, c->key_lengths, &in, o, c->lse, queries + keys);
     for (int which = 0; which < gradient_count(p); which++) {
         c->want[which] = gradients.of[which].values;
@@ -49,11 +43,7 @@ static void solve(Case *c) {
     c->size[GRADIENT_V] = p->scale * p->head_dim;
     /* a row's delta is a sum of D products of random signs, and a head's is one of its rows */
     c->size[GRADIENT_SINKS] = sqrt((double)p->head_dim * p->batch * p->seqlen_q) * exp2(c->v_shift);
-    free(in.q), free(in.k), free(in.v), free(in.d_o), free(o), free_samples(&exact), free_gradients(&gradients);
-}
-
-static size_t gradient_elements(const Problem *p, Gradient which) {
-    return which == GRADIENT_Q ? query_elements(p) : which == GRADIENT_SINKS ? (size_t)p->heads : key_elements(p);
+    free_inputs(&in), free(o), free_samples(&exact), free_gradients(&gradients);
 }
 
 static int outputs(const Case *c, Buffer *o) {

@@ -76,10 +76,6 @@ static int bad(void) {
     return bits;
 }
 
-static int is_at(const Comparison *c, int batch, int head, int row, int column) {
-    return c->batch == batch && c->head == head && c->row == row && c->column == column;
-}
-
 /* ---- which variants ---- */
 
 static int always(const Problem *p) { return p != NULL; }
@@ -194,7 +190,7 @@ static void test_prepared(void) {
                         const Comparison *c = &comparisons[which];
                         good = good && c->ok == !outside && (!outside || c->row == at[2]) &&
                                (whole || c->bad == (size_t)outside) && !strcmp(c->tensor, names[tensor]) &&
-                               (whole || is_at(c, at[0], at[1], at[2], column));
+                               (whole || stands_at(c, at[0], at[1], at[2], column));
                         for (int other = 0; other < 3; other++)
                             good = good && (other == tensor || comparisons[PREPARED_Q + other].ok);
                     }
@@ -204,7 +200,7 @@ static void test_prepared(void) {
             reset();
             prepared[tensor][row * D + column] = NAN;
             compare();
-            ok(!comparisons[which].ok && is_at(&comparisons[which], at[0], at[1], at[2], column) &&
+            ok(!comparisons[which].ok && stands_at(&comparisons[which], at[0], at[1], at[2], column) &&
                    isnan(comparisons[which].got),
                "%s: NaN", names[tensor]);
         }
@@ -298,7 +294,7 @@ static double allowed_in(int row) {
 /* Whether only this comparison is bad, in only this element. */
 static int is_only(int which, int row, int column) {
     const Comparison *c = &comparisons[which];
-    return bad() == 1 << which && c->bad == 1 && is_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, column);
+    return bad() == 1 << which && c->bad == 1 && stands_at(c, row / ROWS / HEADS, row / ROWS % HEADS, row % ROWS, column);
 }
 
 /* Verdicts that are wrong if this number of the result is just inside its bound, just outside of it, or NaN. */
@@ -343,8 +339,8 @@ static void test_result(void) {
     o[D - 1] = 1e-30f;
     lse[1] = -1e30f;
     compare();
-    ok(bad() == (1 << PREPARED_O | 1 << PREPARED_LSE) && is_at(&comparisons[PREPARED_O], 0, 0, 0, D - 1) &&
-           is_at(&comparisons[PREPARED_LSE], 0, 0, 1, -1),
+    ok(bad() == (1 << PREPARED_O | 1 << PREPARED_LSE) && stands_at(&comparisons[PREPARED_O], 0, 0, 0, D - 1) &&
+           stands_at(&comparisons[PREPARED_LSE], 0, 0, 1, -1),
        "a row without keys is 0 and -infinity");
 
     reset(); /* prepared inputs that are others: their attention is what counts, and that the inputs are others is seen */
