@@ -59,56 +59,123 @@ static void expect(int good, const char *name, const char *detail) {
 
 /* ---- mistakes ---- */
 
-/* What the variant named "wrong" does beyond the right thing. The numbers say where, in whatever way the mistake takes them. */
+/* What a variant can spoil: tensors, and buffers of its workspace. */
+typedef enum { O, LSE, DQ, DK, DV, PREPARED_Q, PREPARED_K, PREPARED_V, K, S, P } Spoiled;
+static const struct {
+    const char *name;
+    double off, factor; /* a summand and a factor that no rounding explains */
+} SPOILED[] = {{"O", 0.01, 1.01},
+               {"LSE", 0.001, 1.0001},
+               {"dQ", 0.01, 1.02},
+               {"dK", 0.01, 1.02},
+               {"dV", 0.02, 1.02},
+               {"prepared Q", 0.25, 0},
+               {"prepared K", 0.25, 0},
+               {"prepared V", 0.25, 1.0625},
+               {"K", 0, 0},
+               {"S", 0, 0},
+               {"P", 0, 0}};
+typedef struct {
+    char *data; /* on the device */
+    size_t count;
+    Dtype dtype;
+} Array;
+static Array array_of(Spoiled which, const Problem *p, const Tensors *t, const Buffer *w) {
+    switch (which) {
+    case O: return (Array){t->o, query_elements(p), p->dtype};
+    case LSE: return (Array){(char *)t->lse, row_count(p), DTYPE_FP32};
+    case DQ: return (Array){t->dq, query_elements(p), p->dtype};
+    case DK: return (Array){t->dk, key_elements(p), p->dtype};
+    case DV: return (Array){t->dv, key_elements(p), p->dtype};
+    case K: return (Array){(void *)t->k, key_elements(p), p->dtype};
+    case S: return (Array){w[0].pointer, w[0].bytes / 4, DTYPE_FP32};
+    case P: return (Array){w[1].pointer, w[1].bytes / dtype_bytes(p->dtype), p->dtype};
+    default: return (Array){w[which - PREPARED_Q].pointer, w[which - PREPARED_Q].bytes / 2, DTYPE_BF16};
+    }
+}
+
+/* What the variant named "wrong" does beyond the right thing. */
+typedef void Make(const Array *a);
 typedef struct {
     const char *name;
-    void (*make)(const Problem *p, const Tensors *t, const Buffer *workspace);
-    const char *says; /* the line about it, after the variant's name; NULL: none, it is no mistake */
-    size_t at;
+    Spoiled tensor;
+    Make *make;
+    size_t at;     /* the element, of a mistake in one */
+    char says[80]; /* the line about it, after the variant's name */
 } Mistake;
 static Mistake mistake;
 static int launches; /* of the wrong variant in this run */
 
-static double read_element(const void *device, Dtype dtype, size_t index) {
-    char bytes[4];
-    device_read(bytes, (const char *)device + index * dtype_bytes(dtype), dtype_bytes(dtype));
-    return dtype_to_double(dtype, bytes, 0);
+static void make_mistake(const Problem *p, const Tensors *t, const Buffer *w) {
+    const Array a = array_of(mistake.tensor, p, t, w);
+    mistake.make(&a);
 }
-static void write_element(void *device, Dtype dtype, size_t index, double value) {
-    char bytes[4];
-    dtype_store(dtype, bytes, 0, value);
-    device_write((char *)device + index * dtype_bytes(dtype), bytes, dtype_bytes(dtype));
-}
-static void add(void *device, Dtype dtype, size_t index, double value) {
-    write_element(device, dtype, index, read_element(device, dtype, index) + value);
-}
-static void multiply(void *device, Dtype dtype, size_t count, double factor) {
-    for (size_t i = 0; i < count; i++)
-        write_element(device, dtype, i, read_element(device, dtype, i) * factor);
-}
-static void write_past(void *device, size_t bytes) { device_write((char *)device + bytes, "", 1); }
 
-static void nothing(const Problem *p, const Tensors *t, const Buffer *w) { (void)p, (void)t, (void)w; }
-#define MISTAKE(name, ...)                                                                                                  \
-    static void name(const Problem *p, const Tensors *t, const Buffer *w) {                                                 \
-        (void)p, (void)t, (void)w;                                                                                          \
-        __VA_ARGS__;                                                                                                        \
+static double read_element(const Array *a, size_t index) {
+    char bytes[4];
+    device_read(bytes, a->data + index * dtype_bytes(a->dtype), dtype_bytes(a->dtype));
+    return dtype_to_double(a->dtype, bytes, 0);
+}
+static void write_element(const Array *a, size_t index, double value) {
+    char bytes[4];
+    dtype_store(a->dtype, bytes, 0, value);
+    device_write(a->data + index * dtype_bytes(a->dtype), bytes, dtype_bytes(a->dtype));
+}
+static void multiply(const Array *a, double factor) {
+    for (size_t i = 0; i < a->count; i++)
+        write_element(a, i, read_element(a, i) * factor);
+}
+
+/* in one element */
+static void off(const Array *a) { write_element(a, mistake.at, read_element(a, mistake.at) + SPOILED[mistake.tensor].off); }
+static void one_rounding_off(const Array *a) { write_element(a, mistake.at, read_element(a, mistake.at) * 1.001); }
+static void half_off(const Array *a) { write_element(a, mistake.at, read_element(a, mistake.at) * 1.5); }
+static void a_nan(const Array *a) { write_element(a, mistake.at, (double)NAN); }
+static void infinite(const Array *a) { write_element(a, mistake.at, INFINITY); }
+static void unwritten(const Array *a) {
+    device_fill(a->data + mistake.at * dtype_bytes(a->dtype), 0xff, dtype_bytes(a->dtype));
+}
+/* in all of them */
+static void nothing(const Array *a) { (void)a; }
+static void by_a_factor(const Array *a) { multiply(a, SPOILED[mistake.tensor].factor); }
+static void in_base_2(const Array *a) { multiply(a, 1.442695); }
+static void all_unwritten(const Array *a) { device_fill(a->data, 0xff, a->count * dtype_bytes(a->dtype)); }
+static void past_the_end(const Array *a) { device_write(a->data + a->count * dtype_bytes(a->dtype), "", 1); }
+/* other bits from the second run on: a thousandth, within what rounding allows, or three */
+static void differs(const Array *a) { write_element(a, mistake.at, read_element(a, mistake.at) * (launches ? 1.001 : 1)); }
+static void all_differ(const Array *a) { multiply(a, launches ? 1.003 : 1); }
+
+/* A mistake in one element: the line names it, and says what it is; in the first and in the last one. */
+static int is_of_keys(Spoiled tensor) {
+    return tensor == DK || tensor == DV || tensor == PREPARED_K || tensor == PREPARED_V;
+}
+static Mistake in_element(const char *name, Spoiled tensor, Make *make, RowIndex at, int column, const char *is) {
+    Mistake m = {name, tensor, make, 0, ""};
+    const int heads = is_of_keys(tensor) ? KV_HEADS : HEADS, rows = is_of_keys(tensor) ? KEYS : ROWS;
+    char columns[32] = "";
+    m.at = ((size_t)at.batch * heads + at.head) * rows + at.row;
+    if (tensor != LSE) {
+        m.at = m.at * D + column;
+        snprintf(columns, sizeof columns, ", column %d", column);
     }
-MISTAKE(o_off, add(t->o, p->dtype, mistake.at, 0.01))
-MISTAKE(o_slightly_off, multiply((char *)t->o + mistake.at * dtype_bytes(p->dtype), p->dtype, 1, 1.001)) /* one rounding */
-MISTAKE(o_nan, write_element(t->o, p->dtype, mistake.at, (double)NAN))
-MISTAKE(o_infinite, write_element(t->o, p->dtype, mistake.at, INFINITY))
-MISTAKE(o_factor, multiply(t->o, p->dtype, query_elements(p), 1.01))
-MISTAKE(o_unwritten, device_fill((char *)t->o + mistake.at * dtype_bytes(p->dtype), 0xff, dtype_bytes(p->dtype)))
-MISTAKE(lse_off, add(t->lse, DTYPE_FP32, mistake.at, 0.001))
-MISTAKE(lse_off_by_half, multiply((float *)t->lse + mistake.at, DTYPE_FP32, 1, 1.5))
-MISTAKE(lse_nan, write_element(t->lse, DTYPE_FP32, mistake.at, (double)NAN))
-MISTAKE(lse_factor, multiply(t->lse, DTYPE_FP32, row_count(p), 1.0001))
-MISTAKE(lse_base_2, multiply(t->lse, DTYPE_FP32, row_count(p), 1.442695))
-MISTAKE(past_o, write_past(t->o, query_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(past_lse, write_past(t->lse, row_count(p) * sizeof(float)))
-MISTAKE(past_k, write_past((void *)t->k, key_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(past_workspace, write_past(w[mistake.at].pointer, w[mistake.at].bytes))
+    snprintf(m.says, sizeof m.says, "%s[batch %d, head %d, row %d%s] = %s", SPOILED[tensor].name, at.batch, at.head, at.row,
+             columns, is);
+    return m;
+}
+static Mistake in_first(const char *name, Spoiled tensor, Make *make, const char *is) {
+    return in_element(name, tensor, make, (RowIndex){0, 0, 0}, 0, is);
+}
+static Mistake in_last(const char *name, Spoiled tensor, Make *make, const char *is) {
+    const RowIndex last = {BATCH - 1, is_of_keys(tensor) ? KV_HEADS - 1 : HEADS - 1,
+                           is_of_keys(tensor) ? KEYS - 1 : ROWS - 1};
+    return in_element(name, tensor, make, last, D - 1, is);
+}
+/* One that many elements show; and one outside of the tensor. */
+static Mistake in_all(const char *name, Spoiled tensor, Make *make) {
+    Mistake m = {name, tensor, make, 0, ""};
+    snprintf(m.says, sizeof m.says, make == past_the_end ? "wrote outside %s\n" : "%s[", SPOILED[tensor].name);
+    return m;
+}
 
 /* ---- the forward table ---- */
 
@@ -116,7 +183,7 @@ static int naive_workspace(const Problem *p, Buffer *w) { return naive_variant.p
 static void right(const Problem *p, const Tensors *t, const Buffer *w) { naive_variant.launch(p, t, w); }
 static void wrong(const Problem *p, const Tensors *t, const Buffer *w) {
     right(p, t, w);
-    mistake.make(p, t, w);
+    make_mistake(p, t, w);
 }
 static void writes_nothing(const Problem *p, const Tensors *t, const Buffer *w) { (void)p, (void)t, (void)w; }
 static void scale_off(const Problem *p, const Tensors *t, const Buffer *w) {
@@ -139,34 +206,24 @@ static const char *refuses(const Problem *p) {
 
 enum { ALL = FP16 | BF16 | FP32 };
 #define FORWARD_VARIANT(n, l)                                                                                               \
-    { .name = n, .idea = "", .launch = l, .plan = naive_workspace, .dtypes = ALL }
+    { .name = n, .launch = l, .plan = naive_workspace, .dtypes = ALL }
+#define RIGHT FORWARD_VARIANT("right", right)
+#define WRONG FORWARD_VARIANT("wrong", wrong)
+#define REFUSING                                                                                                            \
+    { .name = "wrong", .launch = wrong, .dtypes = ALL, .refuses = refuses }
 static const Variant wrong_naive = FORWARD_VARIANT("00_naive", wrong);
 static const Stage
-    wrong_first = {.name = "v", .idea = "", .variants = {FORWARD_VARIANT("wrong", wrong), FORWARD_VARIANT("right", right)}},
-    wrong_last = {.name = "v", .idea = "", .variants = {FORWARD_VARIANT("right", right), FORWARD_VARIANT("wrong", wrong)}},
-    both_wrong = {.name = "v", .idea = "", .variants = {FORWARD_VARIANT("wrong", wrong), FORWARD_VARIANT("bad", wrong)}},
-    unwritten = {.name = "v",
-                 .idea = "",
-                 .variants = {FORWARD_VARIANT("wrong", writes_nothing), FORWARD_VARIANT("right", right)}},
-    wrong_scale = {.name = "v",
-                   .idea = "",
-                   .variants = {FORWARD_VARIANT("wrong", scale_off), FORWARD_VARIANT("right", right)}},
-    wrong_lengths = {.name = "v",
-                     .idea = "",
-                     .variants = {FORWARD_VARIANT("wrong", ignores_lengths), FORWARD_VARIANT("right", right)}},
-    wrong_reference = {.name = "v", .idea = "", .variants = {FORWARD_VARIANT("right", right)}, .reference = &wrong_naive},
-    reference_alone = {.name = "v", .idea = "", .reference = &wrong_naive},
-    one_refuses = {.name = "v",
-                   .idea = "",
-                   .variants = {{.name = "wrong", .idea = "", .launch = wrong, .dtypes = ALL, .refuses = refuses},
-                                FORWARD_VARIANT("right", right)}},
+    wrong_first = {.name = "v", .variants = {WRONG, RIGHT}},
+    wrong_last = {.name = "v", .variants = {RIGHT, WRONG}},
+    both_wrong = {.name = "v", .variants = {WRONG, FORWARD_VARIANT("bad", wrong)}},
+    none_written = {.name = "v", .variants = {FORWARD_VARIANT("wrong", writes_nothing), RIGHT}},
+    wrong_scale = {.name = "v", .variants = {FORWARD_VARIANT("wrong", scale_off), RIGHT}},
+    wrong_lengths = {.name = "v", .variants = {FORWARD_VARIANT("wrong", ignores_lengths), RIGHT}},
+    wrong_reference = {.name = "v", .variants = {RIGHT}, .reference = &wrong_naive},
+    reference_alone = {.name = "v", .reference = &wrong_naive},
     in_bf16 = {.name = "v",
-               .idea = "",
-               .variants =
-                   {{.name = "wrong", .idea = "", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
-    all_refuse = {.name = "v",
-                  .idea = "",
-                  .variants = {{.name = "wrong", .idea = "", .launch = wrong, .dtypes = ALL, .refuses = refuses}}};
+               .variants = {{.name = "wrong", .launch = wrong_in_bf16, .plan = naive_workspace, .dtypes = FP16 | BF16}}},
+    one_refuses = {.name = "v", .variants = {REFUSING, RIGHT}}, all_refuse = {.name = "v", .variants = {REFUSING}};
 
 /* One mistake, whose line names it, beside a right variant: in JSON. */
 static void expect_failure(const Stage *stage, const char *options, const char *direction, const char *name,
@@ -185,12 +242,8 @@ static void expect_forward(Mistake m) {
     expect_failure(&wrong_first, SHAPE " --json", "forward", m.name, m.says);
 }
 
-static size_t element(int batch, int head, int row, int column) {
-    return (((size_t)batch * HEADS + head) * ROWS + row) * D + column;
-}
-
 static void test_forward(void) {
-    mistake = (Mistake){"none", nothing, NULL, 0};
+    mistake = in_all("", O, nothing);
     run_program(&wrong_first, SHAPE " --json");
     expect(run.code == 0 && says_ok("v/wrong", "forward", "true") && says_ok("00_naive", "forward", "true") && !*run.err,
            "no mistake: nothing fails", "");
@@ -200,31 +253,22 @@ static void test_forward(void) {
     for (int b = 0; b < BATCH; b++)
         for (int h = 0; h < HEADS; h++)
             for (int last = 0; last < 2; last++) {
-                char says[128];
-                int row = last * (ROWS - 1), column = last * (D - 1);
-                snprintf(says, sizeof says, "O[batch %d, head %d, row %d, column %d] = ", b, h, row, column);
-                expect_forward((Mistake){"O, one element", o_off, says, element(b, h, row, column)});
-                expect_forward((Mistake){"O, one element unwritten", o_unwritten, says, element(b, h, row, column)});
-                snprintf(says, sizeof says, "LSE[batch %d, head %d, row %d] = ", b, h, row);
-                expect_forward((Mistake){"LSE, one element", lse_off, says, element(b, h, row, 0) / D});
+                const RowIndex at = {b, h, last * (ROWS - 1)};
+                expect_forward(in_element("off", O, off, at, last * (D - 1), ""));
+                expect_forward(in_element("unwritten", O, unwritten, at, last * (D - 1), ""));
+                expect_forward(in_element("off", LSE, off, at, 0, ""));
             }
-    const Mistake mistakes[] = {
-        {"O, NaN", o_nan, "O[batch 1, head 0, row 2, column 7] = nan, ", element(1, 0, 2, 7)},
-        {"O, infinity", o_infinite, "O[batch 1, head 0, row 2, column 7] = inf, ", element(1, 0, 2, 7)},
-        {"O, all by a factor", o_factor, "O[", 0},
-        {"LSE, NaN", lse_nan, "LSE[batch 1, head 1, row 4] = nan, ", BATCH * HEADS * ROWS - 1},
-        {"LSE, by a factor", lse_factor, "LSE[", 0},
-        {"LSE in base 2", lse_base_2, "LSE[", 0},
-        {"past the end", past_o, "wrote outside O\n", 0},
-        {"past the end", past_lse, "wrote outside LSE\n", 0},
-        {"past the end", past_k, "wrote outside K\n", 0},
-        {"past the end", past_workspace, "wrote outside S\n", 0},
-        {"past the end", past_workspace, "wrote outside P\n", 1},
-    };
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-        if (MAY_WRITE_PAST || strncmp(mistakes[i].says, "wrote", 5))
-            expect_forward(mistakes[i]);
-    expect_failure(&unwritten, SHAPE " --json", "forward", "nothing written", "O[batch 0, head 0, row 0, column 0] = nan, ");
+    expect_forward(in_element("NaN", O, a_nan, (RowIndex){1, 0, 2}, 7, "nan, "));
+    expect_forward(in_element("infinity", O, infinite, (RowIndex){1, 0, 2}, 7, "inf, "));
+    expect_forward(in_all("by a factor", O, by_a_factor));
+    expect_forward(in_last("NaN", LSE, a_nan, "nan, "));
+    expect_forward(in_all("by a factor", LSE, by_a_factor));
+    expect_forward(in_all("in base 2", LSE, in_base_2));
+    static const Spoiled tensors[] = {O, LSE, K, S, P};
+    for (size_t i = 0; MAY_WRITE_PAST && i < sizeof tensors / sizeof *tensors; i++)
+        expect_forward(in_all("past the end", tensors[i], past_the_end));
+    expect_failure(&none_written, SHAPE " --json", "forward", "nothing written",
+                   "O[batch 0, head 0, row 0, column 0] = nan, ");
     expect(strstr(run.err, "v/wrong: LSE[batch 0, head 0, row 0] = nan, ") != NULL, "nothing written", "LSE is named, too");
     expect_failure(&wrong_scale, SHAPE " --json", "forward", "scale by a thousandth", "LSE[");
     expect_failure(&wrong_lengths, SHAPE " --lengths 7,3 --json", "forward", "key lengths ignored", "O[batch 1, ");
@@ -232,9 +276,9 @@ static void test_forward(void) {
     /* the shape of the CPU's defaults, where scores and bounds are larger */
     const char *large = "--batch 1 --heads 2 --seqlen 256 --head-dim 64 --iters 1 --json";
     expect_failure(&wrong_scale, large, "forward", "256 x 256: scale by a thousandth", "O[");
-    mistake = (Mistake){"", lse_factor, NULL, 0};
+    mistake = in_all("", LSE, by_a_factor);
     expect_failure(&wrong_first, large, "forward", "256 x 256: LSE by a factor of 1.0001", "LSE[");
-    mistake = (Mistake){"", o_nan, NULL, 0};
+    mistake = in_first("", O, a_nan, "");
     expect_failure(&wrong_first, SHAPE " --dtype fp32 --json", "forward", "NaN in fp32", "O[");
 }
 
@@ -242,35 +286,35 @@ static void test_forward(void) {
 static void test_verdict(void) {
     const struct {
         const Stage *stage;
-        void (*make)(const Problem *, const Tensors *, const Buffer *);
+        Spoiled tensor;
+        Make *make;
         const char *options, *row, *verdict;
         int code;
     } cases[] = {
-        {&wrong_first, o_nan, SHAPE, "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
-        {&wrong_last, o_nan, SHAPE, "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
-        {&both_wrong, o_nan, SHAPE, "v/bad", "FAIL  2 of 2 variants disagree with 00_naive\n", 1},
-        {&wrong_last, o_nan, SHAPE " --variant right", "v/right", "PASS  1 variant agrees with 00_naive\n", 0},
-        {&wrong_last, o_nan, SHAPE " --variant wrong", "v/wrong", "FAIL  the variant disagrees with 00_naive\n", 1},
-        {&wrong_last, o_nan, SHAPE " --variant 00_naive", "00_naive",
+        {&wrong_first, O, a_nan, SHAPE, "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
+        {&wrong_last, O, a_nan, SHAPE, "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
+        {&both_wrong, O, a_nan, SHAPE, "v/bad", "FAIL  2 of 2 variants disagree with 00_naive\n", 1},
+        {&wrong_last, O, a_nan, SHAPE " --variant right", "v/right", "PASS  1 variant agrees with 00_naive\n", 0},
+        {&wrong_last, O, a_nan, SHAPE " --variant wrong", "v/wrong", "FAIL  the variant disagrees with 00_naive\n", 1},
+        {&wrong_last, O, a_nan, SHAPE " --variant 00_naive", "00_naive",
          "PASS  00_naive agrees with the fp64 oracle on 20 rows\n", 0},
-        {&wrong_last, o_nan, SHAPE " --no-validate", "v/wrong", "not validated\n", 0},
-        {&wrong_last, o_nan, SHAPE " --scale 1e5", "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
-        {&wrong_last, nothing, SHAPE " --scale 1e5", "v/wrong", "PASS  2 variants agree with 00_naive; not checked: O\n", 0},
-        {&wrong_last, lse_off_by_half, SHAPE " --scale 1e5", "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
-        {&wrong_reference, o_nan, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
-        {&wrong_reference, o_off, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
-        {&wrong_reference, lse_off, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
-        {&wrong_reference, nothing, SHAPE, "00_naive", "PASS  1 variant agrees with 00_naive\n", 0},
-        {&reference_alone, lse_nan, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
-        {&reference_alone, nothing, SHAPE, "00_naive", "PASS  00_naive agrees with the fp64 oracle on 20 rows\n", 0},
-        {&one_refuses, nothing, SHAPE, "v/right", "PASS  1 variant agrees with 00_naive\n", 0},
-        {&all_refuse, nothing, SHAPE, "00_naive", "NOT RUN  no variant of v can run this problem here\n", 2},
+        {&wrong_last, O, a_nan, SHAPE " --no-validate", "v/wrong", "not validated\n", 0},
+        {&wrong_last, O, a_nan, SHAPE " --scale 1e5", "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
+        {&wrong_last, O, nothing, SHAPE " --scale 1e5", "v/wrong", "PASS  2 variants agree with 00_naive; not checked: O\n",
+         0},
+        {&wrong_last, LSE, half_off, SHAPE " --scale 1e5", "v/wrong", "FAIL  1 of 2 variants disagrees with 00_naive\n", 1},
+        {&wrong_reference, O, a_nan, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
+        {&wrong_reference, O, off, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
+        {&wrong_reference, LSE, off, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
+        {&wrong_reference, O, nothing, SHAPE, "00_naive", "PASS  1 variant agrees with 00_naive\n", 0},
+        {&reference_alone, LSE, a_nan, SHAPE, "00_naive", "FAIL  00_naive disagrees with the fp64 oracle on 20 rows\n", 1},
+        {&reference_alone, O, nothing, SHAPE, "00_naive", "PASS  00_naive agrees with the fp64 oracle on 20 rows\n", 0},
+        {&one_refuses, O, nothing, SHAPE, "v/right", "PASS  1 variant agrees with 00_naive\n", 0},
+        {&all_refuse, O, nothing, SHAPE, "00_naive", "NOT RUN  no variant of v can run this problem here\n", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char row[80];
-        mistake = (Mistake){"", cases[i].make, NULL, element(1, 1, 4, D - 1)};
-        if (cases[i].make == lse_off || cases[i].make == lse_off_by_half || cases[i].make == lse_nan)
-            mistake.at /= D;
+        mistake = in_last("", cases[i].tensor, cases[i].make, "");
         run_program(cases[i].stage, cases[i].options);
         snprintf(row, sizeof row, "\n%s ", cases[i].row);
         expect(run.code == cases[i].code && strstr(run.out, row) && ends_with(run.out, cases[i].verdict), cases[i].row,
@@ -283,18 +327,19 @@ static void test_verdict(void) {
             expect(run.code == cases[i].code && says_ok(cases[i].row, "forward", value), "in JSON", value);
     }
 
-    mistake = (Mistake){"", lse_nan, NULL, 3};
+    mistake = in_last("", LSE, a_nan, "");
     run_program(&wrong_last, SHAPE);
     expect(strstr(run.out, " nan / ") != NULL, "the row shows the comparison that failed, not the first", "");
-    mistake = (Mistake){"", o_slightly_off, NULL, 3};
+    mistake = in_last("", O, one_rounding_off, "");
     run_program(&wrong_last, SHAPE " --json");
     expect(run.code == 0 && occurrences(run.out, "\"worst_error\": 0,") == 1, "if none did, the first", "");
     if (MAY_WRITE_PAST) {
-        mistake = (Mistake){"", past_o, NULL, 0};
+        mistake = in_all("", O, past_the_end);
         run_program(&wrong_last, SHAPE " --no-validate");
         expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote where nothing of theirs is\n"), "not validated", "");
         run_program(&wrong_last, SHAPE);
-        expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote where nothing of theirs is\n"), "right, but outside, too", "");
+        expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote where nothing of theirs is\n"), "right, but outside, too",
+               "");
         run_program(&wrong_reference, SHAPE);
         expect(ends_with(run.out, "\nFAIL  00_naive wrote where nothing of its own is\n"), "the reference", "");
         run_program(&wrong_last, SHAPE " --no-validate --json");
@@ -318,7 +363,7 @@ static void test_several(void) {
         {" --dtype fp32,bf16,fp16", "\n3 problems: 1 good, 1 bad, 1 not run or not checked\n", 1},
         {" --dtype bf16,fp32", "\n2 problems: 0 good, 1 bad, 1 not run or not checked\n", 1},
     };
-    mistake = (Mistake){"", o_nan, NULL, 3};
+    mistake = in_first("", O, a_nan, "");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[256] = SHAPE;
         run_program(&in_bf16, strcat(options, cases[i].options));
@@ -376,60 +421,30 @@ static void gradients(const Problem *p, const Tensors *t, const Buffer *none) {
 }
 static void wrong_gradients(const Problem *p, const Tensors *t, const Buffer *none) {
     gradients(p, t, none);
-    mistake.make(p, t, none);
+    make_mistake(p, t, none);
     launches++;
 }
 
-MISTAKE(dq_off, add(t->dq, p->dtype, mistake.at, 0.01))
-MISTAKE(dk_off, add(t->dk, p->dtype, mistake.at, 0.01))
-MISTAKE(dv_off, add(t->dv, p->dtype, mistake.at, 0.02))
-MISTAKE(dq_nan, write_element(t->dq, p->dtype, mistake.at, (double)NAN))
-MISTAKE(dk_nan, write_element(t->dk, p->dtype, mistake.at, (double)NAN))
-MISTAKE(dv_nan, write_element(t->dv, p->dtype, mistake.at, (double)NAN))
-MISTAKE(dq_factor, multiply(t->dq, p->dtype, query_elements(p), 1.02))
-MISTAKE(dk_factor, multiply(t->dk, p->dtype, key_elements(p), 1.02))
-MISTAKE(dv_factor, multiply(t->dv, p->dtype, key_elements(p), 1.02))
-MISTAKE(dq_unwritten, device_fill(t->dq, 0xff, query_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(dk_unwritten, device_fill(t->dk, 0xff, key_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(dv_unwritten, device_fill(t->dv, 0xff, key_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(past_dq, write_past(t->dq, query_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(past_dk, write_past(t->dk, key_elements(p) * dtype_bytes(p->dtype)))
-MISTAKE(past_dv, write_past(t->dv, key_elements(p) * dtype_bytes(p->dtype)))
-/* Another run, other bits: a thousandth, within what rounding allows. From the second run, from the last of four. */
-MISTAKE(dq_differs, add(t->dq, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dq, p->dtype, mistake.at) : 0))
-MISTAKE(all_of_dq_differ, multiply(t->dq, p->dtype, query_elements(p), launches ? 1.003 : 1))
-MISTAKE(dk_differs, add(t->dk, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dk, p->dtype, mistake.at) : 0))
-MISTAKE(dv_differs, add(t->dv, p->dtype, mistake.at, launches ? 1e-3 * read_element(t->dv, p->dtype, mistake.at) : 0))
-
-#define BACKWARD_VARIANT(n, l)                                                                                              \
-    { .name = n, .idea = "", .launch = l, .dtypes = ALL, .unordered = 1 }
-static const Variant forward_variant = FORWARD_VARIANT("forward", right), /* with its workspace */
-    wrong_forward_variant = FORWARD_VARIANT("forward", wrong), right_gradients = BACKWARD_VARIANT("00_naive", gradients),
-                     wrong_reference_gradients = BACKWARD_VARIANT("00_naive", wrong_gradients);
-#define BACKWARD_STAGE(wrong_variant, f, r)                                                                                 \
+#define BACKWARD_VARIANT(n, l, is_unordered)                                                                                \
+    { .name = n, .launch = l, .dtypes = ALL, .unordered = is_unordered }
+#define BACKWARD_STAGE(f, r, l, is_unordered)                                                                               \
     {                                                                                                                       \
-        .name = "v", .idea = "", .kind = BACKWARD, .forward = &f, .reference = &r, .variants = {                                              \
-            wrong_variant,                                                                                                  \
-            BACKWARD_VARIANT("right", gradients)                                                                            \
+        .name = "v", .kind = BACKWARD, .forward = &f, .reference = &r, .variants = {                                        \
+            BACKWARD_VARIANT("wrong", l, is_unordered),                                                                     \
+            BACKWARD_VARIANT("right", gradients, is_unordered)                                                              \
         }                                                                                                                   \
     }
-static const Stage backward = BACKWARD_STAGE(BACKWARD_VARIANT("wrong", wrong_gradients), forward_variant, right_gradients),
-                   backward_same_bits =
-                       {.name = "v",
-                        .idea = "",
-                        .kind = BACKWARD,
-                        .forward = &forward_variant,
-                        .reference = &right_gradients,
-                        .variants = {{.name = "wrong", .idea = "", .launch = wrong_gradients, .dtypes = ALL},
-                                     {.name = "right", .idea = "", .launch = gradients, .dtypes = ALL}}},
-                   wrong_forward =
-                       BACKWARD_STAGE(BACKWARD_VARIANT("also right", gradients), wrong_forward_variant, right_gradients),
-                   wrong_backward_reference =
-                       BACKWARD_STAGE(BACKWARD_VARIANT("also right", gradients), forward_variant, wrong_reference_gradients);
+static const Variant forward_pass = FORWARD_VARIANT("forward", right), /* with its workspace */
+    wrong_forward_pass = FORWARD_VARIANT("forward", wrong), naive_gradients = BACKWARD_VARIANT("00_naive", gradients, 1),
+                     wrong_naive_gradients = BACKWARD_VARIANT("00_naive", wrong_gradients, 1);
+static const Stage backward = BACKWARD_STAGE(forward_pass, naive_gradients, wrong_gradients, 1),
+                   backward_same_bits = BACKWARD_STAGE(forward_pass, naive_gradients, wrong_gradients, 0),
+                   wrong_forward = BACKWARD_STAGE(wrong_forward_pass, naive_gradients, gradients, 1),
+                   wrong_backward_reference = BACKWARD_STAGE(forward_pass, wrong_naive_gradients, gradients, 1);
 
 /* Elements are counted once, in however many runs they differ. */
 static void test_repeats(void) {
-    mistake = (Mistake){"", all_of_dq_differ, NULL, 0};
+    mistake = in_all("", DQ, all_differ);
     launches = 0;
     run_program(&backward_same_bits, SHAPE);
     expect(run.code == 1 && strstr(run.out, " = ") && strstr(run.out, " (1440 elements out of bounds)\n") &&
@@ -443,7 +458,7 @@ static void test_one_key(void) {
     static const char *one = "--batch 2 --heads 2 --kv-heads 1 --seqlen 5 --seqlen-k 1 --head-dim 72 --iters 1";
     char json[200];
     snprintf(json, sizeof json, "%s --json", one);
-    mistake = (Mistake){"", nothing, NULL, 0};
+    mistake = in_all("", O, nothing);
     run_program(&backward, one);
     expect(run.code == 0 && ends_with(run.out, "\nPASS  2 variants agree with 00_naive; not checked: dQ, dK\n") &&
                strstr(run.out, "gradients  v/wrong: dQ not checked, dK not checked, dV ") &&
@@ -455,40 +470,33 @@ static void test_one_key(void) {
     run_program(&backward, json);
     expect(run.code == 0 && says_ok("v/wrong", "backward", "true") && occurrences(run.out, "\"note\": \"not checked: ") == 3,
            "in JSON", "");
-    mistake = (Mistake){"", dv_factor, NULL, 0};
+    mistake = in_all("", DV, by_a_factor);
     run_program(&backward, json);
     expect(run.code == 1 && says_ok("v/wrong", "backward", "false"), "one key: a wrong dV", "");
-    mistake = (Mistake){"", dk_off, NULL, 0};
+    mistake = in_first("", DK, off, "");
     run_program(&backward, json);
     expect(run.code == 1 && says_ok("v/wrong", "backward", "false"), "one key: dK far from 0", "");
-    mistake = (Mistake){"", dq_nan, NULL, 0};
+    mistake = in_first("", DQ, a_nan, "");
     run_program(&backward, json);
     expect(run.code == 1 && says_ok("v/wrong", "backward", "false"), "one key: NaN in dQ", "");
 }
 
+static void test_backward_mistake(Mistake m) {
+    mistake = m;
+    expect_failure(&backward, SHAPE " --json", "backward", m.name, m.says);
+    expect(!strchr(run.err, '[') || strchr(run.err, '[') == strrchr(run.err, '['), m.name, "and nothing else is bad");
+    expect(!strstr(run.err, "dS"), m.name, "nor is dS blamed");
+    if (m.make == past_the_end)
+        return;
+    char line[256];
+    snprintf(line, sizeof line, "00_naive: %s", m.says);
+    run_program(&wrong_backward_reference, SHAPE " --json");
+    expect(run.code == 1 && says_ok("00_naive", "backward", "false") && strstr(run.err, line) == run.err,
+           "00_naive, held against fp64", m.says);
+}
+
 static void test_backward(void) {
-    const size_t last_query = BATCH * HEADS * ROWS * D - 1, last_key = BATCH * KV_HEADS * KEYS * D - 1;
-    const Mistake mistakes[] = {
-        {"dQ, one element", dq_off, "dQ[batch 0, head 0, row 0, column 0] = ", 0},
-        {"dQ, one element", dq_off, "dQ[batch 1, head 1, row 4, column 71] = ", last_query},
-        {"dK, one element", dk_off, "dK[batch 0, head 0, row 0, column 0] = ", 0},
-        {"dK, one element", dk_off, "dK[batch 1, head 0, row 6, column 71] = ", last_key},
-        {"dV, one element", dv_off, "dV[batch 0, head 0, row 0, column 0] = ", 0},
-        {"dV, one element", dv_off, "dV[batch 1, head 0, row 6, column 71] = ", last_key},
-        {"dQ, NaN", dq_nan, "dQ[batch 1, head 1, row 4, column 71] = nan, ", last_query},
-        {"dK, NaN", dk_nan, "dK[batch 1, head 0, row 6, column 71] = nan, ", last_key},
-        {"dV, NaN", dv_nan, "dV[batch 1, head 0, row 6, column 71] = nan, ", last_key},
-        {"dQ, by a factor", dq_factor, "dQ[", 0},
-        {"dK, by a factor", dk_factor, "dK[", 0},
-        {"dV, by a factor", dv_factor, "dV[", 0},
-        {"dQ unwritten", dq_unwritten, "dQ[batch 0, head 0, row 0, column 0] = nan, ", 0},
-        {"dK unwritten", dk_unwritten, "dK[batch 0, head 0, row 0, column 0] = nan, ", 0},
-        {"dV unwritten", dv_unwritten, "dV[batch 0, head 0, row 0, column 0] = nan, ", 0},
-        {"past the end", past_dq, "wrote outside dQ\n", 0},
-        {"past the end", past_dk, "wrote outside dK\n", 0},
-        {"past the end", past_dv, "wrote outside dV\n", 0},
-    };
-    mistake = (Mistake){"", nothing, NULL, 0};
+    mistake = in_all("", O, nothing);
     run_program(&backward, SHAPE " --json");
     expect(run.code == 0 && says_ok("v/wrong", "backward", "true") && says_ok("00_naive", "backward", "true") &&
                says_ok("forward", "forward", "true") && !*run.err,
@@ -496,46 +504,34 @@ static void test_backward(void) {
     /* S and P of 20 rows and 7 keys are 840 bytes; the gradients have no workspace */
     expect(occurrences(run.out, "\"workspace_bytes\": 840, ") == 3 && occurrences(run.out, "\"tensor_bytes\": 19664, ") == 5,
            "the forward pass's workspace counts in its row, and in both", "");
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
-        if (MAY_WRITE_PAST || strncmp(mistakes[i].says, "wrote", 5)) {
-            mistake = mistakes[i];
-            expect_failure(&backward, SHAPE " --json", "backward", mistake.name, mistake.says);
-            expect(!strchr(run.err, '[') || strchr(run.err, '[') == strrchr(run.err, '['), mistake.name,
-                   "and nothing else is bad");
-            expect(!strstr(run.err, "dS"), mistake.name, "nor is dS blamed");
-        }
+    for (Spoiled tensor = DQ; tensor <= DV; tensor++) {
+        test_backward_mistake(in_first("off", tensor, off, ""));
+        test_backward_mistake(in_last("off", tensor, off, ""));
+        test_backward_mistake(in_last("NaN", tensor, a_nan, "nan, "));
+        test_backward_mistake(in_all("by a factor", tensor, by_a_factor));
+        test_backward_mistake(in_first("unwritten", tensor, all_unwritten, "nan, "));
+        if (MAY_WRITE_PAST)
+            test_backward_mistake(in_all("past the end", tensor, past_the_end));
 
-    const Mistake differ[] = {{"", dq_differs, "dQ[batch 1, head 1, row 4, column 71] = ", last_query},
-                              {"", dk_differs, "dK[batch 1, head 0, row 6, column 71] = ", last_key},
-                              {"", dv_differs, "dV[batch 1, head 0, row 6, column 71] = ", last_key}};
-    for (int i = 0; i < 3; i++) {
-        mistake = differ[i];
+        mistake = in_last("", tensor, differs, "");
         expect_failure(&backward_same_bits, SHAPE " --json", "backward", "other bits in every run", mistake.says);
         launches = 0;
         run_program(&backward, SHAPE);
         expect(run.code == 0 && strstr(run.out, "; 4 runs differ by up to ") && strstr(run.out, "; 4 runs are bit-equal"),
                "where equal bits are not claimed that is only told", "");
     }
-
     test_repeats();
     test_one_key();
 
-    mistake = (Mistake){"", o_nan, NULL, 5};
+    mistake = in_first("", O, a_nan, "");
     run_program(&wrong_forward, SHAPE);
     expect(run.code == 1 &&
                ends_with(run.out, "\nFAIL  the forward pass, forward, disagrees with the fp64 oracle on 20 rows\n"),
            "the forward pass is wrong", "");
-    mistake = (Mistake){"", lse_off, NULL, 5};
+    mistake = in_first("", LSE, off, "");
     run_program(&wrong_forward, SHAPE " --json");
     expect(run.code == 1 && says_ok("forward", "forward", "false") && says_ok("v/right", "backward", "true"), "in JSON", "");
-    for (int i = 0; i < 15; i++) {
-        mistake = mistakes[i];
-        run_program(&wrong_backward_reference, SHAPE " --json");
-        char line[256];
-        snprintf(line, sizeof line, "00_naive: %s", mistake.says);
-        expect(run.code == 1 && says_ok("00_naive", "backward", "false") && strstr(run.err, line) == run.err,
-               "00_naive, held against fp64", mistake.says);
-    }
+    mistake = in_all("", DQ, by_a_factor);
     run_program(&wrong_backward_reference, SHAPE);
     expect(run.code == 1 && ends_with(run.out, "\nFAIL  00_naive disagrees with the fp64 oracle on 20 rows\n"),
            "the verdict", "");
@@ -543,7 +539,6 @@ static void test_backward(void) {
 
 /* ---- the preparing table: Q, K and V rounded to bf16, attention of those in double precision ---- */
 
-enum { PREPARED_Q, PREPARED_K, PREPARED_V };
 static int prepare_plan(const Problem *p, Buffer *w) {
     const char *names[] = {"Q as bf16", "K as bf16", "V as bf16"};
     for (int i = 0; i < 3; i++)
@@ -560,7 +555,7 @@ static void prepare(const Problem *p, const Tensors *t, const Buffer *w) {
 }
 static void wrong_prepare(const Problem *p, const Tensors *t, const Buffer *w) {
     prepare(p, t, w);
-    mistake.make(p, t, w);
+    make_mistake(p, t, w);
 }
 static PreparedRounding prepared_values(const Problem *p, const Buffer *w, float *q, float *k, float *v) {
     float *to[] = {q, k, v};
@@ -586,43 +581,29 @@ static void attend(const Problem *p, const Tensors *t, const Buffer *w) {
 }
 static void wrong_attend(const Problem *p, const Tensors *t, const Buffer *w) {
     attend(p, t, w);
-    mistake.make(p, t, w);
+    make_mistake(p, t, w);
 }
-
-MISTAKE(q_off, add(w[PREPARED_Q].pointer, DTYPE_BF16, mistake.at, 0.25))
-MISTAKE(k_off, add(w[PREPARED_K].pointer, DTYPE_BF16, mistake.at, 0.25))
-MISTAKE(v_off, add(w[PREPARED_V].pointer, DTYPE_BF16, mistake.at, 0.25))
-MISTAKE(v_factor, multiply(w[PREPARED_V].pointer, DTYPE_BF16, key_elements(p), 1.0625))
-MISTAKE(v_nan, write_element(w[PREPARED_V].pointer, DTYPE_BF16, mistake.at, (double)NAN))
 
 #define PREPARING(n, l, pre)                                                                                                \
     {                                                                                                                       \
-        .name = n, .idea = "", .launch = l, .plan = prepare_plan, .dtypes = ALL, .preparation =                  \
-            &(Preparation) {                                                                                                \
+        .name = n, .launch = l, .plan = prepare_plan, .dtypes = ALL, .preparation = &(Preparation) {                        \
             .name = "round", .launch = pre, .values = prepared_values                                                       \
         }                                                                                                                   \
     }
-static const Stage badly_prepared = {.name = "v",
-                                     .idea = "",
-                                     .variants = {PREPARING("wrong", attend, wrong_prepare),
-                                                  PREPARING("right", attend, prepare)}},
-                   well_prepared = {
-                       .name = "v",
-                       .idea = "",
-                       .variants = {PREPARING("wrong", wrong_attend, prepare), PREPARING("right", attend, prepare)}};
+#define PREPARING_STAGE(l, pre)                                                                                             \
+    {                                                                                                                       \
+        .name = "v", .variants = { PREPARING("wrong", l, pre), PREPARING("right", attend, prepare) }                        \
+    }
+static const Stage badly_prepared = PREPARING_STAGE(attend, wrong_prepare),
+                   well_prepared = PREPARING_STAGE(wrong_attend, prepare);
 
+/* Not NaN: with it other lines come first. */
+static void expect_prepared(const Stage *stage, Mistake m) {
+    mistake = m;
+    expect_failure(stage, SHAPE " --json", "forward", m.name, m.says);
+}
 static void test_prepared(void) {
-    const size_t last_query = BATCH * HEADS * ROWS * D - 1, last_key = BATCH * KV_HEADS * KEYS * D - 1;
-    const Mistake prepared[] = {
-        {"prepared Q, one element", q_off, "prepared Q[batch 0, head 0, row 0, column 0] = ", 0},
-        {"prepared Q, one element", q_off, "prepared Q[batch 1, head 1, row 4, column 71] = ", last_query},
-        {"prepared K, one element", k_off, "prepared K[batch 0, head 0, row 0, column 0] = ", 0},
-        {"prepared K, one element", k_off, "prepared K[batch 1, head 0, row 6, column 71] = ", last_key},
-        {"prepared V, one element", v_off, "prepared V[batch 0, head 0, row 0, column 0] = ", 0},
-        {"prepared V, one element", v_off, "prepared V[batch 1, head 0, row 6, column 71] = ", last_key},
-        {"prepared V, by a factor", v_factor, "prepared V[", 0},
-    };
-    mistake = (Mistake){"", nothing, NULL, 0};
+    mistake = in_all("", O, nothing);
     run_program(&badly_prepared, SHAPE " --json");
     expect(run.code == 0 && says_ok("v/wrong", "forward", "true") && says_ok("v/round", "prepare", "null") &&
                says_ok("v/round+wrong", "prepare and forward", "null") && !*run.err,
@@ -632,37 +613,31 @@ static void test_prepared(void) {
     expect(run.code == 0 && occurrences(run.out, "\"direction\": \"prepare\",") == 1 &&
                occurrences(run.out, "\"direction\": \"prepare and forward\",") == 2,
            "of two that prepare in the same way only the first", "");
-    for (size_t i = 0; i < sizeof prepared / sizeof *prepared; i++) {
-        mistake = prepared[i];
-        expect_failure(&badly_prepared, SHAPE " --json", "forward", mistake.name, mistake.says);
+    for (Spoiled tensor = PREPARED_Q; tensor <= PREPARED_V; tensor++) {
+        expect_prepared(&badly_prepared, in_first("off", tensor, off, ""));
+        expect_prepared(&badly_prepared, in_last("off", tensor, off, ""));
     }
-    mistake = (Mistake){"", v_nan, NULL, last_key};
+    expect_prepared(&badly_prepared, in_all("by a factor", PREPARED_V, by_a_factor));
+    mistake = in_last("", PREPARED_V, a_nan, "");
     run_program(&badly_prepared, SHAPE " --json");
     expect(run.code == 1 && says_ok("v/wrong", "forward", "false") && says_ok("v/right", "forward", "true") &&
                strstr(run.err, "v/wrong: prepared V[batch 1, head 0, row 6, column 71] = nan, "),
            "prepared V, NaN", "");
-
-    const Mistake attended[] = {
-        {"O", o_off, "O[batch 1, head 1, row 4, column 71] = ", last_query},
-        {"O", o_nan, "O[batch 1, head 1, row 4, column 71] = nan, ", last_query},
-        {"O", o_factor, "O[", 0},
-        {"LSE", lse_off, "LSE[batch 1, head 1, row 4] = ", last_query / D},
-        {"LSE", lse_nan, "LSE[batch 0, head 0, row 0] = nan, ", 0},
-        {"LSE", lse_base_2, "LSE[", 0},
-    };
-    for (size_t i = 0; i < sizeof attended / sizeof *attended; i++) {
-        mistake = attended[i];
-        expect_failure(&well_prepared, SHAPE " --json", "forward", "of prepared inputs", mistake.says);
-    }
+    expect_prepared(&well_prepared, in_last("off", O, off, ""));
+    expect_prepared(&well_prepared, in_last("NaN", O, a_nan, "nan, "));
+    expect_prepared(&well_prepared, in_all("by a factor", O, by_a_factor));
+    expect_prepared(&well_prepared, in_last("off", LSE, off, ""));
+    expect_prepared(&well_prepared, in_first("NaN", LSE, a_nan, "nan, "));
+    expect_prepared(&well_prepared, in_all("in base 2", LSE, in_base_2));
 
     /* S of 00_naive would be half a TiB; one of the keys exists. The oracle's samples stand in */
     const char *large =
         "--batch 1 --heads 1 --seqlen 262144 --seqlen-k 524288 --head-dim 8 --lengths 1 --iters 1 --variant wrong";
-    mistake = (Mistake){"", nothing, NULL, 0};
+    mistake = in_all("", O, nothing);
     run_program(&well_prepared, large);
     expect(run.code == 0 && ends_with(run.out, "\nPASS  1 variant agrees with the fp64 oracle on 64 rows\n"),
            "prepared, and 00_naive does not fit", "");
-    mistake = (Mistake){"", o_off, NULL, 7};
+    mistake = in_element("", O, off, (RowIndex){0, 0, 0}, 7, "");
     run_program(&well_prepared, large);
     expect(run.code == 1 && strstr(run.out, "v/wrong: O[batch 0, head 0, row 0, column 7] = ") &&
                ends_with(run.out, "\nFAIL  the variant disagrees with the fp64 oracle on 64 rows\n"),
