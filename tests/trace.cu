@@ -416,8 +416,9 @@ static void no_race(const Trace *trace, const char *name) {
         diag("%s and %s", trace->races[0].line[0], trace->races[0].line[1]);
 }
 
-/* A race between these two lines, in either order. The fibers' order decides which comes first. */
-static void one_race(const Trace *trace, const char *name, const char *a, const char *b) {
+/* A race between the lines of these two comments, in either order. The fibers' order decides which comes first. */
+static void one_race(const Trace *trace, const char *name, const char *first, const char *second) {
+    const char *a = line_of(first), *b = line_of(second);
     int found = 0;
     for (int i = 0; i < trace->race_count; i++) {
         const TraceRace *race = &trace->races[i];
@@ -428,6 +429,11 @@ static void one_race(const Trace *trace, const char *name, const char *a, const 
         for (int i = 0; i < trace->race_count; i++)
             diag("%s and %s", trace->races[i].line[0], trace->races[i].line[1]);
 }
+
+/* A kernel that has none with <true>, and this one with <false>. */
+#define RIGHT_AND_WRONG(kernel, grid, block, name, first, second, ...)                                                      \
+    (no_race(TRACED(kernel<true>, grid, block, SHARED, __VA_ARGS__), name ", ordered"),                                     \
+     one_race(TRACED(kernel<false>, grid, block, SHARED, __VA_ARGS__), name, first, second))
 
 template <Defect defect> static const Trace *trace_ring() {
     return TRACED(ring<defect>, 2, 384, sizeof(Ring), tensor_map<__half, 128>(in, 64, 64, 1, 64), (float *)out);
@@ -479,52 +485,26 @@ static void test_races() {
     int *to = (int *)out;
     unsigned *counter = (unsigned *)in;
     const __half *from = (const __half *)in;
-    no_race(TRACED(read_after_write<true>, 1, 64, SHARED, to), "read after write, with a barrier");
-    one_race(TRACED(read_after_write<false>, 1, 64, SHARED, to), "read after write", line_of("raw: write"),
-             line_of("raw: read"));
-    no_race(TRACED(overwrite<true>, 1, 64, SHARED, to), "read, then overwrite, with a barrier");
-    one_race(TRACED(overwrite<false>, 1, 64, SHARED, to), "read, then overwrite", line_of("overwrite: write"),
-             line_of("overwrite: read"));
-    no_race(TRACED(write_after_read<true>, 1, 64, SHARED, to), "write after read, with a barrier");
-    one_race(TRACED(write_after_read<false>, 1, 64, SHARED, to), "write after read", line_of("war: write"),
-             line_of("war: read"));
-    no_race(TRACED(lanes_of_a_warp<true>, 1, 64, SHARED, to), "lanes of a warp, with __syncwarp");
-    one_race(TRACED(lanes_of_a_warp<false>, 1, 64, SHARED, to), "lanes of a warp", line_of("lanes: write"),
-             line_of("lanes: read"));
-    no_race(TRACED(third_reader<true>, 1, 96, SHARED, to), "two readers of the writer's warp and one of another, with a barrier");
-    one_race(TRACED(third_reader<false>, 1, 96, SHARED, to), "two readers of the writer's warp and one of another",
-             line_of("third: write"), line_of("third: read"));
-    one_race(TRACED(shuffle_between, 1, 64, SHARED, to), "a shuffle is no barrier", line_of("shuffle: write"),
-             line_of("shuffle: read"));
+    RIGHT_AND_WRONG(read_after_write, 1, 64, "read after write", "raw: write", "raw: read", to);
+    RIGHT_AND_WRONG(overwrite, 1, 64, "read, then overwrite", "overwrite: write", "overwrite: read", to);
+    RIGHT_AND_WRONG(write_after_read, 1, 64, "write after read", "war: write", "war: read", to);
+    RIGHT_AND_WRONG(lanes_of_a_warp, 1, 64, "lanes of a warp", "lanes: write", "lanes: read", to);
+    RIGHT_AND_WRONG(third_reader, 1, 96, "two readers of the writer's warp and one of another", "third: write", "third: read", to);
+    one_race(TRACED(shuffle_between, 1, 64, SHARED, to), "a shuffle is no barrier", "shuffle: write", "shuffle: read");
     no_race(TRACED(bytes_of_a_word, 1, 64, SHARED, to), "different bytes of one word");
-    no_race(TRACED(copy_while_in_use<true>, 1, 64, SHARED, from, to), "copy after use, with a barrier");
-    one_race(TRACED(copy_while_in_use<false>, 1, 64, SHARED, from, to), "copy while in use", line_of("copy: read"),
-             line_of("copy: issue"));
-    no_race(TRACED(barrier_before_wait<true>, 1, 64, SHARED, from, to), "copy, wait, barrier");
-    one_race(TRACED(barrier_before_wait<false>, 1, 64, SHARED, from, to), "copy, barrier, wait", line_of("wait: issue"),
-             line_of("wait: read"));
+    RIGHT_AND_WRONG(copy_while_in_use, 1, 64, "copy after use", "copy: read", "copy: issue", from, to);
+    RIGHT_AND_WRONG(barrier_before_wait, 1, 64, "copy, wait, barrier", "wait: issue", "wait: read", from, to);
     const TensorMap map = tensor_map<__half, 128>(in, 64, 8, 1, 8);
-    no_race(TRACED(tile_given_back<true>, 1, 64, SHARED, map, to), "TMA, given back at a barrier");
-    one_race(TRACED(tile_given_back<false>, 1, 64, SHARED, map, to), "TMA, given back at once", line_of("tma: issue"),
-             line_of("tma: read"));
+    RIGHT_AND_WRONG(tile_given_back, 1, 64, "TMA, given back", "tma: issue", "tma: read", map, to);
     no_race(TRACED(added<BULK_RIGHT>, 2, 64, SHARED, (float *)out), "bulk additions");
-    one_race(TRACED(added<BULK_NO_WAIT>, 2, 64, SHARED, (float *)out), "a bulk addition, not waited for", line_of("added: write"),
-             line_of("added: add"));
-    one_race(TRACED(added<BULK_NO_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, no proxy_fence", line_of("added: write"),
-             line_of("added: add"));
-    one_race(TRACED(added<BULK_EARLY_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, proxy_fence just before the write", line_of("added: write"),
-             line_of("added: add"));
-    no_race(TRACED(blocks<true>, 4, 64, 0, to), "blocks that write apart");
-    one_race(TRACED(blocks<false>, 4, 64, 0, to), "blocks that write the same", line_of("blocks: write"),
-             line_of("blocks: write"));
-    no_race(TRACED(sum_of_blocks<true>, 4, 64, 0, to), "atomic sum");
-    one_race(TRACED(sum_of_blocks<false>, 4, 64, 0, to), "plain sum", line_of("sum: read"), line_of("sum: read"));
-    no_race(TRACED(one_does_it_plainly<true>, 2, 64, 0, to), "atomics of two blocks");
-    one_race(TRACED(one_does_it_plainly<false>, 2, 64, 0, to), "an atomic and a plain write", line_of("plainly: atomic"),
-             line_of("plainly: write"));
-    no_race(TRACED(last_block<true>, 4, 64, SHARED, to, counter), "the last block goes on, with a fence");
-    one_race(TRACED(last_block<false>, 4, 64, SHARED, to, counter), "the last block goes on", line_of("last: write"),
-             line_of("last: read"));
+    one_race(TRACED(added<BULK_NO_WAIT>, 2, 64, SHARED, (float *)out), "a bulk addition, not waited for", "added: write", "added: add");
+    one_race(TRACED(added<BULK_NO_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, no proxy_fence", "added: write", "added: add");
+    one_race(TRACED(added<BULK_EARLY_FENCE>, 2, 64, SHARED, (float *)out), "a bulk addition, proxy_fence just before the write", "added: write",
+             "added: add");
+    RIGHT_AND_WRONG(blocks, 4, 64, "blocks that write", "blocks: write", "blocks: write", to);
+    RIGHT_AND_WRONG(sum_of_blocks, 4, 64, "a sum", "sum: read", "sum: read", to);
+    RIGHT_AND_WRONG(one_does_it_plainly, 2, 64, "an atomic and a plain write", "plainly: atomic", "plainly: write", to);
+    RIGHT_AND_WRONG(last_block, 4, 64, "the last block goes on", "last: write", "last: read", to, counter);
 }
 
 /* ---- blocks that meet, in the order of the model's clock ---- */
