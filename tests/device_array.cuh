@@ -1,4 +1,4 @@
-/* device_array.cuh - what the tests of instructions share: random bits, and arrays on the device. */
+/* device_array.cuh - what the tests of instructions share: random bits, arrays on the device, and products once more. */
 #ifndef FA_DEVICE_ARRAY_CUH
 #define FA_DEVICE_ARRAY_CUH
 
@@ -28,5 +28,18 @@ template <typename T> struct DeviceArray {
         return host;
     }
 };
+
+/* How many elements of D = A B are wrong: a(m, k), b(k, n). */
+template <typename A, typename B> static int wrong_products(const float *d, int rows, int columns, int length, A a, B b) {
+    int wrong = 0;
+    for (int m = 0; m < rows; m++)
+        for (int n = 0; n < columns; n++) {
+            float want = 0;
+            for (int k = 0; k < length; k++)
+                want += a(m, k) * b(k, n);
+            wrong += !(d[m * columns + n] == want);
+        }
+    return wrong;
+}
 
 #endif

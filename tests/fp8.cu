@@ -166,25 +166,14 @@ template <typename F> static void test_attention() {
     LAUNCH((run_attention<F>), 1, 32, sizeof(AttentionTiles), device_q.pointer, device_k.pointer, device_vt.pointer,
            s_out.pointer, o_out.pointer);
     auto s = s_out.read(), o = o_out.read();
-    int wrong = 0, largest = 0;
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < 32; j++) {
-            int sum = 0;
-            for (int d = 0; d < 64; d++)
-                sum += q[64 * i + d] * k[64 * j + d];
-            wrong += s[32 * i + j] != sum;
-            largest = abs(sum) > largest ? abs(sum) : largest;
-        }
-    ok(wrong == 0 && largest > 0 && largest <= 4, "%s: Q K^T from tiles of pairs", Format<F>::name());
-    wrong = 0;
-    for (int i = 0; i < 16; i++)
-        for (int d = 0; d < 64; d++) {
-            float sum = 0;
-            for (int j = 0; j < 32; j++)
-                sum += s[32 * i + j] * v[64 * j + d];
-            wrong += o[64 * i + d] != sum;
-        }
-    ok(wrong == 0, "%s: P V with P from the accumulator and the keys in its order", Format<F>::name());
+    float largest = 0;
+    for (float sum : s)
+        largest = fmaxf(largest, fabsf(sum));
+    const int wrong_s =
+        wrong_products(s.data(), 16, 32, 64, [&](int i, int d) { return q[64 * i + d]; }, [&](int d, int j) { return k[64 * j + d]; });
+    ok(!wrong_s && largest > 0 && largest <= 4, "%s: Q K^T from tiles of pairs", Format<F>::name());
+    ok(!wrong_products(o.data(), 16, 64, 32, [&](int i, int j) { return s[32 * i + j]; }, [&](int j, int d) { return v[64 * j + d]; }),
+       "%s: P V with P from the accumulator and the keys in its order", Format<F>::name());
 }
 
 int main() {

@@ -18,27 +18,19 @@ __device__ static void begin_load(Mbarrier *full, int bytes) {
     mbarrier_init_fence();
     mbarrier_arrive_expect(full, bytes);
 }
-/* The first row of D that a thread of a warpgroup has; and D to memory, as it is distributed. */
+/* The first row of D that a thread of a warpgroup has; A from memory and D to memory, as they are distributed. */
 __device__ static int row_of_d() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
+template <int Steps> __device__ static void read_fragments(uint32_t (&fragment)[Steps][4], const uint32_t *a_words) {
+#pragma unroll
+    for (int i = 0; i < 4 * Steps; i++)
+        fragment[i / 4][i % 4] = a_words[(row_of_d() + i % 2 * 8) * 8 * Steps + i / 4 * 8 + i / 2 % 2 * 4 + threadIdx.x % 4];
+}
 template <int Eighths> __device__ static void write_d(float *d_out, int row, const float (&d)[Eighths][4]) {
 #pragma unroll
     for (int i = 0; i < 4 * Eighths; i++)
         d_out[(row + i / 2 % 2 * 8) * 8 * Eighths + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2] = d[i / 4][i % 4];
 }
 #endif
-
-/* How many elements of D = A B are wrong: a(m, k), b(k, n). */
-template <typename A, typename B> static int wrong_products(const float *d, int rows, int columns, int length, A a, B b) {
-    int wrong = 0;
-    for (int m = 0; m < rows; m++)
-        for (int n = 0; n < columns; n++) {
-            float want = 0;
-            for (int k = 0; k < length; k++)
-                want += a(m, k) * b(k, n);
-            wrong += !(d[m * columns + n] == want);
-        }
-    return wrong;
-}
 
 /* ---- TMA ---- */
 
@@ -48,15 +40,16 @@ template <int RowBytes> struct TmaShared {
     Mbarrier full;
 };
 
-/* Loads one tile and writes out shared memory as it is. */
-template <int RowBytes>
+/* Loads one tile, so many rows at a time, and writes out shared memory as it is. */
+template <int RowBytes, int Rows>
 __global__ void run_tma(const __grid_constant__ TensorMap map, int column, int row, int matrix, unsigned char *bytes) {
 #ifdef HOPPER
     using Shared = TmaShared<RowBytes>;
     SHARED_MEMORY(shared, Shared);
     if (threadIdx.x == 0) {
         begin_load(&shared.full, TILE_ROWS * RowBytes);
-        tma_load(shared.tile, map, row, column, matrix, &shared.full);
+        for (int r = 0; r < TILE_ROWS; r += Rows)
+            tma_load(shared.tile + r * RowBytes, map, row + r, column, matrix, &shared.full);
     }
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
@@ -79,7 +72,7 @@ template <typename E, int RowBytes> static void test_tma() {
         {0, 10, 0}, {tile_columns, 64, 1}, {2 * tile_columns, 0, 2}, {0, -5, 1}}; /* column, row, matrix */
     int wrong = 0;
     for (auto &place : places) {
-        LAUNCH((run_tma<RowBytes>), 1, 64, sizeof(TmaShared<RowBytes>), map, place[0], place[1], place[2], out.pointer);
+        LAUNCH((run_tma<RowBytes, TILE_ROWS>), 1, 64, sizeof(TmaShared<RowBytes>), map, place[0], place[1], place[2], out.pointer);
         auto got = out.read();
         for (int r = 0; r < TILE_ROWS; r++)
             for (int b = 0; b < RowBytes; b++) {
@@ -97,31 +90,16 @@ template <typename E, int RowBytes> static void test_tma() {
 
 /* A tile row by row: each is a load of its own, to a multiple of 128 bytes. The swizzle goes by the address, so that
  * together they are what one load would have brought. */
-template <int RowBytes> __global__ void run_tma_rows(const __grid_constant__ TensorMap map, unsigned char *bytes) {
-#ifdef HOPPER
-    using Shared = TmaShared<RowBytes>;
-    SHARED_MEMORY(shared, Shared);
-    constexpr int rows = 128 / RowBytes;
-    if (threadIdx.x == 0) {
-        begin_load(&shared.full, TILE_ROWS * RowBytes);
-        for (int row = 0; row < TILE_ROWS; row += rows)
-            tma_load(shared.tile + row * RowBytes, map, row, 0, 0, &shared.full);
-    }
-    __syncthreads();
-    mbarrier_wait(&shared.full, 0);
-    for (int i = threadIdx.x; i < TILE_ROWS * RowBytes; i += blockDim.x)
-        bytes[i] = shared.tile[i];
-#endif
-}
 template <int RowBytes> static void test_tma_rows() {
+    constexpr int rows = 128 / RowBytes;
     std::vector<unsigned char> tensor(TILE_ROWS * RowBytes);
     for (auto &byte : tensor)
         byte = (unsigned char)random_bits();
     DeviceArray<unsigned char> device(tensor), whole(tensor.size()), by_rows(tensor.size());
-    LAUNCH((run_tma<RowBytes>), 1, 64, sizeof(TmaShared<RowBytes>),
+    LAUNCH((run_tma<RowBytes, TILE_ROWS>), 1, 64, sizeof(TmaShared<RowBytes>),
            tensor_map<E4m3, RowBytes>(device.pointer, RowBytes, TILE_ROWS, 1, TILE_ROWS), 0, 0, 0, whole.pointer);
-    LAUNCH((run_tma_rows<RowBytes>), 1, 64, sizeof(TmaShared<RowBytes>),
-           tensor_map<E4m3, RowBytes>(device.pointer, RowBytes, TILE_ROWS, 1, 128 / RowBytes), by_rows.pointer);
+    LAUNCH((run_tma<RowBytes, rows>), 1, 64, sizeof(TmaShared<RowBytes>),
+           tensor_map<E4m3, RowBytes>(device.pointer, RowBytes, TILE_ROWS, 1, rows), 0, 0, 0, by_rows.pointer);
     ok(whole.read() == by_rows.read(), "tma_load, rows of %d bytes: 128 bytes at a time, and all at once", RowBytes);
 }
 
@@ -204,14 +182,8 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
     const uint64_t a = wgmma_descriptor<RowBytes>(shared.a), b = wgmma_descriptor<RowBytes>(shared.b);
-    const int row = row_of_d();
     uint32_t fragment[RowBytes / 32][4];
-#pragma unroll
-    for (int step = 0; step < RowBytes / 32; step++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            fragment[step][i] = a_words[(row + 8 * (i % 2)) * (RowBytes / 4) + 8 * step + 4 * (i / 2) + threadIdx.x % 4];
-
+    read_fragments(fragment, a_words);
     float d[N / 8][4];
     wgmma_fence(d, fragment);
 #pragma unroll
@@ -227,7 +199,7 @@ __global__ void run_wgmma(const __grid_constant__ TensorMap a_map, const __grid_
         wgmma<E>(d, a, b, true);
     wgmma_commit();
     wgmma_wait<0>(d);
-    write_d(d_out, row, d);
+    write_d(d_out, row_of_d(), d);
 #endif
 }
 
@@ -286,13 +258,8 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
     __syncthreads();
     mbarrier_wait(&shared.full, 0);
     const uint64_t a = wgmma_descriptor<128>(shared.a), b = wgmma_descriptor_mn<RowBytes>(shared.b, K * RowBytes);
-    const int row = row_of_d();
     uint32_t fragment[K / 16][4];
-#pragma unroll
-    for (int step = 0; step < K / 16; step++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            fragment[step][i] = a_words[(row + 8 * (i % 2)) * (K / 2) + 8 * step + 4 * (i / 2) + threadIdx.x % 4];
+    read_fragments(fragment, a_words);
     float d[N / 8][4];
     wgmma_fence(d, fragment);
 #pragma unroll
@@ -304,7 +271,7 @@ __global__ void run_wgmma_mn(const __grid_constant__ TensorMap a_map, const __gr
                                wgmma_advance(b, 16 * RowBytes * step), step > 0);
     wgmma_commit();
     wgmma_wait<0>(d);
-    write_d(d_out, row, d);
+    write_d(d_out, row_of_d(), d);
 #endif
 }
 

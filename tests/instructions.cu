@@ -379,33 +379,15 @@ static void test_fragments() {
     LAUNCH(run_fragments, 1, 32, sizeof(AttentionTiles), (const __half *)q.pointer, (const __half *)k.pointer,
            (const __half *)v.pointer, s_out.pointer, o_out.pointer, w_out.pointer);
     auto s = s_out.read(), o = o_out.read(), w = w_out.read();
-    int wrong = 0;
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < 16; j++) {
-            float sum = 0;
-            for (int d = 0; d < 64; d++)
-                sum += value[0][64 * i + d] * value[1][64 * j + d];
-            wrong += s[16 * i + j] != sum;
-        }
-    ok(wrong == 0, "load_a_fragment, load_b_fragments: Q K^T");
-    wrong = 0;
-    for (int i = 0; i < 16; i++)
-        for (int d = 0; d < 64; d++) {
-            float sum = 0;
-            for (int j = 0; j < 16; j++)
-                sum += s[16 * i + j] * value[2][64 * j + d];
-            wrong += o[64 * i + d] != sum;
-        }
-    ok(wrong == 0, "pack_pair, load_b_fragments_trans: P V with P from the accumulator");
-    wrong = 0;
-    for (int i = 0; i < 16; i++)
-        for (int d = 0; d < 64; d++) {
-            float sum = 0;
-            for (int j = 0; j < 16; j++)
-                sum += value[0][64 * j + i] * value[2][64 * j + d];
-            wrong += w[64 * i + d] != sum;
-        }
-    ok(wrong == 0, "load_a_fragment_trans: Q^T V");
+    const float *q_value = value[0].data(), *k_value = value[1].data(), *v_value = value[2].data();
+    auto q_at = [&](int row, int d) { return q_value[64 * row + d]; };
+    auto v_at = [&](int row, int d) { return v_value[64 * row + d]; };
+    ok(!wrong_products(s.data(), 16, 16, 64, q_at, [&](int d, int key) { return k_value[64 * key + d]; }),
+       "load_a_fragment, load_b_fragments: Q K^T");
+    ok(!wrong_products(o.data(), 16, 64, 16, [&](int row, int key) { return s[16 * row + key]; }, v_at),
+       "pack_pair, load_b_fragments_trans: P V with P from the accumulator");
+    ok(!wrong_products(w.data(), 16, 64, 16, [&](int d, int row) { return q_at(row, d); }, v_at),
+       "load_a_fragment_trans: Q^T V");
 }
 
 int main() {
