@@ -72,6 +72,20 @@ static const Problem P = {
         .run = {.p = &P, .device = &device, .options = &options, .reference = &naive_variant, __VA_ARGS__ }                 \
     }
 
+/* The first lines of most tables; and a row's figures where others are what counts. */
+#define DEVICE "device   A \"chip\", \\ fast, sm_42\n"
+#define PROBLEM(more) "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full" more "\n"
+#define HEADING(more) DEVICE PROBLEM(more)
+#define ON_CPU                                                                                                              \
+    "device   A processor, CPU device\n" PROBLEM("")                                                                          \
+    "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+#define CSV_TITLES                                                                                                          \
+    "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"          \
+    "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,dense_tflops,percent_of_peak,gbps,"                    \
+    "tensor_bytes,workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"      \
+    "allowed_error,ok,device,clock_mhz,cuda,commit,note\n"
+#define TAKES(ms) .latency_ms = ms, .min_ms = 5e-4, .tensor_bytes = 1024
+
 static Comparison comparison(const char *tensor, int is_ok, double error, double allowed) {
     return (Comparison){.ok = is_ok, .tensor = tensor, .error = error, .allowed = allowed, .severity = error / allowed};
 }
@@ -108,8 +122,7 @@ static void test_table(void) {
     job.rows = rows;
     job.count = 5;
     prints(job,
-           "device   A \"chip\", \\ fast, sm_42\n"
-           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
+           HEADING("")
            "variant              latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
            "00_naive             99.9 ms 9.99 ms   0.0051  0.0001%  1.00 MiB + 1023 KiB    1.00x  1.2e-05 / 5.0e-01\n"
            "09_test/short        1.00 ms  999 us     0.51        -         1019 MiB + 0        -      not validated\n"
@@ -135,16 +148,14 @@ static void test_table(void) {
     job.run.p = &other;
     options.warm = options.outliers = 1;
     prints(job,
-           "device   A \"chip\", \\ fast, sm_42\n"
-           "problem  forward, batch 9, heads 4/2, seqlen 500x1000, head_dim 64, bf16, causal, scale 2, key lengths\n"
+           DEVICE "problem  forward, batch 9, heads 4/2, seqlen 500x1000, head_dim 64, bf16, causal, scale 2, key lengths\n"
            "           1,2,3,4,5,6,7,8,..., inputs with outliers, warm L2\n",
            "the problem");
     options.load = "folder";
     other.batch = 8;
     options.warm = 0;
     prints(job,
-           "device   A \"chip\", \\ fast, sm_42\n"
-           "problem  forward, batch 8, heads 4/2, seqlen 500x1000, head_dim 64, bf16, causal, scale 2, key lengths "
+           DEVICE "problem  forward, batch 8, heads 4/2, seqlen 500x1000, head_dim 64, bf16, causal, scale 2, key lengths "
            "1,2,3,4,5,6,7,8,\n"
            "           from folder\n",
            "the problem, from files");
@@ -163,8 +174,7 @@ static void test_narrow(void) {
     Job job = REPORT(.stage = &of_long_names, .bandwidth = {.copy_gbps = 4000, .read_gbps = 5000});
     job.rows = rows, job.count = 3;
     prints(job,
-           "device   A \"chip\", \\ fast, sm_42\n"
-           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
+           HEADING("")
            "memory   gives 5000 GB/s when it is read, 4000 GB/s when it is copied (bytes read and written)\n"
            "variant                          latency     min   GB/s of read of copy  tensors + workspace vs naive    error "
            "/ allowed\n"
@@ -198,9 +208,7 @@ static void test_cpu(void) {
     job.rows = rows;
     job.count = 3;
     prints(job,
-           "device   A processor, CPU device\n"
-           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
-           "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+           ON_CPU
            "variant             simulated bytes moved FLOPs/byte  tensors + workspace    error / allowed\n"
            "00_naive              12.3 ms     977 KiB        512         1.00 KiB + 0      not validated\n"
            "09_test/a_long_name   45.6 ms     264 KiB       1894         1.00 KiB + 0      not validated\n"
@@ -211,9 +219,7 @@ static void test_cpu(void) {
     job.rows = wrong;
     job.count = 1;
     prints(job,
-           "device   A processor, CPU device\n"
-           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
-           "times    are the simulator's: they say nothing about a GPU, not even which variant is faster\n"
+           ON_CPU
            "variant             simulated bytes moved FLOPs/byte  tensors + workspace    error / allowed\n"
            "09_test/wrong         45.6 ms     264 KiB       1894         1.00 KiB + 0  2.0e+00 / 1.0e+00\n",
            "a wrong row is wrong, though its bound may be too wide to check anything");
@@ -225,23 +231,9 @@ static void test_cpu(void) {
 }
 
 static void test_decoding(void) {
-    Row rows[] = {{.name = "00_naive",
-                   .role = ROW_REFERENCE,
-                   .latency_ms = 1e-3,
-                   .min_ms = 5e-4,
-                   .tensor_bytes = 1024}, /* 1,032,000 bytes in a us; the cache has half as many of K and V */
-                  {.name = "09_test/fill",
-                   .role = ROW_PART,
-                   .passes = PREPARE,
-                   .latency_ms = 1,
-                   .min_ms = 5e-4,
-                   .tensor_bytes = 1024},
-                  {.name = "09_test/fill+v",
-                   .role = ROW_PART,
-                   .passes = WITH_PREPARE,
-                   .latency_ms = 4e-4,
-                   .min_ms = 5e-4,
-                   .tensor_bytes = 1024}};
+    Row rows[] = {{.name = "00_naive", .role = ROW_REFERENCE, TAKES(1e-3)}, /* 1,032,000 bytes in a us; of K and V the cache has half */
+                  {.name = "09_test/fill", .role = ROW_PART, .passes = PREPARE, TAKES(1)},
+                  {.name = "09_test/fill+v", .role = ROW_PART, .passes = WITH_PREPARE, TAKES(4e-4)}};
     Problem other = P;
     other.settings[0] = 7, other.settings[1] = 1, other.settings[2] = 2;
     Job job = REPORT(.stage = &decoding, .bandwidth = {.copy_gbps = 4000, .read_gbps = 5000});
@@ -249,9 +241,7 @@ static void test_decoding(void) {
     job.rows = rows;
     job.count = 3;
     prints(job,
-           "device   A \"chip\", \\ fast, sm_42\n"
-           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full, pieces 7, round on, "
-           "kind three\n"
+           HEADING(", pieces 7, round on, kind three")
            "memory   gives 5000 GB/s when it is read, 4000 GB/s when it is copied (bytes read and written)\n"
            "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
            "00_naive        1.00 us 0.50 us   1032   20.6%   25.8%         1.00 KiB + 0        -      not validated\n"
@@ -264,10 +254,7 @@ static void test_decoding(void) {
     job.rows = rows;
     job.count = 1;
     prints(job,
-           "device   A \"chip\", \\ fast, sm_42\n"
-           "problem  forward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full, key lengths 10, pieces "
-           "auto, round off,\n"
-           "           kind one\n"
+           HEADING(", key lengths 10, pieces auto, round off,\n           kind one")
            "variant         latency     min   GB/s of read of copy  tensors + workspace vs naive    error / allowed\n"
            "00_naive        1.00 us 0.50 us    525       -       -         1.00 KiB + 0        -      not validated\n",
            "its bytes follow the key lengths; no share of what is not known");
@@ -275,31 +262,18 @@ static void test_decoding(void) {
 
 static void test_backward(void) {
     Row rows[] = {
-        {.name = "08_test/v",
-         .role = ROW_FORWARD,
-         .latency_ms = 1,
-         .min_ms = 5e-4,
-         .tensor_bytes = 1024,
-         .comparison_count = 2},
+        {.name = "08_test/v", .role = ROW_FORWARD, TAKES(1), .comparison_count = 2},
         {.name = "09_test/v",
          .passes = BACKWARD_PASS,
-         .latency_ms = 1,
-         .min_ms = 5e-4,
-         .tensor_bytes = 1024,
+         TAKES(1),
          .speed_ratio = 12.34,
          .comparison_count = 3,
          .spread_runs = 4,
          .spread = 0.031,
          .workspace = {{.purpose = "delta", .bytes = 1024}},
          .workspace_count = 1},
-        {.name = "09_test/v", .role = ROW_PART, .passes = BOTH, .latency_ms = 2, .min_ms = 5e-4, .tensor_bytes = 1024},
-        {.name = "09_test/w",
-         .passes = BACKWARD_PASS,
-         .latency_ms = 1,
-         .min_ms = 5e-4,
-         .tensor_bytes = 1024,
-         .comparison_count = 3,
-         .spread_runs = 4},
+        {.name = "09_test/v", .role = ROW_PART, .passes = BOTH, TAKES(2)},
+        {.name = "09_test/w", .passes = BACKWARD_PASS, TAKES(1), .comparison_count = 3, .spread_runs = 4},
         {.name = "00_naive", .role = ROW_REFERENCE, .passes = BACKWARD_PASS, .latency_ms = 1, .comparison_count = 3},
     };
     for (int i = 0; i < 5; i++)
@@ -310,8 +284,7 @@ static void test_backward(void) {
     job.count = 3;
     prints(
         job,
-        "device   A \"chip\", \\ fast, sm_42\n"
-        "problem  forward and backward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
+        DEVICE "problem  forward and backward, batch 1, heads 4/2, seqlen 500x1000, head_dim 64, fp16, full\n"
         "variant   direction  latency     min  TFLOP/s  of peak  tensors + workspace vs naive    error / allowed\n"
         "08_test/v   forward  1.00 ms 0.50 us     0.51        -         1.00 KiB + 0        -  1.0e-01 / 1.0e+00\n"
         "09_test/v  backward  1.00 ms 0.50 us     1.28        -         1.00 KiB + 0    12.3x  2.0e-01 / 1.0e+00\n"
@@ -411,11 +384,7 @@ static void test_machines(void) {
     static int lengths[] = {33};
     options.key_lengths = lengths, options.seed = UINT64_MAX, options.iters = 7;
     prints(job,
-           "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
-           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,dense_tflops,percent_of_peak,gbps,"
-           "tensor_bytes,workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
-           "allowed_error,ok,device,clock_mhz,cuda,"
-           "commit,note\n"
+           CSV_TITLES
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,33,0.125,"
            "pieces=auto;round=off;kind=one,outliers,18446744073709551615,warm,7,,,,,,,,,,3,5,,,5000,4000,,0.25,,,,"
            "\"A \"\"chip\"\", \\ fast\",1980,13.0,",
@@ -431,11 +400,7 @@ static void test_machines(void) {
     options.load = NULL, options.key_lengths = NULL;
     row.iqr_ms = 0.006;
     prints(job,
-           "stage,variant,direction,batch,heads,kv_heads,seqlen_q,seqlen_k,head_dim,dtype,causal,lengths,scale,settings,"
-           "inputs,seed,l2,iters,runs,latency_ms,min_ms,iqr_ms,noisy,tflops,dense_tflops,percent_of_peak,gbps,"
-           "tensor_bytes,workspace_bytes,gpu_bytes,gpu_flops_per_byte,read_gbps,copy_gbps,rmse,worst_fp64_error,worst_error,"
-           "allowed_error,ok,device,clock_mhz,cuda,"
-           "commit,note\n"
+           CSV_TITLES
            "09_test,\"a,\"\"b\"\"\\c\",prepare and forward,1,4,2,500,1000,64,fp16,false,,0.125,,outliers,"
            "18446744073709551615,warm,7,5,0.5,0.25,0.006,true,1.024,,51.2,",
            "CSV: the fields of a stage without options of its own; over 1% is noisy");
