@@ -125,52 +125,25 @@ static void test_need(void) {
                     .settings = {{.name = "small"}}};
     enum { Q = 2 * 3 * 40 * 64, K = 2 * 3 * 50 * 64, ROWS = 2 * 3 * 40, SAMPLES = 3 * 50 * 8 }; /* three threads */
     enum { LSE = 4 * ROWS, PREPARED = 4 * (Q + 2 * K) + 20 * (Q + ROWS) + 70000 };
+    enum { IN = 2 * (Q + 2 * K), OUT = 2 * Q + LSE, CHECKED = 2 * OUT + SAMPLES }; /* in fp16 */
     static const struct {
         const char *name;
         const Stage *stage;
         const char *words[4];
         double host, device;
     } cases[] = {
-        {"forward", &plain, {"--dtype=fp16"}, 2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES, 2 * (2 * Q + 2 * K) + LSE},
-        {"fp32", &plain, {"--dtype=fp32"}, 4 * (Q + 2 * K) + 2 * (4 * Q + LSE) + SAMPLES, 4 * (2 * Q + 2 * K) + LSE},
-        {"fewer keys",
-         &plain,
-         {"--lengths=7,20"},
-         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES / 50 * 20,
-         2 * (2 * Q + 2 * K) + LSE},
-        {"time only", &plain, {"--no-validate"}, 2 * (Q + 2 * K), 2 * (2 * Q + 2 * K) + LSE},
-        {"time and save",
-         &plain,
-         {"--no-validate", "--variant=v", "--save=."},
-         2 * (Q + 2 * K) + 2 * Q + LSE,
-         2 * (2 * Q + 2 * K) + LSE},
-        {"backward",
-         &backward,
-         {"--dtype=fp16"},
-         2 * (2 * Q + 2 * K) + 2 * Q + LSE + 4 * (Q + 2 * K) + 2 * K + SAMPLES,
-         2 * (4 * Q + 4 * K) + LSE},
-        {"backward, time only", &backward, {"--no-validate"}, 2 * (2 * Q + 2 * K), 2 * (4 * Q + 4 * K) + LSE},
-        {"prepared",
-         &prepares,
-         {"--small"},
-         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES + PREPARED,
-         2 * (2 * Q + 2 * K) + LSE},
-        {"nothing prepared",
-         &prepares,
-         {"--warm"},
-         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
-         2 * (2 * Q + 2 * K) + LSE},
-        {"prepared, but not the inputs",
-         &lists_work,
-         {"--dtype=fp16"},
-         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
-         2 * (2 * Q + 2 * K) + LSE},
-        {"another variant",
-         &prepares,
-         {"--small", "--variant=a"},
-         2 * (Q + 2 * K) + 2 * (2 * Q + LSE) + SAMPLES,
-         2 * (2 * Q + 2 * K) + LSE},
-        {"prepared, time only", &prepares, {"--small", "--no-validate"}, 2 * (Q + 2 * K), 2 * (2 * Q + 2 * K) + LSE},
+        {"forward", &plain, {"--dtype=fp16"}, IN + CHECKED, IN + OUT},
+        {"fp32", &plain, {"--dtype=fp32"}, 2 * IN + 2 * (4 * Q + LSE) + SAMPLES, 2 * IN + 4 * Q + LSE},
+        {"fewer keys", &plain, {"--lengths=7,20"}, IN + 2 * OUT + SAMPLES / 50 * 20, IN + OUT},
+        {"time only", &plain, {"--no-validate"}, IN, IN + OUT},
+        {"time and save", &plain, {"--no-validate", "--variant=v", "--save=."}, IN + OUT, IN + OUT},
+        {"backward", &backward, {"--dtype=fp16"}, IN + 2 * Q + OUT + 2 * IN + 2 * K + SAMPLES, 2 * (IN + 2 * Q) + LSE},
+        {"backward, time only", &backward, {"--no-validate"}, IN + 2 * Q, 2 * (IN + 2 * Q) + LSE},
+        {"prepared", &prepares, {"--small"}, IN + CHECKED + PREPARED, IN + OUT},
+        {"nothing prepared", &prepares, {"--warm"}, IN + CHECKED, IN + OUT},
+        {"prepared, but not the inputs", &lists_work, {"--dtype=fp16"}, IN + CHECKED, IN + OUT},
+        {"another variant", &prepares, {"--small", "--variant=a"}, IN + CHECKED, IN + OUT},
+        {"prepared, time only", &prepares, {"--small", "--no-validate"}, IN, IN + OUT},
     };
     setenv("HOST_THREADS", "3", 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
