@@ -4,14 +4,17 @@
 #     of_the_host();                                  skips a script whose every question the host alone answers
 #     stages(), kind_of('05_fa2_backward')            the stages in the order of common/ladder.txt; BACKWARD
 #     in_read_only($folder, 'make x')                 what a line of shell says where nothing can be written, and its exit code
+#     local $ENV{MEMORY_ROOT} = container($bytes);    a folder that tells programs of a container with so much memory
+#     read_text($file), write_text($file, $text)      whole files, as bytes
 #     new_stages()                                    those not in common/results/ladder.tsv yet: they may still be without a picture, say
 package Program;
 use strict;
 use warnings;
 use Exporter qw(import);
+use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 use Test::More;
-our @EXPORT = qw(run of_the_host stages new_stages kind_of in_read_only);
+our @EXPORT = qw(run of_the_host stages new_stages kind_of in_read_only container read_text write_text);
 
 my $scratch = tempdir(CLEANUP => 1);
 $ENV{LC_ALL} = 'C'; # what a test runs by itself reads and writes figures with a point
@@ -54,6 +57,18 @@ sub in_read_only {
     system('chmod', '-R', 'u+w', $folder);
     return ($out, $code);
 }
+
+sub container {
+    my ($bytes) = @_;
+    my $folder = tempdir(CLEANUP => 1);
+    make_path("$folder/proc/self", "$folder/sys/fs/cgroup");
+    write_text("$folder/proc/self/cgroup", "0::/\n");
+    write_text("$folder/sys/fs/cgroup/memory.max", "$bytes\n");
+    return $folder;
+}
+
+sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return <$in> // '' }
+sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
 
 open my $ladder, '<', 'common/ladder.txt' or die "common/ladder.txt: $!";
 my @ladder = map { [split] } grep { /^\w/ } <$ladder>; # [name, builds on, links]

@@ -10,7 +10,7 @@ use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
 use lib 'tests';
-use Program qw(stages new_stages kind_of in_read_only);
+use Program qw(stages new_stages kind_of in_read_only read_text write_text);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 binmode(Test::More->builder->$_, ':utf8') for qw(output failure_output);
@@ -558,8 +558,6 @@ sub keys_of_text {
     my (undef, @rows) = map { [split /,/] } split /\n/, $text;
     return join '; ', sort map { "$_->[1] $_->[2] $_->[8] $_->[11]" } @rows;
 }
-sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return <$in> // '' }
-sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }
 # A sweep's note at each length.
 sub notes_of { return map { my @cell = split /,/, $_, 30; $cell[8] => $cell[29] } grep { /,08/ } split /\n/, read_text($csv) }
 sub open_braces { my $text = read_text($_[0]); return ($text =~ tr/{//) - ($text =~ tr/}//) }

@@ -52,9 +52,9 @@ for my $edge (@edges) {
     mkdir "$root/edge" and mkdir "$root/result";
     my @k = map { abs $k < 1e-30 && $_ % $D % 2 ? 0 : $k } 0 .. $keys * $D - 1;
     my @v = map { int($_ / $D) % 2 } 0 .. $keys * $D - 1;
-    write_bytes("$root/edge/q.npy", npy('<f4', [1, 1, 1, $D], [($q) x $D]));
-    write_bytes("$root/edge/k.npy", npy('<f4', [1, 1, $keys, $D], \@k));
-    write_bytes("$root/edge/v.npy", npy('<f4', [1, 1, $keys, $D], \@v));
+    write_text("$root/edge/q.npy", npy('<f4', [1, 1, 1, $D], [($q) x $D]));
+    write_text("$root/edge/k.npy", npy('<f4', [1, 1, $keys, $D], \@k));
+    write_text("$root/edge/v.npy", npy('<f4', [1, 1, $keys, $D], \@v));
     for my $variant ('one_block', 'split_k', 'equal_shares') {
         for my $cache ('same', 'e4m3') {
             my $run = run('07_flash_decoding', '--load', "$root/edge", '--save', "$root/result", '--no-validate', '--iters', 1,

@@ -13,6 +13,8 @@ use Cwd ();
 use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 use Test::More;
+use lib 'tests';
+use Program qw(read_text write_text);
 
 plan skip_all => 'the labs run on the CPU device' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 plan skip_all => 'the trace needs g++' if system('command -v g++ >/dev/null');
@@ -286,5 +288,3 @@ is(join(' ', grep { -e "$scratch/others/$_" } qw(04_fa2/fma.cu 11_score_mod/fma.
 is(`cd $scratch/students && env -u MAKEFLAGS -u MAKELEVEL make -n --no-print-directory DEVICE=cpu build/cpu/lab 2>&1 | grep -c 'No rule'`, "0\n", '... and with all that the judge is made of');
 done_testing;
 
-sub read_text { my ($file) = @_; open my $from, '<', $file or die "$file: $!"; local $/; return scalar <$from> }
-sub write_text { my ($file, $text) = @_; open my $to, '>', $file or die "$file: $!"; print $to $text; close $to or die }

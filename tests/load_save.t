@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
 # load_save.t - tensors from .npy files in, .npy files out. The program draws inputs, validates its outputs and saves both. The same
-# inputs, packed here byte by byte in every type, then have to lead to the same outputs. numpy.t checks the values themselves.
+# inputs in every type then have to lead to the same outputs. numpy.t checks the values themselves.
 use strict;
 use warnings;
 use Test::More;
@@ -19,7 +19,7 @@ my @k_shape = ($B, $G, $SK, $D);
 sub folder {
     my ($name, %files) = @_;
     mkdir "$root/$name" or die "$root/$name: $!";
-    write_bytes("$root/$name/$_.npy", $files{$_}) for keys %files;
+    write_text("$root/$name/$_.npy", $files{$_}) for keys %files;
     return "$root/$name";
 }
 sub values_of { my (undef, undef, $values) = read_npy($_[0]); return $values }
@@ -63,11 +63,11 @@ sub saved {
 sub same {
     my ($name, $load, $variant, @options) = @_;
     my ($want, $got) = map { saved($name, $variant, '<f2', @$_, @options) } \@drawn, ['--load', $load];
-    ok(read_bytes("$got/$_") eq read_bytes("$want/$_"), "$name: $_ as from inputs that are drawn") for 'o.npy', 'lse.npy';
+    ok(read_text("$got/$_") eq read_text("$want/$_"), "$name: $_ as from inputs that are drawn") for 'o.npy', 'lse.npy';
     return $got;
 }
 
-my %load = map { $_ => folder("in$_", inputs("<f$_")) } 2, 4, 8;
+my %load = (2 => $drawn, map { $_ => folder("in$_", inputs("<f$_")) } 4, 8);
 my $f2 = same('fp16 in, fp16 out', $load{2}, 'mma');
 my ($o, $lse) = map { values_of("$f2/$_.npy") } 'o', 'lse';
 same("f$_ in, rounded to fp16", $load{$_}, 'mma') for 4, 8;
@@ -115,18 +115,11 @@ same('key lengths, one of them 0', $load{2}, 'mma', '--lengths', '0,3');
 same('causal with key lengths', $load{4}, '00_naive', '--causal', '--lengths', '6,2');
 same('scale', $load{4}, '01_tiled/fma', '--scale', 0.5);
 same('not validated, saved all the same', $load{2}, 'mma', '--no-validate');
-for my $type (2, 8) {
-    my $save = saved("f$type in fp32", 'fma', '<f4', '--load', $load{$type}, '--dtype', 'fp32');
-    cmp_ok(difference(values_of("$save/o.npy"), $o), '<=', 2e-3, 'O');
-    cmp_ok(difference(values_of("$save/lse.npy"), $lse), '<=', 1e-5, 'LSE');
-}
 {
     my $save = saved('bf16', 'mma', '<f4', '--load', $load{4}, '--dtype', 'bf16');
     my $brain = values_of("$save/o.npy");
     is(scalar(grep { unpack('V', pack 'f<', $_) & 0xffff } @$brain), 0, 'o.npy holds bf16 values');
     cmp_ok(difference($brain, $o), '<=', 5e-2, 'O in bf16');
-    my $again = run('01_tiled', '--load', $load{4}, '--save', $save, '--variant', 'fma', '--dtype', 'fp32', '--iters', 1);
-    ok($again->{code} eq 0 && difference(values_of("$save/o.npy"), $o) <= 2e-3, 'a second run replaces the files');
 }
 {
     # With one key O is V. 1 + 2^-11 + 2^-40 is just above the middle of two fp16 values; rounding to float first would hit it.
@@ -150,8 +143,8 @@ sub random_values {
     my @far_k = (0) x ($keys * $D);
     @far_k[200 * $D, 200 * $D + 1] = (2**13, 4); # the last key tile comes first
     @far_k[50 * $D, 50 * $D + 1] = (2**13, 8);
-    my $far = folder('far', q => npy('<f2', [1, 1, 1, $D], [2**14, 4, (0) x ($D - 2)]), k => npy('<f2', [1, 1, $keys, $D], \@far_k),
-        v => npy('<f2', [1, 1, $keys, $D], $values));
+    my $far = folder('far', q => npy('<f4', [1, 1, 1, $D], [2**14, 4, (0) x ($D - 2)]), k => npy('<f4', [1, 1, $keys, $D], \@far_k),
+        v => npy('<f4', [1, 1, $keys, $D], $values));
     for (['04_fa2', 'tuned'], ['08_fa3', 'overlapped'], ['10_block_sparse', 'masked'], ['10_block_sparse', 'skipping']) {
         my ($stage, $variant) = @$_;
         my $save = folder("far-$stage-$variant");
@@ -229,10 +222,7 @@ refused('--lengths: 3 given', $load{2}, '--lengths', '1,2,3');
     my $small = npy('<f8', [1, 1, 1, 256], [1 .. 256]);
     my $load = folder('long', k => $small, v => $small, q => npy('<f8', [1, 1, 2**29, 256], []));
     truncate("$load/q.npy", (-s "$load/q.npy") + 2**40) or die "$load/q.npy: $!";
-    mkdir "$root/$_" or die "$root/$_: $!" for 'proc', 'proc/self', 'sys', 'sys/fs', 'sys/fs/cgroup';
-    write_bytes("$root/proc/self/cgroup", "0::/\n");
-    write_bytes("$root/sys/fs/cgroup/memory.max", 64 * 2**20);
-    local $ENV{MEMORY_ROOT} = $root;
+    local $ENV{MEMORY_ROOT} = container(64 * 2**20);
     refused('no memory for batch 1, heads 1/1, seqlen 536870912x1, head dim 256: the ', $load);
 }
 
@@ -249,7 +239,7 @@ sub saves_inputs {
     my $run = run(@run, @shape, '--seed', 3, '--save-inputs', "$folder/in", '--save', "$folder/first");
     is($run->{code}, 0, "--save-inputs, $name: exit code 0") or diag($run->{out}, $run->{err});
     run(@run, '--load', "$folder/in", '--save', "$folder/again");
-    ok(length(read_bytes("$folder/first/$_")) && read_bytes("$folder/again/$_") eq read_bytes("$folder/first/$_"), "from them --load computes the same $_")
+    ok(length(read_text("$folder/first/$_")) && read_text("$folder/again/$_") eq read_text("$folder/first/$_"), "from them --load computes the same $_")
         for @$outputs;
     return "$folder/in";
 }
@@ -278,7 +268,7 @@ sub saves_inputs {
     refused("--save-inputs $load{4}/: is the folder of --load, whose files it would replace", $load{4}, '--save-inputs', "$load{4}/");
 }
 
-write_bytes("$root/file", '');
+write_text("$root/file", '');
 for my $folder ("$root/missing", "$root/file", '/proc') {
     refused("--save $folder: no file can be created there", $load{2}, '--variant', 'mma', '--save', $folder);
     refused("--save-inputs $folder: no file can be created there", $load{2}, '--save-inputs', $folder);
@@ -292,7 +282,7 @@ for my $folder ("$root/missing", "$root/file", '/proc') {
     is($run->{code}, 2, 'a file that cannot be written: exit code 2');
     is($run->{err}, "01_tiled: --save: $save/lse.npy: cannot be written: Is a directory\n", 'and one line');
     unlike($run->{out}, qr/PASS/, 'before the verdict is printed');
-    is(files($save) . read_bytes("$save/o.npy"), 'lse.npy o.npyof before', 'and what was there before is there still, alone');
+    is(files($save) . read_text("$save/o.npy"), 'lse.npy o.npyof before', 'and what was there before is there still, alone');
 }
 
 # ---- a limit on the size of files: a message, and not the signal that the system sends
@@ -308,7 +298,7 @@ for my $folder ("$root/missing", "$root/file", '/proc') {
 # ---- a backward stage: the forward pass's O and LSE, beside the gradients
 {
     my $save = folder('gradients');
-    my $in = folder('with_do', inputs('<f2'), do => npy('<f2', \@q_shape, $q));
+    my $in = folder('with_do', inputs('<f4'), do => npy('<f4', \@q_shape, $q));
     my $run = run('05_fa2_backward', '--load', $in, '--variant', 'atomic', '--iters', 1, '--save', $save);
     is("$run->{code} " . files($save), '0 dk.npy dq.npy dv.npy lse.npy o.npy', '05 saves gradients, O and LSE') or diag($run->{err});
     cmp_ok(difference(values_of("$save/o.npy"), $o), '<=', 2e-3, 'O');

@@ -20,7 +20,7 @@ sub folder {
         my $is_key = $name =~ /[kv]/;
         my $pair = join '', map { pack('v', $code{$name} | $_) x $head_dim } 0, $is_key && $is_backward ? 0x8000 : 0;
         my $rows = $is_key ? $keys : $queries;
-        write_bytes("$folder/$name.npy", npy('<f2', [1, 1, $rows, $head_dim], []) . substr($pair x ($rows / 2 + 1), 0, 2 * $rows * $head_dim));
+        write_text("$folder/$name.npy", npy('<f2', [1, 1, $rows, $head_dim], []) . substr($pair x ($rows / 2 + 1), 0, 2 * $rows * $head_dim));
     }
     return $folder;
 }

@@ -8,7 +8,7 @@ use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
 use lib 'tests';
-use Program qw(stages new_stages);
+use Program qw(stages new_stages read_text write_text);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 my ($scratch, $root) = (tempdir(CLEANUP => 1), getcwd);
@@ -131,5 +131,3 @@ sub run {
     my $out = `{ $line; } 2>'$scratch/err' </dev/null`;
     return {code => $? >> 8, out => $out, err => read_text("$scratch/err")};
 }
-sub read_text { open my $in, '<:raw', $_[0] or die "$_[0]: $!"; local $/; return <$in> // '' }
-sub write_text { open my $out, '>:raw', $_[0] or die "$_[0]: $!"; print $out $_[1]; close $out or die "$_[0]: $!" }

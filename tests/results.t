@@ -6,7 +6,7 @@ use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 use Test::More;
 use lib 'tests';
-use Program qw(stages);
+use Program qw(stages read_text write_text);
 
 plan skip_all => 'the CPU device will do for scripts' if ($ENV{TEST_DEVICE} // 'cpu') ne 'cpu';
 
@@ -80,5 +80,3 @@ like("$run->{code} $run->{said}", qr/\A2 ladder: failed: 07_flash_decoding is wr
 like(results('PARTS=lader')->{said}, qr/^results: PARTS=lader: choose from ladder /m, 'a part that is none');
 done_testing;
 
-sub read_text { open my $in, '<', $_[0] or die "$_[0]: $!\n"; local $/; return <$in> }
-sub write_text { open my $out, '>', $_[0] or die "$_[0]: $!\n"; print $out $_[1]; close $out or die "$_[0]: $!\n" }

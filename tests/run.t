@@ -3,7 +3,6 @@
 use strict;
 use warnings;
 use utf8;
-use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 use Test::More;
 use JSON::PP;
@@ -74,9 +73,9 @@ is($run->{code}, 0, 'scores so large that rounding alone may change O: LSE decid
 like($run->{out}, qr/^01_tiled\/mma: not checked: rounding alone may change O by [\d.]+, and it is at most [\d.]+$/m, 'a line why O is not checked');
 like($run->{out}, qr/\nPASS  2 variants agree with 00_naive; not checked: O\n\z/, 'and the verdict says that it was not');
 my $orthogonal = tempdir(CLEANUP => 1); # scores of 0 whose terms would be 1e12 if Q and K had the same direction
-write_bytes("$orthogonal/q.npy", npy('<f4', [1, 1, 40, 64], [(1e6, (0) x 63) x 40]));
-write_bytes("$orthogonal/k.npy", npy('<f4', [1, 1, 56, 64], [(0, 1e6, (0) x 62) x 56]));
-write_bytes("$orthogonal/v.npy", npy('<f4', [1, 1, 56, 64], [(1) x (56 * 64)]));
+write_text("$orthogonal/q.npy", npy('<f4', [1, 1, 40, 64], [(1e6, (0) x 63) x 40]));
+write_text("$orthogonal/k.npy", npy('<f4', [1, 1, 56, 64], [(0, 1e6, (0) x 62) x 56]));
+write_text("$orthogonal/v.npy", npy('<f4', [1, 1, 56, 64], [(1) x (56 * 64)]));
 my @orthogonal = ('--load', $orthogonal, '--dtype', 'fp32', '--variant', 'fma', '--iters', 1);
 $run = run('01_tiled', @orthogonal);
 is($run->{code}, 2, 'nor can LSE be checked: exit code 2');
@@ -152,7 +151,7 @@ ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-
 SKIP: {
     my $folder = tempdir(CLEANUP => 1) . "/\t\xc3\xa9\"";
     mkdir $folder or skip 'a file system that takes no such name', 2;
-    write_bytes("$folder/$_.npy", npy('<f4', [1, 1, 8, 64], [(0) x (8 * 64)])) for 'q', 'k', 'v';
+    write_text("$folder/$_.npy", npy('<f4', [1, 1, 8, 64], [(0) x (8 * 64)])) for 'q', 'k', 'v';
     my $line = run('01_tiled', '--load', $folder, '--json', '--iters', 1, '--variant', 'fma', '--no-validate')->{out};
     my $row = eval { JSON::PP->new->decode($line) };
     like($row->{inputs} // $@, qr{/\t\x{e9}"\z}, 'JSON: a tab, an accent and a quote');
@@ -203,10 +202,7 @@ SKIP: {
 # ---- out of memory: S alone, 4 bytes a score, takes all there is: of a GPU more than any has, here what a made-up container has;
 # one key each keeps it short
 my $memory = $on_gpu ? 400 * 2**30 : 2**26;
-local $ENV{MEMORY_ROOT} = tempdir(CLEANUP => 1);
-make_path("$ENV{MEMORY_ROOT}/$_") for 'proc/self', 'sys/fs/cgroup';
-write_bytes("$ENV{MEMORY_ROOT}/proc/self/cgroup", "0::/\n");
-write_bytes("$ENV{MEMORY_ROOT}/sys/fs/cgroup/memory.max", 2**26) if !$on_gpu;
+$ENV{MEMORY_ROOT} = container($memory) if !$on_gpu;
 my $queries = int(sqrt($memory / 16));
 my @long = ('--batch', 1, '--heads', 1, '--seqlen', $queries, '--seqlen-k', 4 * $queries, '--head-dim', 64, '--iters', 1, '--lengths', 1);
 $run = run('01_tiled', @long);
@@ -233,4 +229,3 @@ SKIP: {
 
 done_testing();
 
-sub read_text { open my $in, '<', $_[0] or die "$_[0]: $!"; local $/; return scalar <$in> }
