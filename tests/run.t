@@ -93,7 +93,7 @@ for my $row (map { decode_json($_) } split /\n/, run('01_tiled', @small, '--seql
     cmp_ok($row->{worst_error}, '>', $row->{allowed_error} / 20, "$row->{variant} in fp32: an error that is worth comparing");
 }
 
-# ---- JSON and CSV
+# ---- JSON and CSV. What stands in the fields is figures.c's, how it is written report.c's
 my @fields = qw(stage variant direction batch heads kv_heads seqlen_q seqlen_k head_dim dtype causal lengths scale settings inputs seed l2
     iters runs latency_ms min_ms iqr_ms noisy tflops dense_tflops percent_of_peak gbps tensor_bytes workspace_bytes gpu_bytes
     gpu_flops_per_byte read_gbps copy_gbps rmse worst_fp64_error worst_error allowed_error ok device clock_mhz cuda commit note);
@@ -104,21 +104,9 @@ my @rows = json_rows('--heads', 4, '--kv-heads', 2, '--causal');
 is_deeply([map { $_->{variant} } @rows], \@variants, 'JSON: one object a variant');
 for my $row (@rows) {
     is_deeply([sort keys %$row], [sort @fields], "JSON: the fields of $row->{variant}");
-    my %known = (stage => '01_tiled', direction => 'forward', batch => 2, heads => 4, kv_heads => 2, seqlen_q => 40, seqlen_k => 56,
-        head_dim => 64, dtype => 'fp16', lengths => undef, scale => 0.125, settings => undef, inputs => 'normal', seed => 0,
-        l2 => 'cold', iters => 2, runs => 2, iqr_ms => undef, noisy => undef);
-    is_deeply({map { $_ => $row->{$_} } keys %known}, \%known, 'JSON: the problem');
     ok($row->{causal} && $row->{ok} && JSON::PP::is_bool($row->{ok}), 'JSON: true is true');
     ok($row->{latency_ms} >= $row->{min_ms} && $row->{min_ms} > 0, 'JSON: median and least time');
-    # 4 B H D FLOPs for each pair of the band, of which row i sees 17 + i keys; Q and O, K and V (half the heads), LSE
-    my ($flops, $bytes) = (4 * 2 * 4 * 64 * (40 * 17 + 40 * 39 / 2), 2 * (2 * 2 * 4 * 40 * 64 + 2 * 2 * 2 * 56 * 64) + 4 * 2 * 4 * 40);
-    ok(abs($row->{tflops} * $row->{latency_ms} * 1e9 / $flops - 1) < 1e-6, 'JSON: TFLOP/s and latency are the same number');
-    ok(abs($row->{gbps} * $row->{latency_ms} * 1e6 / $bytes - 1) < 1e-6, 'JSON: GB/s too');
-    is($row->{tensor_bytes}, $bytes, 'JSON: the bytes of the tensors');
-    ok($row->{worst_error} <= $row->{allowed_error}, 'JSON: the error and its bound');
-    is($row->{note}, undef, 'JSON: no note on a row that ran');
 }
-is($rows[0]{workspace_bytes}, 2 * 4 * 40 * 56 * (4 + 2), 'JSON: 00_naive stores S in fp32 and P in fp16');
 
 @rows = json_rows('--dtype', 'fp32');
 ok($rows[1]{ok}, 'an unsupported variant does not stop the others');
@@ -137,27 +125,6 @@ like(run('01_tiled', @small, '--no-validate')->{out}, qr/not validated\n.*\nnot 
 my ($header, @csv) = split /\n/, run('01_tiled', @small, '--csv', '--dtype', 'fp32')->{out};
 is($header, join(',', @fields), 'CSV: the header');
 is(scalar @csv, 3, 'CSV: a row a variant');
-for (@csv) {
-    my $fields = () = /\G("(?:[^"]|"")*"|[^,"]*)(?:,|\z)/gc;
-    $fields-- if /[^,]\z/; # the pattern matches once more at the very end
-    is($fields, scalar @fields, 'CSV: as many fields as the header');
-}
-
-# ---- TFLOP/s of what was computed: with one key, 4 D FLOPs a query
-my ($one) = map { decode_json($_) } run('02_online_softmax', qw(--batch 1 --heads 2 --seqlen 300 --head-dim 64 --lengths 1 --variant online --json --iters 1 --no-validate))->{out};
-ok(abs($one->{tflops} * $one->{latency_ms} * 1e9 / (4 * 64 * 2 * 300) - 1) < 1e-6, '--lengths 1: FLOPs of one key a query');
-
-# ---- a folder with an odd name
-SKIP: {
-    my $folder = tempdir(CLEANUP => 1) . "/\t\xc3\xa9\"";
-    mkdir $folder or skip 'a file system that takes no such name', 2;
-    write_text("$folder/$_.npy", npy('<f4', [1, 1, 8, 64], [(0) x (8 * 64)])) for 'q', 'k', 'v';
-    my $line = run('01_tiled', '--load', $folder, '--json', '--iters', 1, '--variant', 'fma', '--no-validate')->{out};
-    my $row = eval { JSON::PP->new->decode($line) };
-    like($row->{inputs} // $@, qr{/\t\x{e9}"\z}, 'JSON: a tab, an accent and a quote');
-    is($row->{seed}, undef, 'JSON: what is loaded has no seed');
-}
-
 # ---- several problems: for each what it is alone, the titles of CSV once
 my @axes = ('--heads', '2,4', '--kv-heads', 2, '--mask', 'full,causal');
 my @words = map { my $heads = $_; map { [$heads, $_] } 'full', 'causal' } 2, 4;
