@@ -71,44 +71,39 @@ my %load = (2 => $drawn, map { $_ => folder("in$_", inputs("<f$_")) } 4, 8);
 my $f2 = same('fp16 in, fp16 out', $load{2}, 'mma');
 my ($o, $lse) = map { values_of("$f2/$_.npy") } 'o', 'lse';
 same("f$_ in, rounded to fp16", $load{$_}, 'mma') for 4, 8;
-{
-    # Behind a key length anything may stand: NaN, infinity, and what would make every bound as wide as the result.
-    my @lengths = (0, 3);
+# Q as it is, and K and V in which keys that nobody may see, by entry and number, have NaN, infinity, and what would make every bound as
+# wide as the result.
+sub poisoned {
+    my ($is_hidden) = @_;
     my %in = (q => npy('<f4', \@q_shape, $q));
     for my $file (['k', $k], ['v', $v]) {
         my @values = @{$file->[1]};
-        for my $i (grep { int($_ / $D) % $SK >= $lengths[$_ / ($G * $SK * $D)] } 0 .. $#values) {
+        for my $i (grep { $is_hidden->(int($_ / ($G * $SK * $D)), int($_ / $D) % $SK) } 0 .. $#values) {
             no warnings;
             $values[$i] = ('nan' + 0, 'inf' + 0, 6e4)[$i % 3];
         }
         $in{$file->[0]} = npy('<f4', \@k_shape, \@values);
     }
+    return %in;
+}
+{
+    my @lengths = (0, 3);
+    my %in = poisoned(sub { my ($entry, $key) = @_; return $key >= $lengths[$entry] });
     my $padded = folder('padded', %in);
     my @behind = ('--lengths', '0,3');
     same('anything behind the key lengths', $padded, $_, @behind) for 'mma', '00_naive';
-    $in{do} = $in{q};
-    my $run = run('05_fa2_backward', '--load', folder('padded_do', %in), '--iters', 1, @behind);
+    my $run = run('05_fa2_backward', '--load', folder('padded_do', %in, do => $in{q}), '--iters', 1, @behind);
     is($run->{code}, 0, 'for gradients, too') or diag($run->{out}, $run->{err});
 }
-{
-    # And so it may in a key that no query keeps. The 5 queries stand at the last 5 of 7 keys: a window of 2 leaves the first key to
-    # nobody, and a document of 2 the first two. One of 4 has two queries of its own.
-    for my $mask (['window:2', 1], ['documents:4+3', 2], ['documents:2+0+5', 2]) {
-        my ($blocks, $first) = @$mask;
-        my %in = (q => npy('<f4', \@q_shape, $q));
-        for my $file (['k', $k], ['v', $v]) {
-            my @values = @{$file->[1]};
-            for my $i (grep { int($_ / $D) % $SK < $first } 0 .. $#values) {
-                no warnings;
-                $values[$i] = ('nan' + 0, 'inf' + 0, 6e4)[$i % 3];
-            }
-            $in{$file->[0]} = npy('<f4', \@k_shape, \@values);
-        }
-        my $is_kept = $blocks eq 'documents:4+3';
-        my $run = run('10_block_sparse', '--load', folder("unkept_$blocks", %in), '--blocks', $blocks, '--iters', 1);
-        is($run->{code}, $is_kept ? 2 : 0, "NaN and infinity in the first keys, which --blocks $blocks leaves to " . ($is_kept ? 'two queries' : 'nobody'))
-            or diag($run->{out}, $run->{err});
-    }
+# And in a key that no query keeps. The 5 queries stand at the last 5 of 7 keys: a window of 2 leaves the first key to nobody, and a
+# document of 2 the first two. One of 4 has two queries of its own.
+for my $mask (['window:2', 1], ['documents:4+3', 2], ['documents:2+0+5', 2]) {
+    my ($blocks, $first) = @$mask;
+    my $is_kept = $blocks eq 'documents:4+3';
+    my $folder = folder("unkept_$blocks", poisoned(sub { my ($entry, $key) = @_; return $key < $first }));
+    my $run = run('10_block_sparse', '--load', $folder, '--blocks', $blocks, '--iters', 1);
+    is($run->{code}, $is_kept ? 2 : 0, "NaN and infinity in the first keys, which --blocks $blocks leaves to " . ($is_kept ? 'two queries' : 'nobody'))
+        or diag($run->{out}, $run->{err});
 }
 same('causal', $load{2}, 'mma', '--causal');
 same('key lengths, one of them 0', $load{2}, 'mma', '--lengths', '0,3');

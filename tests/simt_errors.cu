@@ -166,6 +166,10 @@ __global__ void ring(const __grid_constant__ TensorMap map, int what) {
         }
 }
 
+static void run_ring(const void *memory, int what) {
+    LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), what);
+}
+
 enum { ODD_BYTES, ODD_SHARED, ODD_DEVICE };
 __global__ void bulk(float *memory, int what) {
     SHARED_MEMORY(tile, Tile4K);
@@ -272,18 +276,10 @@ int main(int argc, char **argv) {
         {"warp_missing", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), WARP_MISSING); }},
         {"no_fence", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), NO_FENCE); }},
         {"off_pattern", [](const void *) { LAUNCH(hopper, dim3(3, 3), 128, sizeof(Hopper), OFF_PATTERN); }},
-        {"wrong_parity", [](const void *memory) {
-             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), WRONG_PARITY);
-         }},
-        {"no_copy", [](const void *memory) {
-             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), NO_COPY);
-         }},
-        {"too_many_bytes", [](const void *memory) {
-             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), TOO_MANY_BYTES);
-         }},
-        {"too_few_bytes", [](const void *memory) {
-             LAUNCH(ring, 1, 96, sizeof(Stages), tensor_map<__half, 128>(memory, 64, 8, 1, 8), TOO_FEW_BYTES);
-         }},
+        {"wrong_parity", [](const void *memory) { run_ring(memory, WRONG_PARITY); }},
+        {"no_copy", [](const void *memory) { run_ring(memory, NO_COPY); }},
+        {"too_many_bytes", [](const void *memory) { run_ring(memory, TOO_MANY_BYTES); }},
+        {"too_few_bytes", [](const void *memory) { run_ring(memory, TOO_FEW_BYTES); }},
         {"bulk_bytes", [](const void *memory) { LAUNCH(bulk, dim3(3, 3), 32, sizeof(Tile4K), (float *)memory, ODD_BYTES); }},
         {"bulk_shared", [](const void *memory) { LAUNCH(bulk, dim3(3, 3), 32, sizeof(Tile4K), (float *)memory, ODD_SHARED); }},
         {"bulk_device", [](const void *memory) { LAUNCH(bulk, dim3(3, 3), 32, sizeof(Tile4K), (float *)memory, ODD_DEVICE); }},
