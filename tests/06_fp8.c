@@ -4,6 +4,7 @@
  */
 #include "../06_fp8/fp8.h"
 #include "../common/device/device.h"
+#include "../common/harness/tensors.h"
 #include "../common/harness/variant.h"
 #include "../common/numeric.h"
 #include "../common/judge/oracle.h"
@@ -61,8 +62,7 @@ static const void *to_device(const Problem *p, const double *values, size_t coun
         if (lengths && (int)(row % p->seqlen_k) >= lengths[row / p->seqlen_k / p->kv_heads])
             host[i] = 0xffff;
     }
-    void *device = device_alloc(count * sizeof *host, "input");
-    device_write(device, host, count * sizeof *host);
+    void *device = upload(host, count * sizeof *host, "input");
     free(host);
     return device;
 }
@@ -118,10 +118,7 @@ static Example make_example(Dtype dtype, int head_dim, int causal, const int set
     e.t.v = to_device(&e.p, e.v, key_elements(&e.p), lengths);
     e.t.o = device_alloc(query_elements(&e.p) * 2, "O");
     e.t.lse = device_alloc(row_count(&e.p) * 4, "LSE");
-    if (lengths) {
-        e.t.key_lengths = device_alloc(BATCH * sizeof(int), "key lengths");
-        device_write((void *)e.t.key_lengths, lengths, BATCH * sizeof(int));
-    }
+    upload_options(&e.p, lengths, &e.t);
     fp8_overlapped_plan(&e.p, e.workspace);
     for (int i = 0; i <= NEXT_TILE; i++)
         e.workspace[i].pointer = device_alloc(e.workspace[i].bytes, e.workspace[i].purpose);

@@ -2,6 +2,7 @@
  * that nothing overflows before. */
 #include "../07_flash_decoding/decode.h"
 #include "../common/device/device.h"
+#include "../common/harness/tensors.h"
 #include "tap.h"
 
 #include <limits.h>
@@ -21,8 +22,7 @@ static void test_pages(void) {
         size_t bytes = tensor < 2 ? sizeof given[0] : sizeof lengths;
         for (int i = 0; tensor < 2 && i < ELEMENTS; i++)
             given[tensor][i] = (uint16_t)(tensor * ELEMENTS + i);
-        inputs[tensor] = device_alloc(bytes, "input");
-        device_write(inputs[tensor], tensor < 2 ? (const void *)given[tensor] : lengths, bytes);
+        inputs[tensor] = upload(tensor < 2 ? (const void *)given[tensor] : lengths, bytes, "input");
     }
     Tensors t = {.k = inputs[0], .v = inputs[1], .key_lengths = inputs[2]};
     int buffers = cache_plan(&p, workspace), table[BATCH * 3], wrong = 0, nan = 0, pages = (int)pages_of(&p).pool, in_order = 0;

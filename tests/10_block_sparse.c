@@ -5,6 +5,7 @@
 #include "../10_block_sparse/lists.h"
 #include "../common/block_mask.h"
 #include "../common/device/device.h"
+#include "../common/harness/tensors.h"
 #include "../common/host/memory.h"
 #include "../common/judge/oracle.h"
 #include "../common/traffic.h"
@@ -138,13 +139,6 @@ static void test_tiles(const char *kind) {
         diag("%d wrong; %d, %d, %d", wrong_tiles, seen[0], seen[1], seen[2]);
 }
 
-static void *on_device(const void *host, size_t bytes) {
-    void *copy = device_alloc(bytes, "a test's");
-    if (host)
-        device_write(copy, host, bytes);
-    return copy;
-}
-
 /* More key blocks than a warp has lanes, in two batch entries: each list has the full blocks and then the partial ones, and the
  * longest lists come first. */
 static void test_lists(const char *text) {
@@ -155,10 +149,9 @@ static void test_lists(const char *text) {
     void *host[MAX_WORKSPACE_BUFFERS];
     int buffers = sparse_skipping_plan(&p, workspace), wrong = 0, late = 0, entries = 0;
     for (int i = 0; i < buffers; i++)
-        workspace[i].pointer = on_device(NULL, workspace[i].bytes);
-    Tensors t = {.key_lengths = on_device(lengths, sizeof lengths), .mask = p.blocks->mask};
-    if (t.mask.kept)
-        t.mask.kept = on_device(t.mask.kept, mask_blocks(&p));
+        workspace[i].pointer = device_alloc(workspace[i].bytes, workspace[i].purpose);
+    Tensors t = {.key_lengths = NULL};
+    upload_options(&p, lengths, &t);
     sparse_lists(&p, &t, workspace);
     for (int i = 0; i < buffers; i++)
         device_read(host[i] = host_alloc(workspace[i].bytes, 1), workspace[i].pointer, workspace[i].bytes);
@@ -185,8 +178,7 @@ static void test_lists(const char *text) {
         diag("%d wrong, %d late, of %d", wrong, late, entries);
     for (int i = 0; i < buffers; i++)
         device_free(workspace[i].pointer), free(host[i]);
-    device_free((void *)t.key_lengths);
-    device_free(p.blocks->mask.kept ? (void *)t.mask.kept : NULL);
+    free_options(&t);
     free((void *)p.blocks);
 }
 
