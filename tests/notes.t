@@ -14,7 +14,7 @@ use Test::More;
 use File::Find qw(find);
 use File::Temp qw(tempdir);
 use lib 'tests';
-use Program;
+use Program qw(stages new_stages of_the_host);
 of_the_host();
 
 my @pages = ('README.md', sort glob('notes/*.md notes/results/*/README.md'));
