@@ -142,39 +142,32 @@ static void refused(const char *reason, const char *name) {
     free(text);
 }
 
+#define TYPED(type, shape) "{'descr': " type ", 'fortran_order': False, 'shape': " shape ", }\n"
+#define SHAPED(shape) TYPED("'<f8'", shape)
 static void test_refusals(void) {
     const double data[] = {1, -2, 3, -4, 5, -6};
     struct {
         const char *header, *reason, *name;
     } bad[] = {
-        {"{'descr': '>f8', 'fortran_order': False, 'shape': (1, 2, 1, 3), }\n", "'>f8'; needed are little-endian",
-         "big-endian"},
-        {"{'descr': '<i4', 'fortran_order': False, 'shape': (1, 2, 1, 6), }\n", "'<i4'", "integers"},
-        {"{'descr': '<f16', 'fortran_order': False, 'shape': (1, 1, 1, 3), }\n", "'<f16'", "a float of 16 bytes"},
-        {"{'descr': '<V2', 'fortran_order': False, 'shape': (1, 1, 1, 24), }\n",
-         "holds '<V2', as NumPy writes bf16: save it widened to float32", "bf16 from ml_dtypes"},
-        {"{'descr': '|V2', 'fortran_order': False, 'shape': (1, 1, 1, 24), }\n", "choose --dtype bf16",
-         "bf16 as older versions wrote it"},
-        {"{'descr': '|V1', 'fortran_order': False, 'shape': (1, 1, 1, 48), }\n", "elements of type '|V1'",
-         "8 bits of who knows what"},
-        {"{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1, 1, 1, 6), }\n", "type [('a'", "records"},
+        {TYPED("'>f8'", "(1, 2, 1, 3)"), "'>f8'; needed are little-endian", "big-endian"},
+        {TYPED("'<i4'", "(1, 2, 1, 6)"), "'<i4'", "integers"},
+        {TYPED("'<f16'", "(1, 1, 1, 3)"), "'<f16'", "a float of 16 bytes"},
+        {TYPED("'<V2'", "(1, 1, 1, 24)"), "holds '<V2', as NumPy writes bf16: save it widened to float32", "bf16 from ml_dtypes"},
+        {TYPED("'|V2'", "(1, 1, 1, 24)"), "choose --dtype bf16", "bf16 as older versions wrote it"},
+        {TYPED("'|V1'", "(1, 1, 1, 48)"), "elements of type '|V1'", "8 bits of who knows what"},
+        {TYPED("[('a', '<f8')]", "(1, 1, 1, 6)"), "type [('a'", "records"},
         {"{'descr': '<f8', 'fortran_order': True, 'shape': (1, 2, 1, 3), }\n", "Fortran order", "Fortran order"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n", "0 dimensions", "no dimension"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 2, 3), }\n", "3 dimensions", "three dimensions"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 1, 2, 3), }\n", "5 dimensions", "five dimensions"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 2, 0), }\n",
-         "48 bytes of data where its shape asks for 0", "an empty tensor"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 2, -3), }\n", "shape", "a negative extent"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 2.0, 3), }\n", "shape", "a fractional extent"},
+        {SHAPED("()"), "0 dimensions", "no dimension"},
+        {SHAPED("(1, 2, 3)"), "3 dimensions", "three dimensions"},
+        {SHAPED("(1, 1, 1, 2, 3)"), "5 dimensions", "five dimensions"},
+        {SHAPED("(1, 1, 2, 0)"), "48 bytes of data where its shape asks for 0", "an empty tensor"},
+        {SHAPED("(1, 1, 2, -3)"), "shape", "a negative extent"},
+        {SHAPED("(1, 1, 2.0, 3)"), "shape", "a fractional extent"},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 2, 3", "shape", "a shape cut off"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 4294967296, 4294967296), }\n",
-         "asks for 147573952589676412928", "2^64 elements"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 1, 99999999999999999999999), }\n",
-         "where its shape asks for", "an extent beyond 64 bits"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 1, 7), }\n",
-         "holds 48 bytes of data where its shape asks for 56", "data cut off"},
-        {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 1, 5), }\n",
-         "holds 48 bytes of data where its shape asks for 40", "trailing garbage"},
+        {SHAPED("(1, 1, 4294967296, 4294967296)"), "asks for 147573952589676412928", "2^64 elements"},
+        {SHAPED("(1, 1, 1, 99999999999999999999999)"), "where its shape asks for", "an extent beyond 64 bits"},
+        {SHAPED("(1, 1, 1, 7)"), "holds 48 bytes of data where its shape asks for 56", "data cut off"},
+        {SHAPED("(1, 1, 1, 5)"), "holds 48 bytes of data where its shape asks for 40", "trailing garbage"},
         {"{'descr': '<f8', 'shape': (1, 2, 1, 3), }\n", "lacks 'fortran_order'", "no order given"},
         {"{'fortran_order': False, 'shape': (1, 2, 1, 3), }\n", "lacks 'descr'", "no type given"},
         {"{'descr': '<f8', 'fortran_order': False", "lacks 'shape'", "no shape given"},
