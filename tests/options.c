@@ -144,6 +144,8 @@ static void test_each(void) {
     options_free(&o);
 }
 
+#define SHAPE(b, h, kv, q, k, d)                                                                                            \
+    { .batch = b, .heads = h, .kv_heads = kv, .seqlen_q = q, .seqlen_k = k, .head_dim = d }
 static void test_together(void) {
     static const struct {
         const Stage *stage;
@@ -151,36 +153,22 @@ static void test_together(void) {
         int is_cpu;
         Problem want;
     } cases[] = {
-        {&stage, "", 0, {.batch = 4, .heads = 16, .kv_heads = 16, .seqlen_q = 4096, .seqlen_k = 4096, .head_dim = 128}},
-        {&stage, "", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}},
-        {&decoding, "", 0, {.batch = 2, .heads = 12, .kv_heads = 4, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
-        {&decoding, "", 1, {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 2, .seqlen_k = 88, .head_dim = 40}},
-        {&stage, "--seqlen 9", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 9, .seqlen_k = 9, .head_dim = 64}},
-        {&stage, "--seqlen-k 9", 1, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 256, .seqlen_k = 9, .head_dim = 64}},
-        {&stage,
-         "--seqlen 7 --seqlen-k 9",
-         1,
-         {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 7, .seqlen_k = 9, .head_dim = 64}},
-        {&decoding, "--seqlen 7", 1, {.batch = 5, .heads = 6, .kv_heads = 3, .seqlen_q = 7, .seqlen_k = 88, .head_dim = 40}},
-        {&stage, "--heads 6", 1, {.batch = 1, .heads = 6, .kv_heads = 6, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 64}},
-        {&decoding, "--heads 8", 0, {.batch = 2, .heads = 8, .kv_heads = 8, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
-        {&decoding,
-         "--kv-heads 6",
-         0,
-         {.batch = 2, .heads = 12, .kv_heads = 6, .seqlen_q = 3, .seqlen_k = 777, .head_dim = 96}},
-        {&stage,
-         "--batch 65535 --heads 1 --head-dim 256",
-         1,
-         {.batch = 65535, .heads = 1, .kv_heads = 1, .seqlen_q = 256, .seqlen_k = 1024, .head_dim = 256}},
+        {&stage, "", 0, SHAPE(4, 16, 16, 4096, 4096, 128)},
+        {&stage, "", 1, SHAPE(1, 2, 2, 256, 1024, 64)},
+        {&decoding, "", 0, SHAPE(2, 12, 4, 3, 777, 96)},
+        {&decoding, "", 1, SHAPE(5, 6, 3, 2, 88, 40)},
+        {&stage, "--seqlen 9", 1, SHAPE(1, 2, 2, 9, 9, 64)},
+        {&stage, "--seqlen-k 9", 1, SHAPE(1, 2, 2, 256, 9, 64)},
+        {&stage, "--seqlen 7 --seqlen-k 9", 1, SHAPE(1, 2, 2, 7, 9, 64)},
+        {&decoding, "--seqlen 7", 1, SHAPE(5, 6, 3, 7, 88, 40)},
+        {&stage, "--heads 6", 1, SHAPE(1, 6, 6, 256, 1024, 64)},
+        {&decoding, "--heads 8", 0, SHAPE(2, 8, 8, 3, 777, 96)},
+        {&decoding, "--kv-heads 6", 0, SHAPE(2, 12, 6, 3, 777, 96)},
+        {&stage, "--batch 65535 --heads 1 --head-dim 256", 1, SHAPE(65535, 1, 1, 256, 1024, 256)},
         /* the largest Q, and the 2^58 elements that S may have */
-        {&stage,
-         "--batch 1 --heads 32768 --seqlen 1073741824 --seqlen-k 1 --head-dim 256",
-         1,
-         {.batch = 1, .heads = 32768, .kv_heads = 32768, .seqlen_q = 1 << 30, .seqlen_k = 1, .head_dim = 256}},
-        {&stage,
-         "--batch 1 --heads 1 --seqlen 268435456 --seqlen-k 1073741824",
-         1,
-         {.batch = 1, .heads = 1, .kv_heads = 1, .seqlen_q = 1 << 28, .seqlen_k = 1 << 30, .head_dim = 64}},
+        {&stage, "--batch 1 --heads 32768 --seqlen 1073741824 --seqlen-k 1 --head-dim 256", 1,
+         SHAPE(1, 32768, 32768, 1 << 30, 1, 256)},
+        {&stage, "--batch 1 --heads 1 --seqlen 268435456 --seqlen-k 1073741824", 1, SHAPE(1, 1, 1, 1 << 28, 1 << 30, 64)},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Options o = parse(cases[i].stage, cases[i].line);
