@@ -14,7 +14,8 @@ enum Layout { TOGETHER, APART };
 extern "C" Launcher context_alone;
 extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace);
 extern "C" void scatter_inputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout);
-extern "C" void collect_outputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout);
+extern "C" void collect_outputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers,
+                                Layout layout);
 
 /* Of each device, in the order of its workspace. The last four are for `rounds`. */
 enum { QUERIES, KEYS, OTHER_KEYS, OUTPUT, LSE, KEY_LENGTHS, NEXT_TILE, APART_QUERIES, O_SUM, O_PART, LSE_PART };
@@ -46,7 +47,9 @@ struct Device {
     }
     Keys shard() const { return keys(KEYS, 0, shard_keys(&p)); }
     /* How many keys of each batch entry the rows see, of the shard of `from` or of the WHOLE sequence. */
-    int *key_lengths(int from, int rows) const { return at<int>(KEY_LENGTHS) + ((from - WHOLE) * (BOTH + 1) + rows) * p.batch; }
+    int *key_lengths(int from, int rows) const {
+        return at<int>(KEY_LENGTHS) + ((from - WHOLE) * (BOTH + 1) + rows) * p.batch;
+    }
 };
 static inline Device device_at(const Problem &p, const Buffer *workspace, int number, int buffers) {
     return {p, number, workspace + number * buffers};
@@ -77,9 +80,10 @@ static inline void pull_keys(const Problem &p, int batch, const Keys &to, int to
     device_pull(to.v + to_offset, to.stored * row, from.device, from.v + offset, from.stored * row, count * row, heads);
 }
 
-/* Rows of Q, O or LSE of both halves or the second, between the whole tensor, which is on device 0, and a device's shard. */
+/* Rows of Q, O, or LSE, of both halves or the second, between the whole tensor on device 0 and a device's shard. */
 enum Way { TO_SHARD, TO_WHOLE };
-static inline void move_rows(const Device &d, Way way, Layout layout, void *whole, void *shard, size_t row_bytes, int half = 0) {
+static inline void move_rows(const Device &d, Way way, Layout layout, void *whole, void *shard, size_t row_bytes,
+                             int half = 0) {
     const size_t whole_pitch = d.p.seqlen_q * row_bytes, matrices = (size_t)d.p.batch * d.p.heads;
     device_use(way == TO_SHARD ? d.number : 0);
     for (; half < HALVES; half++) {
@@ -111,8 +115,8 @@ static inline void move_keys(const Device &owner, Way way, const int *key_length
         }
 }
 
-/* A round of a device, which has two slots for shards of others: while it computes with one, the next shard is pulled to
- * the other. Returns the keys of this round, once they have arrived. */
+/* A round of a device, which has two slots for shards of others: while it computes with one, the next shard is pulled
+ * to the other. Returns the keys of this round, once they have arrived. */
 static inline Keys begin_round(const Device &d, int round) {
     if (round > 0)
         device_wait(COMPUTE, d.number, ARRIVED + round % 2);
@@ -131,17 +135,19 @@ static inline void pull_next(const Device &d, const int *key_lengths, int round,
         device_wait(COPY, d.number, END + round - 1);
     if (!key_lengths) { /* as many of all batch entries: K and V, which lie one behind the other, are one copy */
         const size_t pitch = slot.stored * d.row_bytes();
-        device_pull(slot.k, pitch, next.number, from.k, pitch, seen(0) * d.row_bytes(), (size_t)2 * p.batch * p.kv_heads);
+        device_pull(slot.k, pitch, next.number, from.k, pitch, seen(0) * d.row_bytes(),
+                    (size_t)2 * p.batch * p.kv_heads);
     }
     for (int b = 0; key_lengths && b < p.batch; b++)
         pull_keys(p, b, slot, 0, from, 0, seen(b));
     device_record(COPY, ARRIVED + (round + 1) % 2);
 }
 
-/* All rounds of all devices: compute(device, round) puts into a device's queues what it computes, pull(device, round) what it
- * pulls beside the next keys. What computes first comes before what is needed only in the next round. */
+/* All rounds of all devices: compute(device, round) puts into a device's queues what it computes, pull(device, round)
+ * what it pulls beside the next keys. What computes first comes before what is needed only in the next round. */
 template <typename Compute, typename Pull>
-void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Compute compute, Pull pull) {
+void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Compute compute,
+                Pull pull) {
     const int devices = devices_of(p);
     for (int round = 0; round < devices; round++) {
         for (int r = 0; r < devices; r++) {
@@ -159,8 +165,8 @@ void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspac
 }
 
 /* Attention of a part (part_of) that is not empty, over keys that are on the same device. */
-static inline void attend(const Device &device, const Problem &part, int rows, int from, const void *queries, const Keys &keys,
-                          void *o, float *lse) {
+static inline void attend(const Device &device, const Problem &part, int rows, int from, const void *queries,
+                          const Keys &keys, void *o, float *lse) {
     Tensors t = {};
     t.q = queries, t.k = keys.k, t.v = keys.v, t.o = o, t.lse = lse;
     t.key_lengths = device.key_lengths(from, rows);

@@ -19,7 +19,8 @@ extern "C" Launcher fa3_overlapped;
 constexpr int BUFFERS = NEXT_TILE + 1;
 
 extern "C" int plan_shards(const Problem *p, size_t other_keys, Buffer *workspace) {
-    const size_t row = p->head_dim * dtype_bytes(p->dtype), rows = (size_t)HALVES * p->batch * p->heads * largest_chunk(p);
+    const size_t row = p->head_dim * dtype_bytes(p->dtype),
+                 rows = (size_t)HALVES * p->batch * p->heads * largest_chunk(p);
     const size_t key_rows = (size_t)2 * p->batch * p->kv_heads;
     workspace[QUERIES] = {"Q shard", rows * row, nullptr, 0};
     workspace[KEYS] = {"K and V shard", key_rows * shard_keys(p) * row, nullptr, 0};
@@ -45,7 +46,8 @@ static void write_key_lengths(const Device &d, const int *lengths) {
         }
 }
 
-extern "C" void scatter_inputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout) {
+extern "C" void scatter_inputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers,
+                               Layout layout) {
     on_each_device(p, workspace, buffers, [=](const Device &d) {
         write_key_lengths(d, t->lengths_on_host);
         move_rows(d, TO_SHARD, layout, (void *)t->q, d.at<char>(QUERIES), d.row_bytes());
@@ -53,7 +55,8 @@ extern "C" void scatter_inputs(const Problem *p, const Tensors *t, const Buffer 
     });
 }
 
-extern "C" void collect_outputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers, Layout layout) {
+extern "C" void collect_outputs(const Problem *p, const Tensors *t, const Buffer *workspace, int buffers,
+                                Layout layout) {
     on_each_device(p, workspace, buffers, [=](const Device &d) {
         move_rows(d, TO_WHOLE, layout, t->o, d.at<char>(OUTPUT), d.row_bytes());
         move_rows(d, TO_WHOLE, layout, t->lse, d.at<char>(LSE), sizeof(float));
@@ -87,8 +90,8 @@ LAUNCHER(context_gather) {
         for (int half = 0; half < HALVES; half++) {
             const Problem part = part_of(p, t->lengths_on_host, r, half, WHOLE);
             if (part.seqlen_q > 0)
-                attend(d, part, half, WHOLE, d.half_of(QUERIES, half), d.keys(OTHER_KEYS, 0, p->seqlen_k), d.half_of(OUTPUT, half),
-                       d.half_of<float>(LSE, half));
+                attend(d, part, half, WHOLE, d.half_of(QUERIES, half), d.keys(OTHER_KEYS, 0, p->seqlen_k),
+                       d.half_of(OUTPUT, half), d.half_of<float>(LSE, half));
         }
         device_record(COMPUTE, END);
     }

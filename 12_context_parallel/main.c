@@ -17,11 +17,13 @@ const Stage stage = {
         {.name = "alone", .idea = "one device has it all: what the others are compared with", TAKES,
          .launch = context_alone, .plan = fa3_overlapped_plan, .predict = context_alone_traffic},
         {.name = "gather", .idea = "each device copies all keys that it needs, then computes", TAKES,
-         .launch = context_gather, .plan = context_gather_plan, .predict = context_gather_traffic, .devices = devices_of,
-         .scatter = context_gather_scatter, .collect = context_gather_collect, .link_bytes = link_bytes, .pairs = device_pairs},
+         .launch = context_gather, .plan = context_gather_plan, .predict = context_gather_traffic,
+         .devices = devices_of, .scatter = context_gather_scatter, .collect = context_gather_collect,
+         .link_bytes = link_bytes, .pairs = device_pairs},
         {.name = "rounds", .idea = "a device computes with one shard of keys while it copies the next", TAKES,
-         .launch = context_rounds, .plan = context_rounds_plan, .predict = context_rounds_traffic, .devices = devices_of,
-         .scatter = context_rounds_scatter, .collect = context_rounds_collect, .link_bytes = link_bytes, .pairs = device_pairs},
+         .launch = context_rounds, .plan = context_rounds_plan, .predict = context_rounds_traffic,
+         .devices = devices_of, .scatter = context_rounds_scatter, .collect = context_rounds_collect,
+         .link_bytes = link_bytes, .pairs = device_pairs},
     },
 };
 

@@ -11,9 +11,9 @@
  * In a round all queries of a device are one problem, if they see the same keys, so they are stored one behind the
  * other. Of a shard behind it in the sequence only the second half sees all, which is therefore stored once more.
  *
- * What it costs. The own shard's part is written into O. Each later part is merged with what O is so far: that is O itself
- * for the first merge of a row, a sum in fp32 between two merges, and O again after the last. A part is rounded to 16
- * bits once, as the output is, and its weight is at most 1.
+ * What it costs. The own shard's part is written into O. Each later part is merged with what O is so far: that is O
+ * itself for the first merge of a row, a sum in fp32 between two merges, and O again after the last. A part is rounded
+ * to 16 bits once, as the output is, and its weight is at most 1.
  *
  *     make 12_context_parallel && ./12_context_parallel/12_context_parallel --variant rounds --causal --devices 4
  */
@@ -24,7 +24,8 @@
 constexpr int BUFFERS = LSE_PART + 1, THREADS = 256;
 
 PLANNER(context_rounds_plan) {
-    const size_t rows = (size_t)p->batch * p->heads * largest_chunk(p), row = p->head_dim, element = dtype_bytes(p->dtype);
+    const size_t rows = (size_t)p->batch * p->heads * largest_chunk(p), row = p->head_dim,
+                 element = dtype_bytes(p->dtype);
     const int merges = devices_of(p) - 1; /* at most, of a row */
     plan_shards(p, 2 * shard_keys(p), workspace);
     workspace[APART_QUERIES] = {"Q of one half", halves_alone(p) * rows * row * element, nullptr, 0};
@@ -42,19 +43,20 @@ LAUNCHER(context_rounds_scatter) {
 }
 LAUNCHER(context_rounds_collect) { collect_outputs(p, t, workspace, BUFFERS, TOGETHER); }
 
-/* Where the rows of a part are among all of the device, in each head; and for each half of these, whether the merge is a
- * row's first, or its last. */
+/* Where the rows of a part are among all of the device, in each head; and for each half of these, whether the merge is
+ * a row's first, or its last. */
 struct Merge {
     int queries, first, all, second_half;
     bool is_first[HALVES], is_last[HALVES];
 };
 
-/* Merges a part into O and LSE; into `sum` instead of O if merges follow. D / 8 threads take a row; blockIdx.y is a head. */
+/* Merges a part into O and LSE; into `sum` instead of O if merges follow. D / 8 threads take a row, blockIdx.y a head. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS)
     merge_part(Merge merge, const T *part, const float *part_lse, float *sum, float *lse, T *o) {
     constexpr int lanes = D / 8;
-    const int in_part = blockIdx.x * (THREADS / lanes) + threadIdx.x / lanes, query = merge.first + in_part, lane = threadIdx.x % lanes;
+    const int in_part = blockIdx.x * (THREADS / lanes) + threadIdx.x / lanes, query = merge.first + in_part,
+              lane = threadIdx.x % lanes;
     const bool exists = in_part < merge.queries;
     const int half = query >= merge.second_half;
     const size_t part_row = (size_t)blockIdx.y * merge.queries + in_part,
@@ -105,7 +107,8 @@ static void compute_part(const Device &d, const int *key_lengths, int rows, int 
     const void *queries = rows == BOTH ? d.at<char>(QUERIES) : d.half_of(APART_QUERIES, rows);
     if (part.seqlen_q == 0)
         return;
-    attend(d, part, rows, from, queries, keys, d.at<void>(round ? O_PART : OUTPUT), d.at<float>(round ? LSE_PART : LSE));
+    attend(d, part, rows, from, queries, keys, d.at<void>(round ? O_PART : OUTPUT),
+           d.at<float>(round ? LSE_PART : LSE));
     if (round > 0)
         merge(d, key_lengths, part, rows, round);
 }

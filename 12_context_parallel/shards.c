@@ -112,7 +112,8 @@ int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows
     return seen;
 }
 
-int largest_chunk(const Problem *p) { return queries_of(p, 2 * devices_of(p) - 1).count; } /* rounding favors the last */
+/* Rounding favors the last chunk. */
+int largest_chunk(const Problem *p) { return queries_of(p, 2 * devices_of(p) - 1).count; }
 
 int shard_keys(const Problem *p) {
     const int keys = part(seen_by_all(p, p->seqlen_k), devices_of(p), devices_of(p) - 1).count +

@@ -3,7 +3,7 @@
  * The queries are cut into 2G chunks, two for each of G devices; under a causal mask a chunk that comes later sees more
  * keys.
  *
- *     chunk         0   1   2   3   4   5   6   7      pairs of a causal mask, in half squares of a chunk's length; G = 4
+ *     chunk         0   1   2   3   4   5   6   7      pairs of a causal mask, in half squares of a chunk; G = 4
  *     contiguous    0   0   1   1   2   2   3   3      device 0: 1 + 3 = 4     device 3: 13 + 15 = 28
  *     zigzag        0   1   2   3   3   2   1   0      device 0: 1 + 15 = 16   device 3: 7 + 9 = 16
  *
@@ -50,7 +50,7 @@ int most_seen(const Problem *p, const int *key_lengths, int from, int chunk); /*
 /* Attention of the queries of a half, or of BOTH, with the shard of `from` or the WHOLE sequence, as a problem that the
  * other stages' kernels can compute. It has no queries if there is nothing to compute. */
 Problem part_of(const Problem *p, const int *key_lengths, int device, int rows, int from);
-int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows, int from); /* per batch entry; to be freed */
+int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows, int from); /* per entry; freed by caller */
 
 /* BOTH are one problem if they see the same keys of a shard, or if it is their own: its pieces are in the order of the
  * sequence, as their chunks are, so a causal mask that is aligned at the end of the keys is the mask of both. */

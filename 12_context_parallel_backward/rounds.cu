@@ -97,7 +97,8 @@ static void run_steps(const Device &d, const int *key_lengths, int half, const K
     const Problem p = part_of(&d.p, key_lengths, d.number, half, from);
     const Keys gradients = d.keys(D_KEYS, 0, keys.stored);
     Tensors t = {};
-    t.q = d.half_of(QUERIES, half), t.k = keys.k, t.v = keys.v, t.o = d.half_of(OUTPUT, half), t.lse = d.half_of<float>(LSE, half);
+    t.q = d.half_of(QUERIES, half), t.k = keys.k, t.v = keys.v, t.o = d.half_of(OUTPUT, half),
+    t.lse = d.half_of<float>(LSE, half);
     t.key_lengths = d.key_lengths(from, half), t.d_o = d.half_of(D_OUTPUT, half), t.dq = d.half_of(D_QUERIES, half);
     t.dk = gradients.k, t.dv = gradients.v;
     const size_t rows = statistics_rows(&d.p);
@@ -109,7 +110,8 @@ static void run_steps(const Device &d, const int *key_lengths, int half, const K
                                 {"", 0, key_sums + sum_floats(&d.p), 0},
                                 d.buffers[NEXT_TILE]};
     if (p.seqlen_q > 0 || steps == WRITE_KEYS)
-        (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace, steps);
+        (device_properties()->has_hopper ? fa3_backward_overlapped_steps : backward_atomic_steps)(&p, &t, workspace,
+                                                                                                  steps);
 }
 
 /* The same with a device's own shard: the steps before all rounds and after them, and the own part of one half. */
@@ -128,8 +130,8 @@ static void add_pulled(const Device &owner, const int *key_lengths, int round) {
     device_record(COMPUTE, ADDED);
 }
 
-/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of a shard. Its first half's own keys
- * come last: they need nothing that is copied, so the last part can be pulled meanwhile. */
+/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of a shard. Its first half's own
+ * keys come last: they need nothing that is copied, so the last part can be pulled meanwhile. */
 static void compute_round(const Device &d, const int *key_lengths, int round) {
     const Problem *p = &d.p;
     const int devices = devices_of(p), from = shard_in_round(p, d.number, round), slot = round % 2;
