@@ -1,4 +1,4 @@
-/* 00_naive - attention as its definition says, one thread an output element, everything through device memory.
+/* 00_naive - attention as its definition says, one thread per output element, everything through device memory.
  *
  *     scores        S_ij = scale * q_i . k_j, or -inf where query i does not see key j
  *     softmax       P_ij = e^(S_ij - m_i) / l_i,  m_i = max_j S_ij,  l_i = sum_j e^(S_ij - m_i),  LSE_i = m_i + ln l_i

@@ -18,7 +18,7 @@ HOST_DEVICE inline int score_pitch(const Problem *p) { return ceil_div(p->seqlen
  * fewer digits when N is large. */
 constexpr float P_SCALE = 1024;
 
-constexpr int SOFTMAX_WARPS = 8; /* rows a block; they do not cooperate */
+constexpr int SOFTMAX_WARPS = 8; /* rows per block; they do not cooperate */
 
 /* The same softmax as 00_naive, a warp per row instead of a thread per row: the 32 lanes read 32 neighbouring columns,
  * and find the row's max and sum by exchanging registers. It still walks over a stored row three times; the next stage

@@ -26,7 +26,7 @@
  *
  * What it costs. A block, for each key tile: 4 Br Bc D FLOPs on the tensor cores, Br Bc exponentials on the
  * special-function units, and each warp reads all of the K and V tile and its part of Q from shared memory: 2 bytes x D
- * x (8 Bc + Br). Device memory, a block: 2 bytes x D x (2 Br + 2 Sk), the K and V part mostly from L2. No workspace.
+ * x (8 Bc + Br). Device memory per block: 2 bytes x D x (2 Br + 2 Sk), the K and V part mostly from L2. No workspace.
  * Registers per lane: O takes Br D / 128, S takes Br Bc / 128; with Br = 128 together D + Bc. That decides the tile.
  * Shared memory: 2 bytes x D x (Br + 4 Bc).
  *
@@ -45,9 +45,9 @@ constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of t
  *
  * Two blocks per multiprocessor: while one is at its softmax, the other can use the tensor cores. Registers allow two
  * (2 x 128 threads x 255). So does the shared memory of an H100 (at most 2 x 96 KB of 228); an A100's 164 KB hold one
- * block at D = 128 and 256, two at smaller D. sm_75 has 64 KB a block: half of Bc. */
+ * block at D = 128 and 256, two at smaller D. sm_75 has 64 KB per block: half of Bc. */
 template <int D, int capability> struct Shape {
-    static constexpr int m_tiles = D <= 128 ? 2 : 1; /* m16 tiles a warp */
+    static constexpr int m_tiles = D <= 128 ? 2 : 1; /* m16 tiles per warp */
     static constexpr int Br = WARPS * 16 * m_tiles;
     static constexpr int Bc = (D <= 64 ? 128 : D <= 128 ? 64 : 32) / (capability < 80 ? 2 : 1);
 };

@@ -5,7 +5,7 @@
  * blocks of the head have in common, the accumulator. That makes 5 products instead of 7. It costs
  *
  *     4 Br D bytes of atomic additions for each tile of Br queries and Bc keys;
- *     an accumulator of 4 D bytes a query, zeroed before and converted to the dtype after;
+ *     an accumulator of 4 D bytes per query, zeroed before and converted to the dtype after;
  *     the same bits in every run: the order of the additions differs from run to run, and with it the last bits of dQ.
  *
  * Who owns what. As in key_half.cuh, with one query head for each block: if several share a K/V head, dK and dV are

@@ -36,7 +36,7 @@ template <typename T_, int D_, int Br_, int Bc_, bool keeps_ds_> struct KeyShape
     static constexpr int WARPS = Bc / 32 * sharing, THREADS = 32 * WARPS;
     static constexpr int chunk = paired ? Br : 32; /* queries at a time: a pair exchanges P and dS once per tile */
     static constexpr int n_tiles = chunk / 8 / sharing;
-    static constexpr int blocks = paired ? 1 : 2; /* a multiprocessor */
+    static constexpr int blocks = paired ? 1 : 2; /* per multiprocessor */
 
     struct Shared {
         Tile<T, Bc, D> k, v;

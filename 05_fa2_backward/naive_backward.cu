@@ -1,4 +1,4 @@
-/* 05_fa2_backward/naive_backward - the gradients as their definition says, one thread an output element, everything
+/* 05_fa2_backward/naive_backward - the gradients as their definition says, one thread per output element, everything
  * stored.
  *
  *     probabilities   P_ij = e^(scale q_i . k_j - LSE_i), 0 where query i does not see key j;   dP_ij = dO_i . v_j

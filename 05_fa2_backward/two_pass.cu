@@ -9,7 +9,7 @@
  *     query_gradients    a block owns queries and walks over keys:    S, dP, dQ += dS K                     3 products
  *
  * 7 products where 5 would do, 14 N^2 D FLOPs instead of 10; in return no atomics, no accumulator of dQ in device
- * memory, and the same bits in every run. The workspace is two floats a query row (backward.cuh).
+ * memory, and the same bits in every run. The workspace is two floats per query row (backward.cuh).
  *
  * Who owns what. key_gradients is key_half.cuh and nothing else. query_gradients is like the forward pass with dQ
  * instead of O: 4 warps own 16 m_tiles queries each, and take 32 keys at a time. Registers per lane: dQ D, S and dP 32

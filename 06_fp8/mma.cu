@@ -29,7 +29,7 @@
  *     warp 3 | 16 x Bc|        |        |     v
  *            +--------+--------+--------+
  *
- * What it costs. 4 Br Bc D FLOPs a block and key tile; device memory, a block: D x (Br + 2 Sk) bytes for Q, K and V,
+ * What it costs. 4 Br Bc D FLOPs per block and key tile; device memory per block: D x (Br + 2 Sk) bytes for Q, K and V,
  * half of tuned's. Registers per lane: O takes D / 2, S takes Bc / 2. Shared memory: D x (Br + 4 Bc) bytes, 20 or 40
  * KB: less than sm_75 has, so one shape for all chips. On sm_89 the tensor cores multiply 8-bit numbers. On sm_90
  * mma.sync has no fp8 form: the compiler unpacks the operands to fp16, and this kernel is slower than tuned. There it

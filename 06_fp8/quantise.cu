@@ -18,7 +18,7 @@
  * smooth.cuh: the last two options. transpose.cuh: V, which is stored transposed. This file: rounding, and the order of
  * the work.
  *
- * What it costs. 2 (Sq + 2 Sk) D bytes a head are read, half as many are written. FLOPs do not count: device
+ * What it costs. 2 (Sq + 2 Sk) D bytes per head are read, half as many are written. FLOPs do not count: device
  * memory is the limit. --smooth-k reads K once more before. And --scaling tensor reads everything twice, as
  * the maximum of a head is known only when all of it has been read. The second time L2 shall have it, so
  * maxima and rounding go on side by side:

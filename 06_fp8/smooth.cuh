@@ -9,7 +9,7 @@
 
 #include "row_tile.cuh"
 
-/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats a tile, of the 128 D bytes that V
+/* First step: the sum over each key tile. The sums lie where VT8 will be: D floats per tile, of the 128 D bytes that V
  * needs there. */
 template <int D> using Sums = float[THREADS / (D / 8)][D];
 template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
@@ -37,7 +37,7 @@ template <typename T, int D> __global__ void key_sums(Operand k, float *sums) {
     }
 }
 
-/* Second step: one block of D threads a head adds the tiles. */
+/* Second step: one block of D threads per head adds the tiles. */
 template <int D> __global__ void key_mean(Problem p, const float *sums, const int *key_lengths, float *k_mean) {
     const int keys = key_length(&p, key_lengths, blockIdx.x / p.kv_heads);
     const float *mine = sums + (size_t)blockIdx.x * k_scale_count(&p) * D + threadIdx.x;

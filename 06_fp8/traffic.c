@@ -61,7 +61,7 @@ int fp8_quantise_traffic(const Problem *p, const int *key_lengths, Traffic *traf
 
 /* The variants walk like tuned, over Br queries in tiles of Bc keys: VT8 whole tiles, K8 as far as keys exist; TMA,
  * which wgmma and overlapped have, knows only where the tensor ends, and a query tile that sees no key does without Q.
- * Each of two threads a query reads a scale of Q once, and those of K and V once per tile. */
+ * Each of two threads per query reads a scale of Q once, and those of K and V once per tile. */
 static int attention_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc, int is_wgmma,
                              Traffic *traffic) {
     const int threads = 2 * Br;

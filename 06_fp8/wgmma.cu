@@ -19,7 +19,7 @@
  * one tile of K and one of V: the next K is requested when Q K^T is done, the next V when P V is done. Within a block
  * only copies overlap. The three blocks of a multiprocessor do: while one is at its softmax, the others can multiply.
  *
- * What it costs, a block and tile: 4 Br Bc D FLOPs on the tensor cores (512 cycles at D = 128, 8 bits), Br Bc
+ * What it costs per block and tile: 4 Br Bc D FLOPs on the tensor cores (512 cycles at D = 128, 8 bits), Br Bc
  * exponentials on the special-function units (512 cycles), some 480 instructions per warp (as many cycles of its
  * scheduler; counted at D = 128 in the loop of cuobjdump --dump-sass, nvcc 13.0, without mask, far scales and new
  * maxima). 2 Bc D bytes come from L2: at 900 TFLOP/s some 7 TB/s, which is why blocks at work share few heads
@@ -35,10 +35,10 @@
 
 constexpr int THREADS = 128; /* one warpgroup */
 constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
-constexpr int Bc = BLOCK_K;  /* keys a tile: they share a scale, and are one row of a panel of V^T's tile, 128 bytes */
+constexpr int Bc = BLOCK_K;  /* keys per tile: they share a scale, and are one row of a panel of V^T's tile, 128 bytes */
 
-/* Blocks a multiprocessor, by its 65536 registers: three leave each of 128 threads 168 (170, rounded
- * down to a multiple of 8). At D = 64, O and P V take half as many, and 128 a thread are enough: four blocks. */
+/* Blocks per multiprocessor, by its 65536 registers: three leave each of 128 threads 168 (170, rounded
+ * down to a multiple of 8). At D = 64, O and P V take half as many, and 128 per thread are enough: four blocks. */
 constexpr int blocks_an_sm(int D) { return D == 64 ? 4 : 3; }
 
 template <typename E, int D> struct WgmmaShared {

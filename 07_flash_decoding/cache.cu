@@ -16,7 +16,7 @@
 
 enum {
     FILL_THREADS = 256,
-    SLICES = 32, /* a head of K or of V: 8 K/V heads are then 512 blocks, four a multiprocessor of the largest chip */
+    SLICES = 32, /* a head of K or of V: 8 K/V heads are then 512 blocks, four per multiprocessor of the largest chip */
 };
 
 /* Which keys a block works on. Blocks are numbered tensor by tensor (K, then V), in there head by head, in there slice

@@ -18,7 +18,7 @@ template <int D> struct FmaRows {
     using Element = float;
     static constexpr int head_dim = D, Br = FP32_ROWS, slab_rows = FP32_ROWS;
     static constexpr int Bc = TILE_BYTES / (4 * D), units = 2 * D; /* a warp's keys of a tile; 16-bit units per row */
-    static constexpr int lanes = 32 / Bc, chunks = D / 4 / lanes; /* lanes a key, and each one's chunks of its row */
+    static constexpr int lanes = 32 / Bc, chunks = D / 4 / lanes; /* lanes per key, and each one's chunks of its row */
     static constexpr int columns = D / 32;                          /* of O, a lane's */
     using KeyTile = Tile<uint16_t, Bc, units>;
 

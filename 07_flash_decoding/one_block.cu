@@ -10,7 +10,7 @@
  *     head 1   |======= block 1 =======|          have nothing to do.
  *     ...
  *
- * What it costs. Device memory: K and V once, 2 x bytes x D x keys a head. A block has 64 KB of them under way at a
+ * What it costs. Device memory: K and V once, 2 x bytes x D x keys per head. A block has 64 KB of them under way at a
  * time, and they take about 0.7 us: some 90 GB/s per block, where an H200 gives 4.3 TB/s. So the time is that of the
  * longest head, however few heads there are. No workspace.
  *

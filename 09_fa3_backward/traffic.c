@@ -4,7 +4,7 @@
 #include "../common/traffic.h"
 #include "key_tiles.h"
 
-/* How many pieces each of the `heads` tiles with these keys makes, one a head, over all of them. Only full masks have
+/* How many pieces each of the `heads` tiles with these keys makes, one per head, over all of them. Only full masks have
  * cut tiles, and there the heads come one after the other, from `matrix` on. A piece without queries is none. */
 static double pieces(const Problem *p, KeyTileOrder order, int matrix, int tile, int Bc, double query_tiles) {
     double sum = 0;

@@ -15,7 +15,7 @@
  * or for none.
  *
  * What it costs: what `tuned` costs, but V as far as tiles keep something; and in a tile that is not full some
- * comparisons an element.
+ * comparisons per element.
  *
  *     make 10_block_sparse && ./10_block_sparse/10_block_sparse --variant masked --blocks window:64
  */

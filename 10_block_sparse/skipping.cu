@@ -17,7 +17,7 @@
  * the mask, or half of one (D = 128).
  *
  * What it costs. A key tile costs what it costs in `tuned`: 4 Br Bc D FLOPs, Br Bc exponentials, 2 bytes x D x 2 Bc of
- * K and V. A partial tile costs some five instructions an element more. Each thread reads its list, 4 bytes a tile,
+ * K and V. A partial tile costs some five more instructions per element. Each thread reads its list, 4 bytes per tile,
  * twice of a partial one. Q, O and LSE move whole, whatever is kept: at 1 of 32 key blocks they are most of what is
  * left at short lengths.
  *

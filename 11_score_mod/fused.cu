@@ -36,9 +36,9 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* As 04_fa2/tuned: 32 rows a warp, and as many keys as the registers leave. */
+/* As 04_fa2/tuned: 32 rows per warp, and as many keys as the registers leave. */
 template <int D, int capability> struct Shape {
-    static constexpr int m_tiles = 2; /* m16 tiles a warp */
+    static constexpr int m_tiles = 2; /* m16 tiles per warp */
     static constexpr int Br = WARPS * 16 * m_tiles;
     static constexpr int Bc = (D <= 64 ? 128 : 64) / (capability < 80 ? 2 : 1);
 };
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(THREADS, 2) fused(Problem p, Tensors t) {
             each_row(o, r, [&](float &x) { x *= alpha; });
         });
 
-        /* P = 2^(factor f(x) - m): one FFMA and one ex2 an element. O += P V. */
+        /* P = 2^(factor f(x) - m): one FFMA and one ex2 per element. O += P V. */
         each_summed(s, l, [&](float x, int r) { return exp2_approx(x * factor - m[r]); });
         add_ab(o, s, shared.v[tile % 2], 0);
     }

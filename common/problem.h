@@ -76,8 +76,8 @@ typedef struct {
     int batch;
     int heads;                  /* query heads Hq */
     int kv_heads;               /* key/value heads Hkv; divides heads */
-    int seqlen_q;               /* queries a head */
-    int seqlen_k;               /* keys a head, as stored */
+    int seqlen_q;               /* queries per head */
+    int seqlen_k;               /* keys per head, as stored */
     int head_dim;               /* D */
     Dtype dtype;                /* of Q, K, V and O; accumulation is always fp32 */
     int causal;                 /* 1: query i sees keys j <= i + (key length - seqlen_q), aligned to the bottom right */

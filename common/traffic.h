@@ -151,11 +151,11 @@ static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, c
     return list_traffic(traffic, all, sizeof all / sizeof *all);
 }
 
-/* LSE, delta and the accumulator of dQ have a multiple of so many rows a head. */
+/* LSE, delta and the accumulator of dQ have a multiple of so many rows per head. */
 enum { ROW_PADDING = 128 };
 static inline double padded_row_count(const Problem *p) { return round_up(p->seqlen_q, ROW_PADDING) * p->batch * p->heads; }
 
-/* The pre-pass of the fast backward kernels: delta, and LSE in base 2, 8 bytes a row; each row's LSE is read by its D/8
+/* The pre-pass of the fast backward kernels: delta, and LSE in base 2, 8 bytes per row; each row's LSE is read by its D/8
  * threads. */
 static inline int prepare_rows_traffic(const Problem *p, Traffic *traffic) {
     const Traffic all[] = {

@@ -260,7 +260,7 @@ __device__ inline void share_columns(float (&to)[16 * M][Pitch], const float (&c
         }
 }
 
-/* Writes the accumulator's rows, times `factor`, one for all or one a row, to rows `row` .. of `to`, whose rows have D
+/* Writes the accumulator's rows, times `factor`, one for all or one per row, to rows `row` .. of `to`, whose rows have D
  * elements; rows from row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes
  * (store_quad). */
 __device__ inline float of_row(float factor, int) { return factor; }

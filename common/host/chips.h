@@ -2,7 +2,7 @@
  *
  * A peak goes with a clock. CHIPS has what data sheets print, at the boost clock that they are quoted at: 989.5 TFLOP/s of
  * an H200 at 1.83 GHz. The trace draws its roofline with that. A real chip stays below it: it cannot hold its boost clock
- * under a full load. MULTIPROCESSORS has FLOPs a clock. Times the multiprocessors and the highest clock that the GPU here
+ * under a full load. MULTIPROCESSORS has FLOPs per clock. Times the multiprocessors and the highest clock that the GPU here
  * reports, 1071 TFLOP/s of an H200 at 1.98 GHz, that is what the table's `of peak` is of. tests/measuring.c holds one
  * against the other.
  */
@@ -16,11 +16,11 @@
  * floating point, which a chip from before sm_89 multiplies as fp16. */
 typedef struct {
     const char *name; /* as in --roofline */
-    double tflops[2]; /* 10^12 FLOPs a second, tensor cores, fp16 and 8 bits */
-    double gbps;      /* 10^9 bytes a second, device memory */
+    double tflops[2]; /* 10^12 FLOPs per second, tensor cores, fp16 and 8 bits */
+    double gbps;      /* 10^9 bytes per second, device memory */
     int multiprocessors;
     double ghz; /* the boost clock that the peak is quoted at */
-    int fp32;   /* FLOPs a clock of a multiprocessor's CUDA cores */
+    int fp32;   /* FLOPs per clock of a multiprocessor's CUDA cores */
 } Chip;
 
 static const Chip CHIPS[] = {
@@ -45,7 +45,7 @@ static inline const Chip *find_chip(const char *name) {
     return NULL;
 }
 
-/* FLOPs a clock of a multiprocessor: CUDA C++ Programming Guide and the architectures' white papers. GeForce cards sum
+/* FLOPs per clock of a multiprocessor: CUDA C++ Programming Guide and the architectures' white papers. GeForce cards sum
  * products of tensor cores in fp32 at half the rate. */
 static const struct {
     int chip, tensor, fp32; /* compute capability x 10; 16-bit factors on tensor cores; fp32 on CUDA cores */

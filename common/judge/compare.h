@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 /* The outcome, and the worst element: the first that is NaN or infinite where it must not be, otherwise the one with the
- * largest error / allowed. column is -1 in a tensor of one number a row (LSE). */
+ * largest error / allowed. column is -1 in a tensor of one number per row (LSE). */
 typedef struct {
     int ok;             /* 1: no element is out of bounds */
     const char *tensor; /* "O", "LSE", ... */

@@ -46,9 +46,9 @@ template <int Size> struct Bytes {
     }
 };
 
-struct MmaSync { /* 16 independent products a warp, 4 warps a scheduler */
+struct MmaSync { /* 16 independent products per warp, 4 warps per scheduler */
     static constexpr int THREADS = 512, SHARED = 0;
-    static constexpr double WORK = 16 * 4096.0 / 32; /* FLOPs a thread and repetition */
+    static constexpr double WORK = 16 * 4096.0 / 32; /* FLOPs per thread and repetition */
     static __device__ float run(int repetitions) {
         uint32_t a[4], b[16][2];
         float c[16][4] = {};
@@ -133,7 +133,7 @@ struct Fma {
 
 struct Ldmatrix { /* eight neighbouring rows of 16 bytes are all 32 banks */
     static constexpr int THREADS = 1024, SHARED = 16 * THREADS;
-    static constexpr double WORK = 4 * 16; /* bytes a thread and repetition */
+    static constexpr double WORK = 4 * 16; /* bytes per thread and repetition */
     static __device__ float run(int repetitions) {
         SHARED_MEMORY(shared, Bytes<SHARED>);
         shared.fill();

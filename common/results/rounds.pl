@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# rounds.pl - of several rounds' --json rows, one row a variant: the round with the median latency.
+# rounds.pl - of several rounds' --json rows, one row per variant: the round with the median latency.
 #
 #     for round in 1 2 3; do ./04_fa2/04_fa2 --json; done | perl common/results/rounds.pl
 #

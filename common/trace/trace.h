@@ -49,7 +49,7 @@ typedef struct {
 
 typedef struct {
     char name[64];
-    uint64_t launches, blocks, threads; /* threads a block */
+    uint64_t launches, blocks, threads; /* threads per block */
     uint64_t shared_bytes;              /* a block */
     uint64_t barriers;                  /* of blocks */
     uint64_t exponentials;              /* of threads: expf, exp2f, tanhf */

@@ -194,7 +194,7 @@ void clock_acquire(Recorder *r, uint32_t step) {
 void clock_launch_begins(void) {
     const double blocks = (double)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z, most = trace_chip->multiprocessors;
     launch = (Launch){.kernel = result_kernel(), .blocks = (uint64_t)blocks};
-    /* Blocks that are at work share device memory; but a multiprocessor's way to L2 takes 64 bytes a clock. */
+    /* Blocks that are at work share device memory; but a multiprocessor's way to L2 takes 64 bytes per clock. */
     launch.bytes_per_clock = fmin(64, trace_chip->gbps / trace_chip->ghz / fmin(blocks, most));
     if (page_problem)
         watch_launch_begins();

@@ -58,7 +58,7 @@ typedef struct {
 
 /* One request in the making: the addresses of the lanes that have come to it so far. */
 typedef struct {
-    unsigned lanes, bytes; /* which lanes; bytes a lane */
+    unsigned lanes, bytes; /* which lanes; bytes per lane */
     uintptr_t address[SIMT_WARP];
 } Request;
 

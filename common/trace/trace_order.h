@@ -47,7 +47,7 @@ typedef struct {
     /* the rest only where `rows_used` */
     int rows_used;
     int threads, warps, columns;
-    uint32_t *rows; /* one a thread; behind them one for what __syncthreads has made known to all; then the barriers' */
+    uint32_t *rows; /* one per thread; behind them one for what __syncthreads has made known to all; then the barriers' */
     OrderBarrier barriers[MAX_BARRIERS];
     int barrier_count;
     uint32_t batch_time[MAX_WARPS / 4][MAX_BATCHES]; /* when a warpgroup closed its latest batches of wgmma */
