@@ -7,7 +7,7 @@ extern Predictor naive_traffic;
 
 const Variant naive_variant = {
     .name = "00_naive",
-    .idea = "the definition: one thread an output, S and P in device memory",
+    .idea = "the definition: one thread per output, S and P in device memory",
     .launch = naive_forward,
     .plan = naive_plan,
     .predict = naive_traffic,

@@ -28,7 +28,7 @@ static const Variant plain_forward = {
 
 const Stage stage = {
     .name = "05_fa2_backward",
-    .idea = "gradients: P computed again from the logsumexp, tile by tile",
+    .idea = "gradients: P recomputed from the logsumexp, tile by tile",
     .kind = BACKWARD,
     .forward = &forward,
     .forward_otherwise = &plain_forward,

@@ -50,7 +50,7 @@ static int naive_backward_traffic(const Problem *p, const int *key_lengths, Traf
 
 const Variant naive_gradients = {
     .name = "00_naive",
-    .idea = "the definition: one thread an output, P and dS in device memory",
+    .idea = "the definition: one thread per output, P and dS in device memory",
     .launch = naive_backward,
     .plan = naive_backward_plan,
     .predict = naive_backward_traffic,

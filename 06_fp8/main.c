@@ -17,7 +17,7 @@ const Stage stage = {
     .settings = {
         [FORMAT] = {.name = "format", .choices = "e4m3|e5m2", .help = "of Q, K, V and P"},
         [SCALING] = {.name = "scaling", .choices = "tensor|block",
-                     .help = "a scale per head, or for 64 queries or 128 keys"},
+                     .help = "one scale per head, or one for each tile of 64 queries or 128 keys"},
         [HADAMARD] = {.name = "hadamard", .help = "rotate Q and K, so that no component stands out"},
         [SMOOTH_K] = {.name = "smooth-k", .help = "subtract the mean of the keys from each key"},
     },

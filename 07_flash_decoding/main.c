@@ -11,12 +11,12 @@ static const char *split_k_refuses(const Problem *p) {
            : p->settings[KV_CACHE] && p->dtype == DTYPE_FP32
                ? "has an 8-bit cache for fp16 and bf16 only: with fp32 choose --kv-cache same"
            : p->settings[KV_CACHE] && p->settings[PAGE_SIZE]
-               ? "has no pages of 8 bits: with --page-size choose --kv-cache same"
+               ? "has no 8-bit pages: with --page-size choose --kv-cache same"
            : (double)work.heads * work.tiles > MOST_TILES ? "counts key tiles in 30 bits, and these are more"
                                                           : NULL;
 }
 static const char *others_refuse(const Problem *p) {
-    return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "takes no --splits and no --split-size: only split_k does"
+    return p->settings[SPLITS] || p->settings[SPLIT_SIZE] ? "takes neither --splits nor --split-size: only split_k does"
                                                           : split_k_refuses(p);
 }
 
@@ -33,15 +33,14 @@ const Stage stage = {
     .kind = DECODING,
     .settings = {
         [SPLITS] = {.name = "splits", .choices = "auto", .max = 1024,
-                    .help = "split_k: how many splits of each head's keys; auto: so many that the blocks "
-                             "fill the chip once"},
+                    .help = "split_k: number of splits of each head's keys; auto: just enough to fill the chip"},
         [SPLIT_SIZE] = {.name = "split-size", .choices = "none", .max = 1 << 20,
                         .help = "split_k: keys per split, rounded up to the key tile: results then do not "
                                  "depend on the batch"},
         [KV_CACHE] = {.name = "kv-cache", .choices = "same|e4m3",
                       .help = "K and V as given, or in 8 bits with a scale per head"},
         [PAGE_SIZE] = {.name = "page-size", .choices = "none|16|64|128",
-                        .help = "keys per page of a cache whose pages lie anywhere in a pool, found by a table"},
+                        .help = "keys per page, where pages may be anywhere in a pool and are found through a table"},
     },
     .defaults = {{.batch = 1, .heads = 32, .kv_heads = 8, .seqlen_q = 1, .seqlen_k = 65536, .head_dim = 128},
                  {.batch = 1, .heads = 8, .kv_heads = 2, .seqlen_q = 1, .seqlen_k = 2048, .head_dim = 64}},

@@ -7,7 +7,7 @@ extern Predictor fa3_wgmma_traffic, fa3_specialised_traffic, fa3_overlapped_traf
 
 const Stage stage = {
     .name = "08_fa3",
-    .idea = "asynchrony: copies and products that run by themselves, warps with roles",
+    .idea = "asynchrony: copies and products that run in the background, warps with roles",
     .kind = FORWARD,
     .variants = {
         {.name = "wgmma", .idea = "FlashAttention-2 with TMA and wgmma, nothing overlapped", .launch = fa3_wgmma,
@@ -16,7 +16,7 @@ const Stage stage = {
         {.name = "specialised", .idea = "a producer warp loads ahead into a ring, two warpgroups compute",
          .launch = fa3_specialised, .predict = fa3_specialised_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA},
-        {.name = "overlapped", .idea = "products run under the softmax, warpgroups take turns; tuned",
+        {.name = "overlapped", .idea = "products overlap the softmax, and warpgroups take turns; tuned",
          .launch = fa3_overlapped, .plan = fa3_overlapped_plan, .predict = fa3_overlapped_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES | WGMMA},
     },

@@ -17,12 +17,12 @@ const Stage stage = {
     .cuts = "--blocks",
     .settings = {{.name = "blocks", .max = TEXT,
                   .help = "all, window:W, sink:S:W, documents:A+B+C, strided:K, random:PERCENT:SEED or file:PATH; "
-                          "else window:256"}},
+                          "default: window:256"}},
     .variants = {
         {.name = "masked", .idea = "04's tuned visits every tile and masks what is not kept", .launch = sparse_masked,
          .predict = sparse_masked_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
-        {.name = "skipping", .idea = "04's tuned visits the tiles on a list: those of which something is kept",
+        {.name = "skipping", .idea = "04's tuned visits only the tiles on a list, those in which something is kept",
          .launch = sparse_skipping, .plan = sparse_skipping_plan, .predict = sparse_skipping_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES, .preparation = &lists},
         {.name = "overlapped", .idea = "08's overlapped on the same lists, the longest first",

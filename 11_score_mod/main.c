@@ -13,9 +13,9 @@ const Stage stage = {
     .read_score = score_read,
     .cuts = "a window",
     .settings = {{.name = "score", .max = TEXT,
-                  .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none"}},
+                  .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; several are combined; default: none"}},
     .variants = {
-        {.name = "fma", .idea = "04's fma with a function between the products, any at run time; plain CUDA",
+        {.name = "fma", .idea = "04's fma with a function between the products, chosen at run time; plain CUDA",
          .launch = score_fma_forward, .predict = score_fma_traffic,
          .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
         {.name = "fused", .idea = "04's tuned with the function as a template: compiled in",

@@ -39,7 +39,7 @@ const Stage stage = {
     .read_score = score_read,
     .cuts = "a window",
     .settings = {{.name = "score", .max = TEXT,
-                  .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none"}},
+                  .help = "softcap:C, alibi, window:LEFT,RIGHT, sink; several are combined; default: none"}},
     .variants = {
         {.name = "fma", .idea = "05's fma with f' in dS, and the gradient of the sinks; plain CUDA",
          .launch = score_backward, .plan = score_backward_plan, .predict = score_backward_traffic,

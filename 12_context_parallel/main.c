@@ -14,7 +14,7 @@ const Stage stage = {
     .kind = FORWARD,
     .settings = {DEVICE_SETTINGS},
     .variants = {
-        {.name = "alone", .idea = "one device has it all: what the others are compared with", TAKES,
+        {.name = "alone", .idea = "one device has everything; the others are compared with it", TAKES,
          .launch = context_alone, .plan = fa3_overlapped_plan, .predict = context_alone_traffic},
         {.name = "gather", .idea = "each device copies all keys that it needs, then computes", TAKES,
          .launch = context_gather, .plan = context_gather_plan, .predict = context_gather_traffic,

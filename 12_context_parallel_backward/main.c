@@ -34,7 +34,7 @@ const Stage stage = {
     .defaults = {{0}, {.batch = 1, .heads = 2, .kv_heads = 2, .seqlen_q = 512, .head_dim = 64}},
     .settings = {DEVICE_SETTINGS},
     .variants = {
-        {.name = "alone", .idea = "one device has it all: what the other is compared with", TAKES,
+        {.name = "alone", .idea = "one device has everything; the other is compared with it", TAKES,
          .launch = context_backward_alone, .plan = fa3_backward_overlapped_plan,
          .predict = context_backward_alone_traffic},
         {.name = "rounds", .idea = "a shard of keys per round; its owner adds up dK and dV in fp32", TAKES,

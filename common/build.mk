@@ -3,7 +3,7 @@
 # rebuilds nothing. With OUT=/some/folder the tree stays as it is.
 
 export LC_ALL := C# figures have a decimal point, whatever the user's language
-$(if $(filter 3.% 4.0 4.0.% 4.1 4.1.%,$(MAKE_VERSION)),$(error this is make $(MAKE_VERSION), and GNU make 4.2 or later is needed))
+$(if $(filter 3.% 4.0 4.0.% 4.1 4.1.%,$(MAKE_VERSION)),$(error this is make $(MAKE_VERSION), but GNU make 4.2 or later is needed))
 
 DEVICE   ?= auto
 NVCC     ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
@@ -33,12 +33,12 @@ BACKWARD := $(call of_kind,BACKWARD)
 DECODING := $(call of_kind,DECODING)
 NAIVE  := $(firstword $(STAGES))# every program has it, to be validated against
 
-$(foreach s,$(STAGES),$(if $(findstring .name="$s",$(call table,$s)),,$(error $s/main.c has no .name = "$s": a stage has its folder's name)))
+$(foreach s,$(STAGES),$(if $(findstring .name="$s",$(call table,$s)),,$(error $s/main.c has no .name = "$s": a stage must have the name of its folder)))
 UNLISTED := $(filter-out $(STAGES),$(filter $(MAKECMDGOALS:%/=%),$(patsubst %/.,%,$(wildcard [0-9]*/.))))
 $(if $(UNLISTED),$(error $(UNLISTED): common/ladder.txt has no line for it))
 
 # ---- which device, and why ----------------------------------------------------------------------------------------------
-REASON := as asked
+REASON := as requested
 ifeq ($(DEVICE),auto)
   REASON := $(if $(NVCC),$(if $(GPU_CC),nvcc and a GPU are here,nvcc is here but nvidia-smi shows no GPU),nvcc is not installed)
   DEVICE := $(if $(GPU_CC),cuda,cpu)
@@ -92,7 +92,7 @@ else ifndef TRACE
 else
   # TRACE=1: the kernels report each access to memory (common/trace/trace.c, notes/trace.md). -fsanitize=thread inserts the
   # calls, the options after it keep them true to the source; clang would split or lose the 16-byte ones.
-  override CXX := $(or $(GNU_CXX),$(error the trace needs g++, and it is not there; clang cannot stand in))
+  override CXX := $(or $(GNU_CXX),$(error the trace needs g++, which is not installed; clang cannot replace it))
   OUT       := build/cpu-trace
   HOST_CC   += -DTRACE
   KERNEL_CC := $(CXX) -x c++ -std=c++17 -O1 -g1 -ffp-contract=off $(WARN) -Wno-unknown-pragmas -Wno-tsan -pthread -DTRACE \

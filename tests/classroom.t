@@ -120,7 +120,7 @@ like("$run->{code} $run->{out}", qr/^2 .* not checked\n.*\nNOT CHECKED  08_nothi
 $run = compare(['', fake_stage('08_none', 'print STDERR "08_none: needs a GPU\n"; exit 2; my ($ok, $code);')]);
 like("$run->{code} $run->{out}", qr/^2 \n08_none +not run: needs a GPU\n\nNOT RUN  /, 'compare: nothing can run');
 $run = compare(['--seqlenn 3', @few]);
-is("$run->{code} $run->{out}$run->{err}", "2 compare: --seqlenn: no such option, --help lists them\n", 'compare: a bad option is one line');
+is("$run->{code} $run->{out}$run->{err}", "2 compare: --seqlenn: no such option; --help lists them\n", 'compare: a bad option is one line');
 $run = compare(["$tiny --mask full,causal", @few], ["$tiny --seqlen 16", $few[1]]);
 is(join(', ', $run->{out} =~ /^problem .*seqlen (\d+)x.* (\w+)$/mg), '24, full, 24, causal, 16, full',
     'compare: a table for each length and mask') or diag($run->{out});
@@ -130,7 +130,7 @@ like("$run->{code} $run->{out}", qr/^0 .*^problem .* full, blocks window:3\n.*^0
 $run = compare(["$tiny --variant mma,fma", @few]);
 is("$run->{code} $run->{out}$run->{err}", "2 compare: --variant mma,fma: choose 00_naive\n", 'compare: a value that no stage takes is a mistake');
 $run = compare(["$tiny --formatt e5m2", @few, "$build/06_fp8/06_fp8"], [$tiny, $few[1]]);
-is("$run->{code} $run->{out}$run->{err}", "2 compare: --formatt: no such option, --help lists them\n", '... an option that none has, too, whatever else ran');
+is("$run->{code} $run->{out}$run->{err}", "2 compare: --formatt: no such option; --help lists them\n", '... an option that none has, too, whatever else ran');
 like(compare(["$tiny --format e4m3,e5m2 --variant mma", "$build/06_fp8/06_fp8"])->{out}, qr/^06_fp8\/quantise\+mma format=$_;.*\n .* \/ /m,
     "compare: 06 in two formats: $_") for 'e4m3', 'e5m2';
 
@@ -175,7 +175,7 @@ sweep(['LENGTHS=8', 'MASKS=full'], "$build/10_block_sparse/10_block_sparse");
 is(() = read_text($csv) =~ /,blocks=all,/g, () = read_text($csv) =~ /^[^,]*,10/mg, 'sweep: 10 with the problem of the other stages');
 unlink $csv;
 write_text($csv, "other,columns\n1,2\n");
-for ([[], qr/^sweep: \Q$csv\E: has other columns .* RESULTS$/], [['LENGTHS=1,x'], qr/^sweep: LENGTHS=1,x: choose whole numbers/],
+for ([[], qr/^sweep: \Q$csv\E has columns that .* RESULTS$/], [['LENGTHS=1,x'], qr/^sweep: LENGTHS=1,x: choose whole numbers/],
      [["RESULTS=$scratch/new", 'MASKS=none'], qr/^sweep: 00_naive: --mask none: choose full\|causal$/]) {
     my ($variables, $says) = @$_;
     $run = sweep($variables, $few[0]);
@@ -299,7 +299,7 @@ for (grep { $all || $_->[0] ne '01.3' } ['02.1', '5.2427,5.9933', 0, "right\n"],
     like("$run->{code} $run->{out}", qr/^$code \Q$says\E/, "$number: $answer") or diag($run->{err});
 }
 # How many answers are wanted, and how near, is said with the question.
-like(script('exercise', '02.1')->{out}, qr/ ANSWER=p,q or HINT=1\. Up to 0\.01 % off will do\.\n\z/, '02.1: two, not exact');
+like(script('exercise', '02.1')->{out}, qr/ ANSWER=p,q or HINT=1\. An answer within 0\.01 % is accepted\.\n\z/, '02.1: two, not exact');
 like(script('exercise', '03.1')->{out}, qr/ ANSWER=\.\.\. or HINT=1\.\n\z/, '03.1: one');
 # make fails after a wrong answer, and adds one line, which has exercise.sh's exit code: 1, or 2 where nothing could be checked.
 $ENV{HINT} = '';
@@ -352,10 +352,10 @@ to int b;
 END
 chdir $own_tree;
 $ENV{MAKE} = "$own_tree/make";
-for (['00.1', '52,224', 0, "right\n  Because: the only one. The solution of 00.1, to compare: notes/00_naive.md\n"], ['00.1', '7', 1, "not yet: 7 is too low. The exact number is wanted.\n  Hint: the only one.\n"],
-     ['00.2', '1536,5', 0, "right\n  Because: it is. The solution of 00.2, to compare: notes/00_naive.md\n"],
-     ['00.2', '1,536,5', 0, "right\n  Because: it is. The solution of 00.2, to compare: notes/00_naive.md\n"], ['00.2', '1,536, 6', 1, "not yet: number 2, 6, is too high. The exact number is wanted.\n  Hint: is it?\n  Another hint: make exercise N=00.2 HINT=2\n"],
-     ['00.5', '0.333,-6.67e4', 0, "right\n  The solution of 00.5, to compare: notes/00_naive.md\n"],
+for (['00.1', '52,224', 0, "right\n  Because: the only one. The solution of 00.1, for comparison: notes/00_naive.md\n"], ['00.1', '7', 1, "not yet: 7 is too low. The exact number is wanted.\n  Hint: the only one.\n"],
+     ['00.2', '1536,5', 0, "right\n  Because: it is. The solution of 00.2, for comparison: notes/00_naive.md\n"],
+     ['00.2', '1,536,5', 0, "right\n  Because: it is. The solution of 00.2, for comparison: notes/00_naive.md\n"], ['00.2', '1,536, 6', 1, "not yet: number 2, 6, is too high. The exact number is wanted.\n  Hint: is it?\n  Another hint: make exercise N=00.2 HINT=2\n"],
+     ['00.5', '0.333,-6.67e4', 0, "right\n  The solution of 00.5, for comparison: notes/00_naive.md\n"],
      ['00.5', '0.334,-6.67e4', 1, "not yet: number 1, 0.334, is too high. Three digits will do.\n"],
      ['00.1', '52,22', 2, "exercise: ANSWER has 2 numbers and not 1: one number\n"],
      ['', '5', 2, "exercise: ANSWER=5: choose the exercise too, like N=04.1 (make exercise lists them)\n"]) {
@@ -367,7 +367,7 @@ script('exercise', '00.3');
 for (["int a;\nint b;\n", 'nothing is changed'], ["int c;\n", 'what was to stay is gone, too'], ["int a;\nint c;\n", 'changed']) {
     my ($text, $name) = @$_;
     write_text('exercises/00.3/naive.cu', $text);
-    is(script('exercise', '00.3', 1)->{out}, $name eq 'changed' ? "right\n  Because: it is gone. The solution of 00.3, to compare: notes/00_naive.md\n" : "not yet: in exercises/00.3/naive.cu is still to be done: b goes\n", "a change: $name");
+    is(script('exercise', '00.3', 1)->{out}, $name eq 'changed' ? "right\n  Because: it is gone. The solution of 00.3, for comparison: notes/00_naive.md\n" : "not yet: this change is still missing in exercises/00.3/naive.cu: b goes\n", "a change: $name");
 }
 # The tree cannot be written to: all is under OUT, or beside it.
 mkdir "$scratch/elsewhere";
@@ -375,7 +375,7 @@ chmod 0777, "$scratch/elsewhere";
 my $elsewhere = "TMPDIR=$scratch/elsewhere MAKE=$own_tree/make OUT=$scratch/elsewhere/out";
 for (['exercise.sh 00.4', 0, "00.4\\s+$scratch/elsewhere/out/exercises/00.4/naive.cu\\s.*missing,.*"],
      ['exercise.sh 00.4', 0, 'right\n .*'], ['exercise.sh 00.3', 0, ".*$scratch/elsewhere/out/exercises/00.3/naive.cu\\s.*a\\s+copy.*"],
-     ['bug.sh 00.1', 1, '00.1  00_naive/naive.cu: no c\n@@ -3 \+3 @@\n-int c;\n\+;\n.*No check sees it.']) {
+     ['bug.sh 00.1', 1, '00.1  00_naive/naive.cu: no c\n@@ -3 \+3 @@\n-int c;\n\+;\n.*No check catches it.']) {
     my ($line, $code, $says) = @$_;
     my ($said, $ends) = in_read_only($own_tree, "$elsewhere sh common/classroom/$line");
     like("$ends $said", qr/\A$code $says\n\z/s, "$line in a tree that cannot be written to, with OUT");
@@ -432,7 +432,7 @@ END
          [$start =~ s/to\[row \* columns \+ column\]/to[column * rows + row]/r, 1, 'bytes of device memory +2\.362 MB +0\.577 MB\n.*not yet: bytes of device memory', 'no tile'],
          [$tiled, 1, 'wavefronts lost to bank conflicts +63304 +0\n.*not yet: wavefronts lost', 'no pitch'],
          [$padded =~ s/    __syncthreads\(\);\n//r, 1, 'races +2 +0\n.*not yet: wrong elements', 'no barrier'],
-         [$padded =~ s/__syncthreads\(\);/if (warp)\n$&\nelse\n$&/r, 1, 'not yet: the device stopped it:\n.*no thread can go on', 'a barrier that a warp skips'],
+         [$padded =~ s/__syncthreads\(\);/if (warp)\n$&\nelse\n$&/r, 1, 'not yet: the device stopped it:\n.*no thread can continue', 'a barrier that a warp skips'],
          [$padded, 0, 'right\n  Because: ', 'a right one']) {
         my ($kernel, $code, $says, $name) = @$_;
         write_text($own, $kernel);
@@ -496,11 +496,11 @@ if ($all) {
 @@ -\d+ \+\d+ @@
 -    bool visible = column < visible_keys\(.*
 \+    bool visible = column <= visible_keys\(.*
-What will one see\? .*PASS .*
-Seen, though not with its usual options: right for .*, wrong for 64 queries and 64 keys, causal\.
+What will you see: .*PASS .*
+Caught, though not with its usual options: right for .*, wrong for 64 queries and 64 keys, causal\.
     O\[/s, 'a bug is shown, run, and seen') or diag($run->{out}, $run->{err});
     my ($sum) = $list =~ /^(\S+) +01_tiled\/mma\.cu +last key tile skipped$/m;
-    like(script('bug', $sum)->{out}, qr/\nFAIL .*\n\nSeen: wrong for one query and one key\.\n/s, 'a bug that the usual options show');
+    like(script('bug', $sum)->{out}, qr/\nFAIL .*\n\nCaught: wrong for one query and one key\.\n/s, 'a bug that the usual options show');
     my ($tail) = $list =~ /^(\S+) +00_naive\/naive\.cu +tail elements written past the end$/m;
     like(script('bug', $tail)->{out}, qr/wrong for one query and one key\.
     kernel naive_output<T>, block \(0,0,0\), thread 128: 0x\w+ is in no tensor; .*
@@ -509,7 +509,7 @@ Seen, though not with its usual options: right for .*, wrong for 64 queries and 
     { # one that is not shown
         local $ENV{BLIND} = 1;
         $run = script('bug', $mask);
-        my ($copy) = $run->{out} =~ /^\Q$mask\E  One mistake is somewhere in (exercises\S+)\. right for .*, wrong for 64 queries and 64 keys, causal\.\n/;
+        my ($copy) = $run->{out} =~ /^\Q$mask\E  There is a mistake somewhere in (exercises\S+)\. right for .*, wrong for 64 queries and 64 keys, causal\.\n/;
         ok($copy && -e $copy, 'a blind bug: a copy, and how it fails') or diag($run->{out}, $run->{err});
         unlike($run->{out}, qr/off by one|<=/, '... and not the mistake');
         shows_it_again($run->{out});
@@ -523,8 +523,8 @@ Seen, though not with its usual options: right for .*, wrong for 64 queries and 
     { # two at once
         my @both = map { open my $from, '-|', "sh common/classroom/bug.sh $_ 2>&1 </dev/null"; $from } $mask, $tail;
         my @said = map { my $from = $_; join '', <$from> } @both;
-        like($said[0], qr/^Seen.*wrong for 64 queries and 64 keys, causal\./m, 'a bug beside another') or diag($said[0]);
-        like($said[1], qr/^Seen.*is in no tensor.*See it again/ms, 'and that other') or diag($said[1]);
+        like($said[0], qr/^Caught.*wrong for 64 queries and 64 keys, causal\./m, 'a bug beside another') or diag($said[0]);
+        like($said[1], qr/^Caught.*is in no tensor.*See it again/ms, 'and that other') or diag($said[1]);
         isnt(($said[0] =~ /See it again: (\S+)/)[0], ($said[1] =~ /See it again: (\S+)/)[0], 'each in a copy of its own');
         is_deeply([glob "$build-scratch/*.busy"], [], 'which is free afterwards');
     }

@@ -88,7 +88,7 @@ static void free_twice(void *unused) {
 
 static void test_free(void (*mistake)(void *), const char *name) {
     char *says = said(mistake, NULL);
-    const char *end = " is not allocated: never was, or was freed before\n";
+    const char *end = " was never allocated, or has already been freed\n";
     ok(strncmp(says, "device_free: 0x", 15) == 0 && strchr(says, '\n') == strstr(says, end) + strlen(end) - 1, "%s: one line, exit code 2",
        name);
     free(says);
@@ -142,7 +142,7 @@ static void test_refusals(void) {
         {&some, {.head_dim = 72}, 80, 1, "takes head dim 32, 64, 128, 136, 144, 152, 160, 168, not 72"},
         {&some, {.head_dim = 64}, 75, 0, NULL},
         {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 80, 0, NULL},
-        {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 79, 0, "needs sm_80 for bf16, and this program can count on sm_79"},
+        {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 79, 0, "needs sm_80 for bf16, but this program can count on no more than sm_79"},
         {&some, {.head_dim = 64, .seqlen_q = 17}, 75, 0, "takes --seqlen from 1 to 16, not 17"},
         {&some, {.head_dim = 64, .causal = 1}, 75, 0, "has other reasons"},
         {&hopper, {.head_dim = 64}, 90, 1, "takes bf16, fp32, not fp16"},
@@ -151,7 +151,7 @@ static void test_refusals(void) {
          {.head_dim = 64, .dtype = DTYPE_FP32},
          90,
          0,
-         "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): wgmma and TMA are not on other chips"},
+         "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): other chips have no wgmma"},
     };
     DeviceProperties *device = (DeviceProperties *)device_properties(), kept = *device;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

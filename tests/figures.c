@@ -840,7 +840,7 @@ static void run_without(void *purpose) {
 static void test_nothing(void) {
     static const struct {
         const char *purpose, *message;
-    } cases[] = {{"V", "out of device memory: V needs 16.5 KiB, beside 23.5 KiB in use"},
+    } cases[] = {{"V", "out of device memory: V needs 16.5 KiB in addition to the 23.5 KiB in use"},
                  {"O", "the forward pass: out of memory: needs 54.2 KiB"}};
 #ifdef __SANITIZE_ADDRESS__
     return; /* it looks for leaks in the child, and does not find its threads */
@@ -960,7 +960,7 @@ static void test_sm_75(void) {
         int seqlen_q, seqlen_k, head_dim, causal;
         double bytes;
     } cases[] = {
-        {"03_fa1", "fa1", "fa1_kernel", "Q", 64, 1000, 64, 0, 8. * 64 * 64 * 2}, /* 128 keys a tile */
+        {"03_fa1", "fa1", "fa1_kernel", "Q", 64, 1000, 64, 0, 8. * 64 * 64 * 2}, /* 128 keys per tile */
         {"04_fa2", "epilogue", "epilogue_kernel", "Q", 64, 1000, 128, 0, 16. * 64 * 128 * 2},
         {"04_fa2", "tuned", "tuned", "K", 129, 193, 64, 1,
          (3. * 64 + 193) * 64 * 2}, /* rows 0 to 127 see 192 keys, 128 all */

@@ -124,7 +124,7 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
     } else if (strcmp(variant, "05_fa2_backward/fma") == 0 || strcmp(variant, "11_score_mod_backward/fma") == 0) {
         w[n++] = (Piece){"delta", rows * 4, 0};
         w[n++] = (Piece){"dQ accumulator", rows * D * 4, 0};
-    } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers a query; dQ in fp32 */
+    } else if (strncmp(variant, "05_fa2_backward/", 16) == 0) { /* two numbers per query; dQ in fp32 */
         double padded = (double)p->batch * p->heads * whole_tiles(p->seqlen_q, 128);
         w[n++] = (Piece){"LSE in base 2", padded * 4, 0};
         w[n++] = (Piece){"delta", padded * 4, 0};

@@ -126,7 +126,7 @@ my $cheat = judge('04', "#include <stdio.h>\n$solution");
 like("$cheat->{code} $cheat->{out}", qr/^1 .*#include is not allowed(?!.* yes$)/ms, '... and nothing is judged');
 like(compiled('fragments', "__device__ void product(void **operands) { compute_mma<__half>(operands, 32); }\n"),
     qr/kernel.cu:1: this function belongs to the CPU device/, 'cheat: a product that the trace does not see');
-like(compiled('04', "int x;\0\n$solution"), qr/a byte of 0 is not allowed/, 'cheat: what follows a 0 is not read');
+like(compiled('04', "int x;\0\n$solution"), qr/a zero byte is not allowed/, 'cheat: what follows a 0 is not read');
 like(compiled('04', "// \r asm(WORDS);\n$solution"), qr/kernel.cu:1: a control character is not allowed/, 'cheat: a line that ends early');
 # Another thread's local variable would be shared memory that nobody counts.
 my $borrowed = $solution;
@@ -196,7 +196,7 @@ like(judge('04', read_text('common/labs/04/kernel.cu'))->{out}, qr/nothing was w
 (my $spread = $solution) =~ s/exists \? v(.*) : 0;/exists ? v$1 : shared.v[i \/ D][i % D];/;
 like(judge('04', $spread)->{out}, qr/a ragged last tile +NO\n.*\n +O\[.*nan.*\n +likely: The last tile has fewer rows/, '... which a NaN out of fresh shared memory is not');
 (my $deadlock = $solution) =~ s/__syncthreads\(\);/if (threadIdx.x < 40)\n            __syncthreads();/;
-like(judge('04', $deadlock)->{out}, qr/no thread can go on(?!.*likely)/s, 'a deadlock: the device says why, and nobody guesses');
+like(judge('04', $deadlock)->{out}, qr/no thread can continue(?!.*likely)/s, 'a deadlock: the device says why, and nobody guesses');
 (my $unscaled = $solution) =~ s/p\.scale \* dot/dot/;
 like(judge('04', $unscaled)->{out}, qr/likely: The scores are scale/, 'a wrong result: a guess');
 (my $uncorrected = read_text('tests/labs/02.cu')) =~ s/o0 = alpha \* o0/o0 = o0/;
@@ -259,7 +259,7 @@ my @grade = ('env', '-u', 'MAKEFLAGS', '-u', 'MAKELEVEL', 'make', '--no-print-di
 my $table = `@grade grade SUBMISSIONS=$scratch/course JOBS=2 SEED=7 2>&1`;
 like($table, qr/^ann +04 +10 of 10 +20 of 20 *\nbob +04 +2 of 10 +2 of 20 +a ragged last tile: .*\ncem +04 +0 of 10 +0 of 20 +it does not compile: .*#include/m,
     'make grade: a line for each') or diag $table;
-like($table, qr/^$_ +04 +0 of 0 +0 of 0 +a link, or no file: hand in the kernel itself$/m, "... $_ has handed in no file of their own") for 'dan', 'eve', 'fay';
+like($table, qr/^$_ +04 +0 of 0 +0 of 0 +this is a link or not a file: hand in the kernel itself$/m, "... $_ has handed in no file of their own") for 'dan', 'eve', 'fay';
 if ($ENV{TEST_ALL}) { # a compiler that would never end
     make_path("$scratch/bombs/gil/04");
     write_text("$scratch/bombs/gil/04/kernel.cu", 'template <int N, int M> struct T { static constexpr int v = T<N - 1, 2 * M>::v + T<N - 1, 2 * M + 1>::v; };

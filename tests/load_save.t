@@ -193,10 +193,10 @@ sub refused {
     refused('k\.npy and v\.npy differ in shape', {v => npy('<f4', [$B, $SK, $G, $D], $v)});
     refused('q\.npy and k\.npy differ in batch \(4, 2\)', {q => npy('<f4', [4, 2, $SQ, $D], $q)});
     refused('or head_dim \(32, 64\)', {q => npy('<f4', [$B, $H, 2 * $SQ, 32], $q)});
-    refused('2 key/value heads, choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
-    refused('--load: head dim 4, choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
-    refused('q\.npy: dimension 1 of its shape is 0, it can be 1 to 65535', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
-    refused('q\.npy: dimension 3 of its shape is 320, it can be 1 to 256', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
+    refused('2 key/value heads: choose a divisor of 5', {q => npy('<f4', [$B, 5, $H, $D], $q)});
+    refused('--load: head dim 4: choose a multiple of 8', {map { $_ => npy('<f4', [1, 1, 1, 4], [1 .. 4]) } 'q', 'k', 'v'});
+    refused('q\.npy: dimension 1 of its shape is 0: choose 1 to 65535', {q => npy('<f4', [$B, 0, $SQ, $D], [])});
+    refused('q\.npy: dimension 3 of its shape is 320: choose 1 to 256', {q => npy('<f4', [$B, $H, 1, $SQ * $D], $q)});
     my @with = @$q;
     $with[77] = 'nan' + 0;
     $with[2000] = 'inf' + 0;
@@ -209,7 +209,7 @@ sub refused {
     my $where = 'v\.npy\[batch 1, head 1, row 3, column 5\] is -?nan';
     refused($where, {v => npy('<f4', \@k_shape, \@behind)}, @$_) for [], ['--lengths', '3,4'];
 }
-refused('--lengths: 8, choose key lengths from 0 to 7', $load{2}, '--lengths', 8);
+refused('--lengths: 8: choose key lengths from 0 to 7', $load{2}, '--lengths', 8);
 refused('--lengths: 3 given', $load{2}, '--lengths', '1,2,3');
 
 {

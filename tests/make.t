@@ -27,7 +27,7 @@ sub would_compile { return scalar(() = make('-n', @_) =~ /"  \S+ compile /g) }
 # ---- a folder elsewhere, and the tree stays as it is; a second time there is nothing to do
 my $before = files();
 my @naive = ('00_naive', 'DEVICE=cpu', "OUT=$out", 'KERNEL_OPTIMISE=-O1');
-like(make(@naive), qr/^\Q$out\E\/00_naive\/00_naive is built for the CPU device: as asked$/m, 'an absolute OUT: it says where the program is');
+like(make(@naive), qr/^\Q$out\E\/00_naive\/00_naive is built for the CPU device: as requested$/m, 'an absolute OUT: it says where the program is');
 ok(-x "$out/00_naive/00_naive", 'and there it is');
 is(files(), $before, 'the tree is as it was');
 is(would_compile(@naive), 0, 'built: nothing is compiled again');
@@ -143,7 +143,7 @@ is(with_bin('test-quick', 'DEVICE=cpu', "OUT=$scratch/none", 'UNITS=', 'GRIDS=')
 unlink "$scratch/bin/perl";
 
 # ---- what cannot be: one line each
-for (['MAKE_VERSION=3.81', 'help', 'this is make 3.81, and GNU make 4.2 or later is needed'],
+for (['MAKE_VERSION=3.81', 'help', 'this is make 3.81, but GNU make 4.2 or later is needed'],
      ['NVCC=/nonexistent', '00_naive', 'NVCC=/nonexistent: there is no such program'],
      ['NVCC=/nonexistent DEVICE=cuda', '00_naive', 'NVCC=/nonexistent: there is no such program'],
      ["OUT='$scratch/a b'", '00_naive', "OUT=$scratch/a b: choose one folder, without spaces, quotes or colons in its name"],
@@ -184,7 +184,7 @@ const Stage stage = {
 };
 int main(int argc, char **argv) { return harness_main(&stage, argc, argv); }
 END
-told("another name than the folder's", qq{$new/main.c has no .name = "$new": a stage has its folder's name.});
+told("another name than the folder's", qq{$new/main.c has no .name = "$new": a stage must have the name of its folder.});
 system("sed -i 's/09_another/$new/' $new/main.c");
 like(make($new, @naive[1 .. 3]), qr/^\Q$out\E\/$new\/$new is built/m, 'then it is built');
 is(`$out/$new/$new --seqlen 8 2>&1`, "$new: the row of v in main.c needs .launch and .dtypes\n", 'a row without .launch');
@@ -264,7 +264,7 @@ for (['8.0', 'sm_80', ''], ['9.0', 'sm_90a', ''], ['10.0', 'sm_100', ''], ['10.3
         my ($chips, $said) = for_gpu($how);
         is($chips, $wanted, "compute capability $gpu $how: $wanted");
         my $sentence = $unknown ? " (nvcc does not know $unknown: the driver will compile PTX for it)" : '';
-        like($said, qr/is built for the GPU \(arch \w+\): as asked\Q$sentence\E"$/m, 'and what make says');
+        like($said, qr/is built for the GPU \(arch \w+\): as requested\Q$sentence\E"$/m, 'and what make says');
     }
 }
 symlink "$scratch/bin/nothing", "$scratch/few/nvcc";

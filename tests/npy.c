@@ -149,7 +149,7 @@ static void test_refusals(void) {
     struct {
         const char *header, *reason, *name;
     } bad[] = {
-        {TYPED("'>f8'", "(1, 2, 1, 3)"), "'>f8'; needed are little-endian", "big-endian"},
+        {TYPED("'>f8'", "(1, 2, 1, 3)"), "'>f8'; save little-endian", "big-endian"},
         {TYPED("'<i4'", "(1, 2, 1, 6)"), "'<i4'", "integers"},
         {TYPED("'<f16'", "(1, 1, 1, 3)"), "'<f16'", "a float of 16 bytes"},
         {TYPED("'<V2'", "(1, 1, 1, 24)"), "holds '<V2', as NumPy writes bf16: save it widened to float32", "bf16 from ml_dtypes"},
@@ -160,14 +160,14 @@ static void test_refusals(void) {
         {SHAPED("()"), "0 dimensions", "no dimension"},
         {SHAPED("(1, 2, 3)"), "3 dimensions", "three dimensions"},
         {SHAPED("(1, 1, 1, 2, 3)"), "5 dimensions", "five dimensions"},
-        {SHAPED("(1, 1, 2, 0)"), "48 bytes of data where its shape asks for 0", "an empty tensor"},
+        {SHAPED("(1, 1, 2, 0)"), "48 bytes of data, but its shape needs 0", "an empty tensor"},
         {SHAPED("(1, 1, 2, -3)"), "shape", "a negative extent"},
         {SHAPED("(1, 1, 2.0, 3)"), "shape", "a fractional extent"},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (1, 1, 2, 3", "shape", "a shape cut off"},
-        {SHAPED("(1, 1, 4294967296, 4294967296)"), "asks for 147573952589676412928", "2^64 elements"},
-        {SHAPED("(1, 1, 1, 99999999999999999999999)"), "where its shape asks for", "an extent beyond 64 bits"},
-        {SHAPED("(1, 1, 1, 7)"), "holds 48 bytes of data where its shape asks for 56", "data cut off"},
-        {SHAPED("(1, 1, 1, 5)"), "holds 48 bytes of data where its shape asks for 40", "trailing garbage"},
+        {SHAPED("(1, 1, 4294967296, 4294967296)"), "needs 147573952589676412928", "2^64 elements"},
+        {SHAPED("(1, 1, 1, 99999999999999999999999)"), "but its shape needs", "an extent beyond 64 bits"},
+        {SHAPED("(1, 1, 1, 7)"), "holds 48 bytes of data, but its shape needs 56", "data cut off"},
+        {SHAPED("(1, 1, 1, 5)"), "holds 48 bytes of data, but its shape needs 40", "trailing garbage"},
         {"{'descr': '<f8', 'shape': (1, 2, 1, 3), }\n", "lacks 'fortran_order'", "no order given"},
         {"{'fortran_order': False, 'shape': (1, 2, 1, 3), }\n", "lacks 'descr'", "no type given"},
         {"{'descr': '<f8', 'fortran_order': False", "lacks 'shape'", "no shape given"},

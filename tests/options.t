@@ -70,20 +70,20 @@ refused('--csv and --json: choose one', '--csv', '--json');
 refused('--csv and --json: choose one', '--json', '--csv');
 refused('--csv and --watch: choose one', '--csv', '--watch', "$folder/x");
 refused("--save and --$_->[0]: choose one", '--variant', 'mma', '--save', $folder, "--$_->[0]", @$_[1 .. $#$_]) for ['trace'], ['watch', "$folder/x"];
-refused('--roofline: choose --trace or --watch, too', '--roofline', 'h100');
+refused('--roofline: add --trace or --watch, which it belongs to', '--roofline', 'h100');
 refused('--causal and --mask: choose one$', '--causal', '--mask', $_) for 'full', 'causal,full';
 refused('--causal and --mask: choose one$', '--mask=full', '--causal');
 refused("--$_ and --load: choose one\$", '--load', $folder, "--$_", $_ eq 'seed' ? 0 : 'normal') for 'seed', 'inputs';
-refused('--save .*: name the one to save with --variant', '--save', $folder);
+refused('--save .*: choose the variant to save with --variant', '--save', $folder);
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim') {
     refused("--$option and --load: choose one", "--$option", 8, '--load', $folder);
 }
-refused('--head-dim: head dim 12, choose a multiple of 8 up to 256', '--head-dim', 12);
+refused('--head-dim: head dim 12: choose a multiple of 8 up to 256', '--head-dim', 12);
 refused('--kv-heads: 3 .* choose a divisor of 4', '--heads', 4, '--kv-heads', 3);
 refused('--kv-heads: 8 .* choose a divisor of 4', '--heads', 4, '--kv-heads', 8);
 refused('--batch 300 times --heads 300: choose a product up to 65535', '--batch', 300, '--heads', 300, '--seqlen', 8);
-refused('--lengths: 2 given, choose one .* each of the 3', '--batch', 3, '--lengths', '1,2');
-refused('--lengths: 65, choose key lengths from 0 to 64', '--seqlen', 64, '--lengths', 65);
+refused('--lengths: 2 given: choose one .* each of the 3', '--batch', 3, '--lengths', '1,2');
+refused('--lengths: 65: choose key lengths from 0 to 64', '--seqlen', 64, '--lengths', 65);
 refused("--lengths $_->[1]: choose 0 or a whole number from 1 to 1073741824", '--lengths', $_->[0])
     for [',', ','], ['1,', '1,'], [',1', ',1'], ['1,,2', '1,,2'], ['-1', '-1'], ['x', 'x'], ['1;2', '1;2'], ['1, 2', '1, 2'];
 
@@ -95,18 +95,18 @@ refused("--$_ 2,3: choose a whole number", "--$_", '2,3') for 'iters', 'seed';
 refused('--scale 1,2: choose a number', '--scale', '1,2');
 refused('--inputs normal,outliers: choose', '--inputs', 'normal,outliers');
 refused('--kv-heads: 4 .* choose a divisor of 6', '--heads', '4,6', '--kv-heads', '2,4', '--seqlen', 8);
-refused('head dim 12, choose a multiple of 8', '--head-dim', '64,12', '--seqlen', 8);
-refused('--lengths: 65, choose key lengths from 0 to 64', '--seqlen', '128,64', '--lengths', 65);
-refused('--lengths: 2 given, choose one .* each of the 3', '--batch', '2,3', '--lengths', '1,2', '--seqlen', 8);
+refused('head dim 12: choose a multiple of 8', '--head-dim', '64,12', '--seqlen', 8);
+refused('--lengths: 65: choose key lengths from 0 to 64', '--seqlen', '128,64', '--lengths', 65);
+refused('--lengths: 2 given: choose one .* each of the 3', '--batch', '2,3', '--lengths', '1,2', '--seqlen', 8);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', '64,72', '--seqlen', 8);
-refused('--save-inputs.*: choose one value for each option, not 2 problems', '--save-inputs', $folder, '--seqlen', '8,9');
-refused('--save.*: choose one value for each option, not 4 problems', '--save', $folder, '--variant', 'mma', '--seqlen', '8,9', '--mask', 'full,causal');
+refused('--save-inputs.*: choose one value per option, since these make 2 problems', '--save-inputs', $folder, '--seqlen', '8,9');
+refused('--save.*: choose one value per option, since these make 4 problems', '--save', $folder, '--variant', 'mma', '--seqlen', '8,9', '--mask', 'full,causal');
 refused('these values make more than a million problems: choose fewer', '--seqlen', join(',', 1 .. 1001), '--seqlen-k', join(',', 1 .. 1000));
 refused_by('06_fp8', '--format e4m3,e4: choose e4m3\|e5m2$', '--format', 'e4m3,e4');
 
 my @huge = ('--seqlen', 1073741824);
-refused('--batch 65535.*too large together for 64 bits', '--batch', 65535, '--heads', 1, @huge);
-refused('--batch 1, --heads 1, .*too large together for 64 bits', '--batch', 1, '--heads', 1, '--seqlen', 268435457, '--seqlen-k', 1073741824);
+refused('--batch 65535.*together too large for 64 bits', '--batch', 65535, '--heads', 1, @huge);
+refused('--batch 1, --heads 1, .*together too large for 64 bits', '--batch', 1, '--heads', 1, '--seqlen', 268435457, '--seqlen-k', 1073741824);
 refused('--variant mma cannot run here: takes fp16, bf16, not fp32', '--variant', 'mma', '--dtype', 'fp32', '--head-dim', 64);
 refused('--variant mma cannot run here: takes head dim 64, 128, not 72', '--variant', 'mma', '--head-dim', 72);
 
@@ -121,7 +121,7 @@ SKIP: {
     skip "a GPU's memory is its own", 4 if ($ENV{TEST_DEVICE} // '') eq 'cuda';
     local @ENV{'MEMORY_ROOT', 'HOST_THREADS'} = (container(64 * 2**20), 1);
     my @large = ('--batch', 1, '--heads', 4, '--seqlen-k', 16, '--head-dim', 64, '--iters', 1); # at 65536 Q has 32 MiB, LSE 1
-    my $text = 'no memory for batch 1, heads 4/4, seqlen 65536x16, head dim 64: the run needs %s MiB and has 56.0 MiB$';
+    my $text = 'no memory for batch 1, heads 4/4, seqlen 65536x16, head dim 64: the run needs %s MiB but has 56.0 MiB$';
     refused_by('01_tiled', sprintf($text, 163), @large, '--seqlen', '8,65536');       # 5 Q, 3 LSE
     refused_by('01_tiled', sprintf($text, '97\.0'), @large, '--seqlen', 65536, '--no-validate'); # 3 Q, 1 LSE
     refused_by('05_fa2_backward', sprintf($text, 322), @large, '--seqlen', 65536);    # 10 Q, 2 LSE
@@ -129,7 +129,7 @@ SKIP: {
     is($run->{code}, 0, 'a small one runs in 64 MiB') or diag($run->{err});
 }
 
-refused('--trace: this program is not built for it; make trace-01_tiled', '--seqlen', 8, @$_) for ['--trace'], ['--watch', "$folder/x"];
+refused('--trace: this program was built without the trace; make trace-01_tiled', '--seqlen', 8, @$_) for ['--trace'], ['--watch', "$folder/x"];
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);
@@ -142,11 +142,11 @@ refused_by('07_flash_decoding', "--splits $_: choose auto or a whole number from
 refused_by('07_flash_decoding', "--split-size $_: choose none or a whole number from 1 to", '--split-size', $_) for '0', 'x', '1048577';
 refused_by('07_flash_decoding', '--kv-cache fp8: choose same\|e4m3', '--kv-cache', 'fp8');
 refused_by('07_flash_decoding', "--page-size $_: choose none\\|16\\|64\\|128", '--page-size', $_) for 0, 17, 32, 256, '64k', '-16';
-refused_by('07_flash_decoding', '--variant split_k cannot run here: has no pages of 8 bits: with --page-size choose --kv-cache same',
+refused_by('07_flash_decoding', '--variant split_k cannot run here: has no 8-bit pages: with --page-size choose --kv-cache same',
     '--variant', 'split_k', '--page-size', 64, '--kv-cache', 'e4m3');
 refused('--page-size: no such option', '--page-size', 64);
 refused_by('07_flash_decoding', 'takes --splits or --split-size, not both', '--variant', 'split_k', '--splits', 2, '--split-size', 64);
-refused_by('07_flash_decoding', "--variant $_ cannot run here: takes no --splits and no --split-size: only split_k does", '--variant', $_, '--splits', 2)
+refused_by('07_flash_decoding', "--variant $_ cannot run here: takes neither --splits nor --split-size: only split_k does", '--variant', $_, '--splits', 2)
     for 'one_block', 'equal_shares';
 refused_by('07_flash_decoding', "--variant $_ cannot run here: takes --seqlen from 1 to 16, not 17", '--variant', $_, '--seqlen', 17)
     for 'one_block', 'split_k', 'equal_shares';
@@ -193,8 +193,8 @@ sub write_table {
     my $header = "{'descr': '$type', 'fortran_order': False, 'shape': $shape, }";
     print $file "\x93NUMPY\x01\x00", pack('v', 118), sprintf("%-117s\n", $header), $bytes;
 }
-for (['<f2', '(2, 1)', "\0" x 4, "holds elements of type '<f2'; needed are booleans, '\\|b1'"], ['|b1', '(2,)', "\0" x 2, 'has 1 dimensions, 2 are needed'],
-    ['|b1', '(1, 2)', "\0" x 2, 'has 1x2 blocks, needed are 2x1, of 128 queries and keys each'], ['|b1', '(2, 1)', "\0" x 3, 'holds 3 bytes of data where its shape asks for 2']) {
+for (['<f2', '(2, 1)', "\0" x 4, "holds elements of type '<f2'; save booleans, '\\|b1'"], ['|b1', '(2,)', "\0" x 2, 'has 1 dimensions; it needs 2'],
+    ['|b1', '(1, 2)', "\0" x 2, 'has 1x2 blocks, but it must have 2x1, of 128 queries and keys each'], ['|b1', '(2, 1)', "\0" x 3, 'holds 3 bytes of data, but its shape needs 2']) {
     write_table(@$_[0 .. 2]);
     refused_by('10_block_sparse', "table.npy: $_->[3]", '--seqlen', 129, '--seqlen-k', 128, '--blocks', "file:$folder/table.npy");
 }
@@ -216,7 +216,7 @@ for my $good (['--help'], ['-h'], ['--batch', 2, '--help'], ['--seqlen=8', '--he
 }
 my $help = run('01_tiled', '--help')->{out};
 is(run('01_tiled', '-h')->{out}, $help, '-h is --help');
-like($help, qr/^  --batch N         problems of the same shape, computed together\n  --heads N         query heads of each$/m, '--help: whole lines');
+like($help, qr/^  --batch N         batch entries, all of the same shape\n  --heads N         query heads per batch entry$/m, '--help: whole lines');
 like($help, qr/$_/, "--help tells of $_")
     for '--batch', '--heads', '--kv-heads', '--seqlen N', '--seqlen-k', '--head-dim', '--dtype', '--mask', '--causal', '--lengths', '--scale',
     '\nthe problem\n', '\nthe run\n', '--variant', '--iters', '--seed', '--device N', '--inputs', '--warm', '--load', '--save', '--save-inputs DIR ', '--csv', '--json', '--no-validate', 'fma +tile', 'mma +tile', '\nTFLOP/s are ';
@@ -224,18 +224,18 @@ like($help, qr/$_/, "--help tells of $_")
 # what is there if nothing is given (options.c holds the parser to the same), and what one stage alone has
 my %tells = (
     '01_tiled' => ['Without options: batch 4, heads 16/16, seqlen 4096x4096, head dim 128', 'Without options, on the CPU device: batch 1, heads 2/2, seqlen 256x1024, head dim 64'],
-    '05_fa2_backward' => ['--load reads and --save-inputs writes do\.npy, too: dO, the gradient .*', 'The forward pass comes first\. .*'],
-    '06_fp8' => ["this stage's own", '--format N .*: e4m3\|e5m2', '--scaling N .*: tensor\|block', '--hadamard  .*'],
-    '10_block_sparse' => ["this stage's own", '--blocks SPEC +all, window:W, sink:S:W, documents:.*; else', 'window:256'],
-    '11_score_mod' => ["this stage's own", '--score SPEC +softcap:C, alibi, window:LEFT,RIGHT, sink; given again, they are combined; else none'],
+    '05_fa2_backward' => ['--load also reads do\.npy, and --save-inputs writes it: dO, the gradient .*', 'The forward pass runs first\. .*'],
+    '06_fp8' => ["options of this stage", '--format N .*: e4m3\|e5m2', '--scaling N .*: tensor\|block', '--hadamard  .*'],
+    '10_block_sparse' => ["options of this stage", '--blocks SPEC +all, window:W, sink:S:W, documents:.*; default:', 'window:256'],
+    '11_score_mod' => ["options of this stage", '--score SPEC +softcap:C, alibi, window:LEFT,RIGHT, sink; several are combined; default: none'],
     '07_flash_decoding' => ['Without options: batch 1, heads 32/8, seqlen 1x65536, head dim 128', 'Without options, on the CPU device: batch 1, heads 8/2, seqlen 1x2048, head dim 64',
-                            '--splits N .*: auto', 'or a whole number from 1 to 1024', '--kv-cache N .*: same\|e4m3', '--page-size N .*: none\|16\|64\|128'],
+                            '--splits N .*: auto or a whole', 'number from 1 to 1024', '--kv-cache N .*: same\|e4m3', '--page-size N .*: none\|16\|64\|128'],
 );
 for my $stage (stages()) {
     my $help = run($stage, '--help')->{out};
     like($help, qr/^ *$_$/m, "$stage --help: $_") for @{$tells{$stage} // []};
     is(scalar(() = $help =~ /^Without options/mg), 2, "$stage --help: what it runs on a GPU, and on the CPU device");
-    is(scalar(() = $help =~ /this stage's own/g), has_settings($stage) ? 1 : 0, "$stage --help: its own options");
+    is(scalar(() = $help =~ /options of this stage/g), has_settings($stage) ? 1 : 0, "$stage --help: its own options");
     is(scalar(() = $help =~ /do\.npy/g), kind_of($stage) eq "BACKWARD" ? 1 : 0, "$stage --help: dO of a backward stage alone");
     like($help, qr/^variants\n( +\w+ +\S.*\n)* +00_naive +\S.*\n\z/m, "$stage --help: its variants");
 }

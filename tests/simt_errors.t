@@ -35,7 +35,7 @@ sub says {
     for my $order (qw(forward reverse shuffle)) {
         my ($code, $text) = run($case, CPU_DEVICE_ORDER => $order);
         (my $expected = $want) =~ s/@(\w+)/$source:$line{$1}/g;
-        $expected =~ s/, block \S+\K: /: no thread can go on; / and $expected =~ s/; /\n    /g;    # a line a group
+        $expected =~ s/, block \S+\K: /: no thread can continue; / and $expected =~ s/; /\n    /g;    # a line a group
         $text =~ s/0x[0-9a-f]{9,}/0x.../g;
         is $text, "$expected\n", "$case, $order: the message";
         is $code, $exit, "$case, $order: exit code $exit";
@@ -68,7 +68,7 @@ says unaligned => "kernel bad_address, $bad, thread 9: ldmatrix_x4: address 0x..
 says load      => "kernel bad_address, $bad, thread 9: load_16: address 0x... is not aligned to 16 bytes (\@load)";
 says too_many_arrivals => "kernel hopper, $bad: threads 0-127 wait at mbarrier_wait (\@wait), byte 4096 of shared memory, for parity 0: "
   . "1 of 2 arrivals and 0 bytes are missing";
-says not_initialised => "kernel hopper, $bad, thread 0: mbarrier_arrive: the mbarrier was not initialised (\@arrive)";
+says not_initialised => "kernel hopper, $bad, thread 0: mbarrier_arrive: the mbarrier was not initialized (\@arrive)";
 says warp_missing => "kernel hopper, $bad: threads 0-63,96-127 wait at wgmma_fence (\@fence); threads 64-95 have returned";
 says wrong_parity => "kernel ring, block (0,0,0): thread 0 waits at mbarrier_wait (\@empty), byte 2064 of shared memory, for "
   . 'parity 0: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; '
@@ -81,40 +81,40 @@ for ([too_many_bytes => 128], [too_few_bytes => -128]) {
       . 'parity 0: 32 of 32 arrivals and 0 bytes are missing; threads 1-31,64-95 have returned; threads 32-63 wait at '
       . "mbarrier_wait (\@full), byte 2048 of shared memory, for parity 0: 0 of 1 arrivals and $_->[1] bytes are missing";
 }
-says bulk_bytes => "kernel bulk, $bad, thread 9: bulk_add: 24 bytes; it takes a multiple of 16 (\@bulk)";
+says bulk_bytes => "kernel bulk, $bad, thread 9: bulk_add: 24 bytes; choose a multiple of 16 (\@bulk)";
 says $_ => "kernel bulk, $bad, thread 9: bulk_add: address 0x... is not aligned to 16 bytes (\@bulk)" for 'bulk_shared', 'bulk_device';
 says named_too_few => 'kernel named, block (0,0,0): threads 0-63 have returned; '
   . 'threads 64-95 wait at named_barrier_sync (@named), barrier 3: 64 of 96 threads are there';
 says named_half_a_warp => 'kernel named, block (0,0,0): threads 0-31 have returned; '
   . 'threads 32-95 wait at named_barrier_sync (@named), barrier 3: 80 of 96 threads are there';
 says no_decrease => 'kernel registers, block (0,0,0): threads 0-127 have returned; '
-  . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers a thread: 8192 in all, and 0 are free';
+  . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers per thread: 8192 in all, but only 0 are free';
 says warps_apart => 'kernel registers, block (0,0,0): threads 0-95 wait at setmaxnreg_decrease (@decrease); '
   . 'threads 96-127 have returned; '
-  . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers a thread: 8192 in all, and 0 are free';
+  . 'threads 128-383 wait at setmaxnreg_increase (@more) for 64 more registers per thread: 8192 in all, but only 0 are free';
 says too_much_used =>
-  'kernel too_much_used, block (0,0,0), thread 0: uses 4096 bytes of shared memory, the launch gave 4095 (@used)';
-says too_much_asked  => 'kernel empty: 232449 bytes of shared memory a block; the device has 232448 (@asked)', 2;
-says block_too_large => 'kernel empty: a block of 64x17x1 threads; it must have 1 to 1024, at most 64 in z (@block)', 2;
-says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; it must have 1 to 2147483647 in x, 65535 in y and z (@grid)', 2;
+  'kernel too_much_used, block (0,0,0), thread 0: uses 4096 bytes of shared memory, but the launch requested 4095 (@used)';
+says too_much_asked  => 'kernel empty: 232449 bytes of shared memory per block; the device has 232448 (@asked)', 2;
+says block_too_large => 'kernel empty: a block of 64x17x1 threads; choose 1 to 1024, and at most 64 in z (@block)', 2;
+says empty_grid      => 'kernel empty: a grid of 1x0x1 blocks; choose 1 to 2147483647 in x, and 1 to 65535 in y and z (@grid)', 2;
 
 # An address that is nobody's: exit code 2, as on a GPU. The host's own fault stays a fault.
-my $outside = "kernel outside, $bad, thread 9: 0x... is in no tensor; the nearest: byte";
-says behind        => "$outside 4096 of memory, which has 4096",        2;
-says far_behind    => "$outside 1000000 of memory, which has 4096",     2;
-says far_away      => "kernel outside, $bad, thread 9: 0x... is in no tensor, nor near one", 2;
-says before        => "$outside -1 of memory, which has 4096",          2;
-says behind_shared => "$outside 4096 of shared memory, which has 4096", 2;
-says null          => "kernel null_pointer, $bad, thread 9: the pointer is NULL, not aligned, or no address", 2;
+my $outside = "kernel outside, $bad, thread 9: 0x... is in no tensor; it would be byte";
+says behind        => "$outside 4096 of the nearest, memory, which has 4096",        2;
+says far_behind    => "$outside 1000000 of the nearest, memory, which has 4096",     2;
+says far_away      => "kernel outside, $bad, thread 9: 0x... is in no tensor, and not near one", 2;
+says before        => "$outside -1 of the nearest, memory, which has 4096",          2;
+says behind_shared => "$outside 4096 of the nearest, shared memory, which has 4096", 2;
+says null          => "kernel null_pointer, $bad, thread 9: the pointer is NULL, misaligned, or not an address", 2;
 says deep          => "kernel deep, $bad, thread 9: its stack is full", 2;
 is_deeply [run('host')], ['signal 11', ''], 'a fault of the host';
 
 # Whoever comes first decides what is said.
-for ([too_many_registers => "kernel registers, block (0,0,0): no thread can go on\n    threads 0-255 have returned\n    "
-      . "threads 256-383 wait at setmaxnreg_increase ($source:$line{increase}) for 72 more registers a thread: 9216 in all, and "
-      . "7168 are free\n"],
-    [named_disagree => "kernel named, block (0,0,0), thread 32: named_barrier_sync: barrier 3 for 64 threads; the one that came "
-      . "first said 96 ($source:$line{named})\n"]) {
+for ([too_many_registers => "kernel registers, block (0,0,0): no thread can continue\n    threads 0-255 have returned\n    "
+      . "threads 256-383 wait at setmaxnreg_increase ($source:$line{increase}) for 72 more registers per thread: 9216 in all, but "
+      . "only 7168 are free\n"],
+    [named_disagree => "kernel named, block (0,0,0), thread 32: named_barrier_sync: barrier 3 for 64 threads; the thread that "
+      . "arrived first said 96 ($source:$line{named})\n"]) {
     my ($case, $want) = @$_;
     my ($code, $text) = run($case, CPU_DEVICE_ORDER => 'forward');
     is $text, $want, "$case: the message";
@@ -122,15 +122,15 @@ for ([too_many_registers => "kernel registers, block (0,0,0): no thread can go o
 }
 
 # Whichever lane runs first, or last, is the one that complains.
-for ([small_block => 'kernel mma_in_a_small_block, block (0,0,0), thread N: mma_m16n8k16 needs all 32 lanes, this warp has 20 '
+for ([small_block => 'kernel mma_in_a_small_block, block (0,0,0), thread N: mma_m16n8k16 needs all 32 lanes; this warp has 20 '
       . "($source:$line{small})\n"],
     [wgmma_by_some => "kernel wgmma_by_some, block (0,0,0), thread N: wgmma_m64n64k32: 96 of the warpgroup's 128 threads have "
-      . "come to it ($source:$line{by_some})\n"],
+      . "reached it ($source:$line{by_some})\n"],
     [grown_smaller => "kernel registers, block (0,0,0), thread N: setmaxnreg_increase to 160: the thread has 168 registers "
       . "($source:$line{smaller})\n"],
     [named_none => "kernel named, block (0,0,0), thread N: named_barrier_sync: barrier 16; choose 1 to 15 ($source:$line{named})\n"],
-    [off_pattern => "kernel hopper, $bad, thread N: wgmma: a matrix begins at 128, not in the first of 8 rows of the swizzle: a multiple "
-      . "of 512 bytes ($source:$line{wgmma})\n"],
+    [off_pattern => "kernel hopper, $bad, thread N: wgmma: a matrix begins at 128, outside the first of the swizzle's 8 rows, which is "
+      . "at a multiple of 512 bytes ($source:$line{wgmma})\n"],
     (map { [$_->[0] => "kernel unnamed, block (0,0,0), thread N: wgmma: no wgmma_fence since the last wgmma_wait named the registers of its "
       . "$_->[1] ($source:$line{unnamed})\n"] } [without_d => 'D'], [without_a => 'A'], [before_wait => 'D']),
     [no_fence => "kernel hopper, $bad, thread N: wgmma without a wgmma_fence since the last wgmma_wait ($source:$line{wgmma})\n"]) {

@@ -16,7 +16,7 @@ like($errors[0], qr/CPU_DEVICE_SHARED=1000: choose/, 'which names it');
 # Tiles of D = 128 need 64 KiB and more; these kernels choose by the compute capability, which is sm_80's here.
 my $refused = `CPU_DEVICE_SHARED=49152 $build/04_fa2/04_fa2 --seqlen 16 --head-dim 128 --variant tuned --no-validate 2>&1`;
 is($? >> 8, 2, 'a launch that asks for more shared memory than the device has is refused');
-like($refused, qr/^kernel .*: \d+ bytes of shared memory a block; the device has 49152 /m, 'and the message has both figures');
+like($refused, qr/^kernel .*: \d+ bytes of shared memory per block; the device has 49152 /m, 'and the message has both figures');
 
 # Those that ask how much there is. 65536 bytes are sm_75's, 101376 those of sm_86 and sm_89.
 my @stages = stages();

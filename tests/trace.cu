@@ -175,7 +175,7 @@ static void test_wavefronts() {
     row = trace_find(TRACED(transpose<33>, 1, 32, SHARED, (float *)out), "transpose", SHARED_MEMORY_NAME);
     check_shared(row, TRACE_READ, 1, 1, "a column at pitch 33");
     row = trace_find(TRACED(shared_8, 1, 32, SHARED, (float *)out), "shared_8", SHARED_MEMORY_NAME);
-    check_shared(row, TRACE_WRITE, 2, 2, "8 bytes a lane");
+    check_shared(row, TRACE_WRITE, 2, 2, "8 bytes per lane");
     check_shared(row, TRACE_READ, 2, 1, "every second word");
     row = trace_find(TRACED(shared_broadcast, 1, 32, SHARED, (float *)out), "shared_broadcast", SHARED_MEMORY_NAME);
     check_shared(row, TRACE_READ, 1, 1, "one word for all lanes");
@@ -186,7 +186,7 @@ static void test_wavefronts() {
     check_shared(row, TRACE_READ, 4, 4, "ldmatrix.x4 of swizzled rows");
 }
 
-/* ---- races. Each kernel is right with <true> and wrong with <false>. Two warps a block. ---- */
+/* ---- races. Each kernel is right with <true> and wrong with <false>. Two warps per block. ---- */
 
 template <bool right> __global__ void read_after_write(int *to) {
     SHARED_MEMORY(tile, Ints);
@@ -611,14 +611,14 @@ static const struct {
     int index, way;
     const char *line, *says;
 } strays[] = {
-    {25, 0, "outside: plain", "byte 100 of small, which has 100"},
-    {24, 2, "outside: wide", "byte 100 of small, which has 100"}, /* its first four bytes are inside */
-    {25, 1, "outside: atomic", "byte 100 of small, which has 100"},
-    {-1, 0, "outside: plain", "byte -4 of small, which has 100"},
-    {100000, 0, "outside: plain", "byte 400000 of small, which has 100"},
-    {100000, 1, "outside: atomic", "byte 400000 of small, which has 100"},
-    {32 * 33, 3, "outside: shared", "byte 4224 of shared memory, which has 4224"},
-    {-1, 3, "outside: shared", "byte -4 of shared memory, which has 4224"},
+    {25, 0, "outside: plain", "byte 100 of the nearest, small, which has 100"},
+    {24, 2, "outside: wide", "byte 100 of the nearest, small, which has 100"}, /* its first four bytes are inside */
+    {25, 1, "outside: atomic", "byte 100 of the nearest, small, which has 100"},
+    {-1, 0, "outside: plain", "byte -4 of the nearest, small, which has 100"},
+    {100000, 0, "outside: plain", "byte 400000 of the nearest, small, which has 100"},
+    {100000, 1, "outside: atomic", "byte 400000 of the nearest, small, which has 100"},
+    {32 * 33, 3, "outside: shared", "byte 4224 of the nearest, shared memory, which has 4224"},
+    {-1, 3, "outside: shared", "byte -4 of the nearest, shared memory, which has 4224"},
 };
 static int trace_stray(int number) {
     float *small = (float *)device_alloc(100, "small");
@@ -628,7 +628,7 @@ static void test_strays(const char *program) {
     for (int i = 0; i < (int)(sizeof strays / sizeof *strays); i++) {
         char line[128];
         int status;
-        snprintf(line, sizeof line, "; the nearest: %s (%s)\n", strays[i].says, line_of(strays[i].line));
+        snprintf(line, sizeof line, "; it would be %s (%s)\n", strays[i].says, line_of(strays[i].line));
         ok(says(program, "stray", i, line, 2, &status), "%s: %s", strays[i].line, strays[i].says);
     }
 }
@@ -667,7 +667,7 @@ static void test_limits(const char *program) {
     int status = 0, failed = 0;
     const char *line = "trace: kernel collectives has more than 15 kinds of collectives\n";
     ok(says(program, "collectives", TRACE_COLLECTIVES + 1, line, 2, &status), "one more is an error");
-    line = ": waits for memory that no block changes any more (";
+    line = ": waits for memory that no block will change anymore (";
     ok(says(program, "forever", 3, line, 1, &status), "blocks that wait in vain");
     while (says(program, "memory", failed + 1, "memory", 2, &status))
         failed++;

@@ -102,7 +102,7 @@ sub race_or_standstill {
     my $all = join '', @rows;
     push @races, [$1, $2] while $all =~ /^RACE in .* at (.*)\n.* at (.*): the same byte/mg;
     my ($here) = grep { $base =~ /\.cuh$/ || "@$_[0] " =~ /\b\Q$base\E:/ && "@$_[1] " =~ /\b\Q$base\E:/ } @races;
-    return $here ? "@$here[0] and @$here[1]" : $all =~ /no thread can go on/ ? 'a standstill' : undef;
+    return $here ? "@$here[0] and @$here[1]" : $all =~ /no thread can continue/ ? 'a standstill' : undef;
 }
 
 # The stage's kernels that are made of the file: themselves, or as they include it.

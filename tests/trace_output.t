@@ -49,7 +49,7 @@ like(join('', @table), qr/^00_naive .* 0\n.*^04_fa2 +exit code 2: no variant can
 for (['trace', 'trace'], ['watch-04_fa2', '04_fa2']) {
     my ($target, $name) = @$_;
     my @said = grep { !/^make/ } split /^/, `@make $target TRACE_OPTIONS=--nope 2>&1`;
-    like($said[-1] // '', qr/^\w+: --nope: no such option, --help lists them$/, "make $target TRACE_OPTIONS=--nope: why");
+    like($said[-1] // '', qr/^\w+: --nope: no such option; --help lists them$/, "make $target TRACE_OPTIONS=--nope: why");
     is(scalar(grep { /no such option/ } @said), 1, 'once') or diag(@said);
     cmp_ok(scalar @said, '<=', 2, 'and nothing else but the options');
 }

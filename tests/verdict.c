@@ -336,12 +336,11 @@ static void test_verdict(void) {
     if (MAY_WRITE_PAST) {
         mistake = in_all("", O, past_the_end);
         run_program(&wrong_last, SHAPE " --no-validate");
-        expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote where nothing of theirs is\n"), "not validated", "");
+        expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote outside their own memory\n"), "not validated", "");
         run_program(&wrong_last, SHAPE);
-        expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote where nothing of theirs is\n"), "right, but outside, too",
-               "");
+        expect(ends_with(run.out, "\nFAIL  1 of 2 variants wrote outside their own memory\n"), "right, but outside, too", "");
         run_program(&wrong_reference, SHAPE);
-        expect(ends_with(run.out, "\nFAIL  00_naive wrote where nothing of its own is\n"), "the reference", "");
+        expect(ends_with(run.out, "\nFAIL  00_naive wrote outside its own memory\n"), "the reference", "");
         run_program(&wrong_last, SHAPE " --no-validate --json");
         expect(run.code == 1 && says_ok("v/wrong", "forward", "false") && says_ok("v/right", "forward", "null"),
                "what was written past the end is seen without validation, too", "");

@@ -61,7 +61,7 @@ for my $stage (grep { -x "$build/$_/$_" && ($ENV{TEST_ALL} || /^(00|05|10)/) } s
         is(system("sh common/classroom/watch.sh $page '$shape' $program >/dev/null") >> 8, 0, '... a page of it');
         cmp_ok(-s $page, '<', 5e6, '... of less than 5 MB');
         unlike(read_file($page) =~ s/<script type="application\/json".*?<\/script>//sr, qr/https?:/, '... that needs no network');
-        my %ideas = ('00_naive' => 'the definition: one thread an output, S and P in device memory', `$build/$stage/$stage --help` =~ /^  ([a-z]\w*) +(\S.*)$/mg); # --help says another thing of naive
+        my %ideas = ('00_naive' => 'the definition: one thread per output, S and P in device memory', `$build/$stage/$stage --help` =~ /^  ([a-z]\w*) +(\S.*)$/mg); # --help says another thing of naive
         my @ideas = map { "$_->{name}: " . $ideas{$_->{name} =~ s{.*/}{}r} } @{$data->{variants}};
         looks_right($page, $data, $traced, \@ideas, without_place($data), '... in Chromium');
         $planted //= [$data, $traced, $page];
@@ -74,7 +74,7 @@ my $file = "$scratch/more.json";
 system("$build/04_fa2/04_fa2 --watch $file --json --heads 1 --seqlen 512 --causal --variant split_q >/dev/null");
 is(multiplied(decode_json(read_file($file)), 'K'), 64 * 64 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8), 'split_q skips the tiles beyond the diagonal');
 like(`$build/00_naive/00_naive --watch $file --json --heads 9 --seqlen 512 --head-dim 8 2>&1 >/dev/null`,
-    qr/^00_naive: --watch: \w+ takes 9216 steps, and a page shows 8192: choose a smaller problem\n\z/, 'a run that is too long');
+    qr/^00_naive: --watch: \w+ takes 9216 steps, but a page shows only 8192: choose a smaller problem\n\z/, 'a run that is too long');
 is($? >> 8, 2, '... exit code 2');
 
 my $blocks = decode_json(read_file("$scratch/10_block_sparse.0.json"))->{problem};
@@ -124,7 +124,7 @@ cmp_ok(-s 'notes/04_fa2.html', '<=', 300 * 1024, '... of at most 300 KiB');
 
 like(`$build/04_fa2/04_fa2 --watch /nowhere/x 2>&1`, qr/^04_fa2: --watch \/nowhere\/x: cannot be written\n\z/, 'a file that cannot be written');
 is($? >> 8, 2, '... exit code 2');
-like(`$build/04_fa2/04_fa2 --watch $file --seqlen 64,65 2>&1`, qr/^04_fa2: .*--watch.*: choose one value for each option/, 'two problems');
+like(`$build/04_fa2/04_fa2 --watch $file --seqlen 64,65 2>&1`, qr/^04_fa2: .*--watch.*: choose one value per option/, 'two problems');
 is($? >> 8, 2, '... exit code 2');
 
 # ---- all of this can fail ----

@@ -16,11 +16,11 @@ bugs() { awk '/^[0-9]/ {number = substr($1, 1, 2); print number "." ++count[numb
 bug=$(bugs | awk -v asked="$asked" '$1 "" == asked || $1 == "0" asked')
 if [ ! "$bug" ]; then
     case $asked in '' | [0-9][0-9]) list=$(bugs | grep "^$asked") ;; *) list= ;; esac
-    [ "$list" ] || stop "N=$asked: there is no such bug, make bug lists them"
+    [ "$list" ] || stop "N=$asked: there is no such bug; make bug lists them"
     echo "$list" | while read -r number stage variant file mistake; do
         printf '%-6s %-32s %s\n' "$number" "${file%:}" "$mistake"
     done
-    echo 'make bug N=04.12 plants one in a copy, and shows what sees it.'
+    echo 'make bug N=04.12 plants one in a copy and shows which check catches it.'
     exit
 fi
 read -r number stage variant original mistake <<END
@@ -48,15 +48,15 @@ blind() {
         mkdir -p "${file%/*}" 2>/dev/null && plant >"$file" || stop "$file cannot be written"
         DEVICE=cpu try_stage || DEVICE=cpu try_stage whole || true
         progress
-        echo "$number  One mistake is somewhere in $file. ${error:+It does not compile: $error}$wrong"
-        echo "Which line is it? $again ANSWER=88. Then mend it there: $again says whether it is cured."
+        echo "$number  There is a mistake somewhere in $file. ${error:+It does not compile: $error}$wrong"
+        echo "Which line is it? Answer with $again ANSWER=88. Then fix it there; $again tells you whether it is cured."
     elif [ "$answer" ]; then
         line=${answer##*:}
         case $line in '' | *[!0-9]*) stop "ANSWER=$answer: choose a line of $file, like 88 or ${file##*/}:88" ;; esac
         # diff says 88c88, 88,90c88 or, where lines are missing after the 88th, 88a89: then 88 and 89 are right
         plant | diff - "$original" | sed -n 's/^\([0-9]*\)a.*/\1 a/p; s/^\([0-9]*\)[cd].*/\1 \1/p; s/^\([0-9]*\),\([0-9]*\)[cd].*/\1 \2/p' |
             awk -v line="$line" 'line >= $1 && line <= ($2 == "a" ? $1 + 1 : $2) {found = 1} END {exit !found}' ||
-            { echo "not yet: line $line is as it was."; exit 1; }
+            { echo "not yet: line $line is not where the mistake is."; exit 1; }
         echo "right: line $line is where the mistake is."
     elif DEVICE=cpu try_stage; then
         progress
@@ -76,9 +76,9 @@ plant >"$file"
 echo "$number  $original: $mistake"
 cmp -s "$original" "$file" && stop "$number: the line is no longer in $original"
 diff -U 0 "$original" "$file" | sed 1,2d
-echo 'What will one see? NaN, some wrong rows, nothing at all? With which shapes? What will see it?'
+echo 'What will you see: NaN, some wrong rows, nothing at all? With which shapes? Which check will catch it?'
 if [ -t 0 ]; then
-    printf '(Enter runs it.)'
+    printf '(Press Enter to run it.)'
     read -r _
 fi
 build_copy "$OUT" "$stage/$stage" DEVICE=cpu || stop "$number does not compile: $error"
@@ -87,6 +87,6 @@ progress 'running ...'
 said=$(timeout 120 "$built/"$command 2>&1) && usual=', though not with its usual options' || usual=
 progress
 printf '\n%s\n%s\n\n' "$command" "$said"
-DEVICE=cpu try_stage whole && { progress; echo 'No check sees it.'; exit 1; }
+DEVICE=cpu try_stage whole && { progress; echo 'No check catches it.'; exit 1; }
 progress
-echo "Seen$usual: $wrong"
+echo "Caught$usual: $wrong"

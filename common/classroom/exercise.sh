@@ -24,15 +24,15 @@ if [ ! "$asked" ]; then
         key == "blank" {does = "fill in " text ": "}
         key == "write" {does = "write a kernel: "}
         END {show()}' notes/exercises/*.txt | fold -s -w $((width - 8)) | sed '/^[a-z0-9_]*\.[0-9]*  /!s/^/        /'
-    { echo 'What is given stands in the note: exercise 04.1 is number 1 under Exercises in notes/04_fa2.md.'
-        echo 'make exercise N=04.1: what is asked. With ANSWER=... (several: ANSWER=p,q): is it right? With HINT=1 or 2: a hint.'
+    { echo 'The note has the whole question: exercise 04.1 is number 1 under Exercises in notes/04_fa2.md.'
+        echo 'make exercise N=04.1 asks it; ANSWER=... (several: ANSWER=p,q) checks your answer; HINT=1 or 2 gives a hint.'
     } | fold -s -w "$width"
     exit
 fi
 
 # ---- the exercise at hand
 
-scratch=$(mktemp -d) && trap 'rm -rf "$scratch" "$busy"' EXIT || stop 'no place for temporary files'
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch" "$busy"' EXIT || stop 'cannot create a temporary folder'
 awk -v asked="$asked" '
     /^exercise / {on = $2 "" == asked || $2 == "0" asked; if (on) print "note " FILENAME}
     on && !/^#/' notes/exercises/*.txt >"$scratch/exercise"
@@ -40,11 +40,11 @@ values() { sed -n "s/^$1  *//p" "$scratch/exercise"; }
 value() { values "$1" | sed -n "${2:-1}p"; } # the first, or that of this number
 
 number=$(value exercise) note=$(value note) stage=$(value stage) variant=$(value variant) program=$(value program)
-[ "$number" ] || stop "N=$asked: there is no such exercise, make exercise lists them"
+[ "$number" ] || stop "N=$asked: there is no such exercise; make exercise lists them"
 note=${note##*/} note=${note%.txt}
 : "${stage:=$note}"
 free=$(values measure | grep ANSWER)
-[ ! "$(value needs)" ] || [ "$DEVICE" = cuda ] || stop "N=$number needs a GPU: what it asks for is measured there"
+[ ! "$(value needs)" ] || [ "$DEVICE" = cuda ] || stop "N=$number needs a GPU, because its answer is measured there"
 [ ! "$solve" ] || { [ "$(value answer)" ] && [ ! "$free" ]; } || stop "N=$number has no numbers to print"
 case $HINT in
 '') ;;
@@ -71,7 +71,7 @@ right() { # and why, in a sentence, and where to compare
     grep -qs "^## $note\$" $solution || solution=notes/$note.md
     echo right
     : "${why:=$(value hint)}"
-    echo "  ${why:+Because: $why. }The solution of $number, to compare: $solution" | fold -s -w "$width"
+    echo "  ${why:+Because: $why. }The solution of $number, for comparison: $solution" | fold -s -w "$width"
 }
 not_yet() { # why
     progress
@@ -151,19 +151,19 @@ question() {
     hand_out cat "$original"
     change=$(value change) change=${change#*: }
     if [ "$answer" ]; then
-        [ ! "$change" ] || is_changed || { echo "not yet: in $file is still to be done: $change"; exit 1; }
+        [ ! "$change" ] || is_changed || { echo "not yet: this change is still missing in $file: $change"; exit 1; }
         [ ! "$free" ] || case $answer in
-        *[!a-zA-Z0-9\ .,=-]*) stop "ANSWER=$answer: choose options, as the program takes them" ;;
+        *[!a-zA-Z0-9\ .,=-]*) stop "ANSWER=$answer: choose options of the program" ;;
         esac
         check
     fi
     echo "$number  $(value ask)" | fold -s -w "$width"
-    echo "What is given, and the whole question: notes/$note.md, under Exercises."
-    [ ! "$is_new" ] || echo "$file is a copy of $original to work on. In it: $change."
-    [ "$is_new" ] || [ ! "$change" ] || echo "Your copy is $file. In it: $change."
+    echo "For the whole question, see Exercises in notes/$note.md."
+    [ ! "$is_new" ] || echo "$file is a copy of $original to work on. Change it there: $change."
+    [ "$is_new" ] || [ ! "$change" ] || echo "Your copy is $file. Change it there: $change."
     answers=$(values answer | grep -c .)
     [ "$answers" -gt 1 ] && letters=$(echo p,q,r,s,t,u,v,w,x,y,z | cut -d, -f "1-$answers") || letters=...
-    within=$(value within | awk '{printf " Up to %g %% off will do.", 100 * $1}')
+    within=$(value within | awk '{printf " An answer within %g %% is accepted.", 100 * $1}')
     echo "Then: make exercise N=$number ANSWER=$letters or HINT=1.$within"
 }
 
@@ -197,7 +197,7 @@ fill_in() {
         first=$(grep -n 'YOUR LINES' "$file" | cut -d: -f1)
         missing=$(($(wc -l <"$original") - $(wc -l <"$file") + 1 + $(values stub | wc -l)))
         echo "$number  $file is $original with $missing lines missing, at line $first: $(value ask)."
-        echo "Write them, then: make exercise N=$number"
+        echo "Write them, then run: make exercise N=$number"
     elif try_stage; then
         right
     else
@@ -211,7 +211,7 @@ write_kernel() {
     traced=1
     if [ "$is_new" ]; then
         echo "$number  $(value ask)."
-        echo "$file is the start: it compiles, and is wrong. Write it, then: make exercise N=$number"
+        echo "$file compiles, but its results are wrong. Finish it, then run: make exercise N=$number"
         exit
     fi
     build "$program"

@@ -6,4 +6,4 @@ echo "make <stage>         build one stage; then run it: ./<stage>/<stage> --hel
 echo "stages: $1" | fold -s -w 110 | sed 's/^/    /'
 sed -n 's/^$(STAGES:%=\([a-z-]*\)%)/\1<stage>/; s/^diff-%/diff-<stage>/; s/^\([a-z0-9_.<>-]*\):.*## \(.*\)/\1|\2/p' "$2" |
     while IFS='|' read -r target does; do printf 'make %-15s %s\n' "$target" "$does"; done
-echo "Capitals in brackets: variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\"; options: <stage> --help"
+echo "Names in capitals are variables, as in make trace TRACE_OPTIONS=\"--seqlen 512\". For options, see <stage> --help."

@@ -45,7 +45,7 @@ each() { echo "$1" | tr , ' '; }
 
 mkdir -p "$RESULTS" && file=$RESULTS/sweep.csv || exit 2
 [ -s "$file" ] || echo "$columns" >"$file"
-[ "$(sed 1q "$file")" = "$columns" ] || stop "$file: has other columns than this sweep writes: move it away, or choose another folder with RESULTS"
+[ "$(sed 1q "$file")" = "$columns" ] || stop "$file has columns that this sweep does not write: move it, or choose another folder with RESULTS"
 [ -z "$(tail -c 1 "$file")" ] || sed -i '$d' "$file" # a line that was cut in writing
 broken=0
 

@@ -1,4 +1,4 @@
-# trace_table.awk - what the kernels of all stages do to memory, a line a variant, from the rows of --trace --json.   (make trace)
+# trace_table.awk - what the kernels of all stages do to memory, a line per variant, from the rows of --trace --json.   (make trace)
 #
 # Exit code: 1 if a program failed, or found a race or a wrong formula; 2 if an option is wrong, which is said once.
 BEGIN {

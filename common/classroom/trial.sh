@@ -60,7 +60,7 @@ build_copy() { # OUT "PROGRAM..." VARIABLE=VALUE...
 
 # What stands on a program's stderr, without "# " and the variant's name; of O and LSE also which one is right.
 complaint() { # EXIT-CODE
-    [ "$1" -ne 124 ] || { echo '    It does not come to an end.'; return; }
+    [ "$1" -ne 124 ] || { echo '    It does not terminate.'; return; }
     awk '{sub(/^# /, ""); sub(/^[^ ]*[^ )]: /, ""); print "    " $0}
         /^O\[/ {o = 1}
         /^LSE\[/ {lse = 1}

@@ -75,7 +75,7 @@ NOT_TRACED inline void mbarrier_describe(const void *of, int parity, char *text,
  * the thread waits for that, and others can go on. So one who fills a stage again too early meets those who read it. */
 NOT_TRACED inline void mbarrier_arrived(Mbarrier *barrier, int bytes, const char *file, int line) {
     if (barrier->pending > barrier->count || !barrier->count || barrier->count > SIMT_MAX_BLOCK)
-        simt_fail(file, line, "mbarrier_arrive: the mbarrier was not initialised");
+        simt_fail(file, line, "mbarrier_arrive: the mbarrier was not initialized");
     while (!barrier->pending)
         simt_sleep("mbarrier_arrive", barrier, barrier->parity, mbarrier_describe, file, line);
     barrier->bytes += bytes;
@@ -251,7 +251,7 @@ inline void tma_load(void *shared, const TensorMap &map, int row, int column, in
 /* What bulk_load and bulk_add ask for. */
 inline void need_bulk(const char *what, const void *shared, const void *device, int bytes, const char *file, int line) {
     if (bytes < 16 || bytes % 16)
-        simt_fail(file, line, "%s: %d bytes; it takes a multiple of 16", what, bytes);
+        simt_fail(file, line, "%s: %d bytes; choose a multiple of 16", what, bytes);
     simt_need_shared(what, shared, 16, file, line);
     simt_need_shared(what, static_cast<const unsigned char *>(shared) + bytes - 16, 16, file, line);
     simt_need_aligned(what, device, 16, file, line);
@@ -321,10 +321,10 @@ NOT_TRACED inline HopperState::NamedBarrier &named_arrived(const char *what, int
     if (id < 1 || id > 15)
         simt_fail(file, line, "%s: barrier %d; choose 1 to 15", what, id);
     if (threads < 32 || threads > SIMT_MAX_BLOCK || threads % 32)
-        simt_fail(file, line, "%s: %d threads; it takes whole warps", what, threads);
+        simt_fail(file, line, "%s: %d threads; choose whole warps", what, threads);
     auto &barrier = hopper_state().named[id];
     if (barrier.arrived && barrier.threads != threads)
-        simt_fail(file, line, "%s: barrier %d for %d threads; the one that came first said %d", what, id, threads,
+        simt_fail(file, line, "%s: barrier %d for %d threads; the thread that arrived first said %d", what, id, threads,
                   barrier.threads);
     barrier.threads = threads;
     trace_release(&barrier);
@@ -355,7 +355,7 @@ inline void named_barrier_sync(int id, int threads, CALLER) {
     trace_acquire(&barrier);
 }
 
-/* ---- setmaxnreg. A block has what it began with: as many registers a thread as __launch_bounds__(threads, 1) allows. ---- */
+/* ---- setmaxnreg. A block has what it began with: as many registers per thread as __launch_bounds__(threads, 1) allows. ---- */
 enum { REGISTER_FILE = 65536 };
 inline auto &this_warpgroup() { return hopper_state().warpgroup[threadIdx.x / 128]; }
 inline int registers_at_entry() { return min(REGISTER_FILE / (int)blockDim.x / 8 * 8, 256); }
@@ -371,7 +371,7 @@ NOT_TRACED inline int registers_free() {
 }
 NOT_TRACED inline int registers_now() { return this_warpgroup().registers ? this_warpgroup().registers : registers_at_entry(); }
 NOT_TRACED inline void registers_describe(const void *, int more, char *text, size_t size) {
-    snprintf(text, size, " for %d more registers a thread: %d in all, and %d are free", more, 128 * more,
+    snprintf(text, size, " for %d more registers per thread: %d in all, but only %d are free", more, 128 * more,
              registers_free());
 }
 template <int N> NOT_TRACED void decrease_registers(void **) {
@@ -470,10 +470,10 @@ template <typename E, Major major, Major A> NOT_TRACED void compute_wgmma(const 
 template <Major major> void check_descriptor(uint64_t descriptor, int rows, const WgmmaWords &at) {
     const int swizzle = (int)(descriptor >> 62);
     if (swizzle != 1 && swizzle != 2)
-        simt_fail(at.file, at.line, "wgmma: a descriptor with swizzle %d; 1 and 2 (128 and 64 bytes) are there", swizzle);
+        simt_fail(at.file, at.line, "wgmma: a descriptor with swizzle %d; choose 1 (128 bytes) or 2 (64 bytes)", swizzle);
     const Described matrix(descriptor);
     if (matrix.start % (8 * matrix.row_bytes) >= (unsigned)matrix.row_bytes)
-        simt_fail(at.file, at.line, "wgmma: a matrix begins at %u, not in the first of 8 rows of the swizzle: a multiple of %d bytes",
+        simt_fail(at.file, at.line, "wgmma: a matrix begins at %u, outside the first of the swizzle's 8 rows, which is at a multiple of %d bytes",
                   matrix.start, 8 * matrix.row_bytes);
     simt_need_shared("wgmma", Described(descriptor).chunk<major>(2 * rows - 1), 16, at.file, at.line);
 }
@@ -556,7 +556,7 @@ NOT_TRACED inline void close_batch(void **) {
     auto &group = this_warpgroup();
     for (const Wgmma &w : group.queue)
         if (w.threads != 128)
-            simt_fail(w.file, w.line, "%s: %d of the warpgroup's 128 threads have come to it", w.what, w.threads);
+            simt_fail(w.file, w.line, "%s: %d of the warpgroup's 128 threads have reached it", w.what, w.threads);
     group.batch++;
     trace_batch();
 }

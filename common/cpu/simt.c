@@ -2,7 +2,7 @@
  *
  * Switching from one fiber to another is a _setjmp (keep my registers) and a _longjmp (take yours): tens of nanoseconds,
  * since the operating system has no part in it. makecontext gives a fiber its stack, once. Who may run is kept as bit
- * masks: a bit a lane in each warp, and a bit a warp for those that have such a lane, so that choosing takes two
+ * masks: a bit per lane in each warp, and a bit per warp for those that have such a lane, so that choosing takes two
  * instructions.
  */
 #include "simt_internal.h"
@@ -257,7 +257,7 @@ void simt_warpgroup(const char *what, void *operands, void (*compute)(void **ope
     int number = fiber->number / WARPGROUP;
     Warpgroup *group = &w->warpgroups[number];
     if ((number + 1) * WARPGROUP > w->threads)
-        simt_fail(file, line, "%s needs a warpgroup, %d threads; this one has %d", what, WARPGROUP, w->threads % WARPGROUP);
+        simt_fail(file, line, "%s needs a whole warpgroup of %d threads; this one has %d", what, WARPGROUP, w->threads % WARPGROUP);
 
     fiber->place = (Place){.what = what, .file = file, .line = line, .caller = __builtin_return_address(0)};
     clear_ready(w, fiber);
@@ -317,14 +317,14 @@ unsigned simt_warp_lanes(void) { return simt_self->warps[simt_self->current->num
 
 void simt_need_full_warp(const char *what, const char *file, int line) {
     if (simt_warp_lanes() != SIMT_FULL_WARP)
-        simt_fail(file, line, "%s needs all 32 lanes, this warp has %d", what, __builtin_popcount(simt_warp_lanes()));
+        simt_fail(file, line, "%s needs all 32 lanes; this warp has %d", what, __builtin_popcount(simt_warp_lanes()));
 }
 
 /* ---- shared memory and asynchronous copies ---- */
 
 void *simt_shared(size_t bytes, const char *file, int line) {
     if (bytes > simt_job->shared_bytes)
-        simt_fail(file, line, "uses %zu bytes of shared memory, the launch gave %zu", bytes, simt_job->shared_bytes);
+        simt_fail(file, line, "uses %zu bytes of shared memory, but the launch requested %zu", bytes, simt_job->shared_bytes);
     return simt_self->shared;
 }
 

@@ -40,7 +40,7 @@ extern "C" {
 
 enum {
     SIMT_WARP = 32,
-    SIMT_MAX_BLOCK = 1024,          /* threads a block, as on every GPU */
+    SIMT_MAX_BLOCK = 1024,          /* threads per block, as on every GPU */
     SIMT_SHARED_LIMIT = 227 * 1024, /* bytes of shared memory a block: Hopper's figure, so that every kernel can run */
 };
 #define SIMT_FULL_WARP 0xffffffffu
@@ -57,7 +57,7 @@ typedef struct {
     const char *kernel; /* its name and where it is launched, for messages */
     const char *file;
     int line;
-    SimtIndex grid, block;           /* blocks a grid, threads a block */
+    SimtIndex grid, block;           /* blocks per grid, threads per block */
     size_t shared_bytes;             /* shared memory a block */
     void (*thread)(void *arguments); /* the kernel, for one thread */
     void *arguments;

@@ -120,13 +120,13 @@ static void check_launch(const SimtLaunch *l) {
     const SimtIndex *grid = &l->grid, *block = &l->block;
     if (!block->x || !block->y || !block->z || block->x > 1024 || block->y > 1024 || block->z > 64 ||
         block->x * block->y * block->z > SIMT_MAX_BLOCK)
-        refuse_launch(l, "a block of %ux%ux%u threads; it must have 1 to %d, at most 64 in z", block->x, block->y, block->z,
+        refuse_launch(l, "a block of %ux%ux%u threads; choose 1 to %d, and at most 64 in z", block->x, block->y, block->z,
                       SIMT_MAX_BLOCK);
     if (!grid->x || !grid->y || !grid->z || grid->x > 0x7fffffff || grid->y > 0xffff || grid->z > 0xffff)
-        refuse_launch(l, "a grid of %ux%ux%u blocks; it must have 1 to 2147483647 in x, 65535 in y and z", grid->x, grid->y,
-                      grid->z);
+        refuse_launch(l, "a grid of %ux%ux%u blocks; choose 1 to 2147483647 in x, and 1 to 65535 in y and z", grid->x,
+                      grid->y, grid->z);
     if (l->shared_bytes > simt_shared_bytes())
-        refuse_launch(l, "%zu bytes of shared memory a block; the device has %zu", l->shared_bytes, simt_shared_bytes());
+        refuse_launch(l, "%zu bytes of shared memory per block; the device has %zu", l->shared_bytes, simt_shared_bytes());
 }
 
 int (*simt_put_off)(const SimtLaunch *launch);

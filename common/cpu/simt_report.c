@@ -98,7 +98,7 @@ static void print_group(const Worker *w, int first, char *printed) {
 void simt_report_stuck(const Worker *w) {
     static char printed[SIMT_MAX_BLOCK]; /* one worker only comes past begin_message */
     begin_message();
-    fprintf(stderr, ": no thread can go on");
+    fprintf(stderr, ": no thread can continue");
     for (int i = 0; i < w->threads; i++) {
         if (printed[i])
             continue;
@@ -143,11 +143,11 @@ void simt_fault(const void *address) {
     else if (owner < simt_self->threads)
         fprintf(stderr, "%p is a local variable of thread %d, which other threads cannot touch", address, owner);
     else if (!address) /* of the others the processor says no more */
-        fputs("the pointer is NULL, not aligned, or no address", stderr);
+        fputs("the pointer is NULL, misaligned, or not an address", stderr);
     else if (distance > nearest.bytes && distance > NEAR)
-        fprintf(stderr, "%p is in no tensor, nor near one", address);
+        fprintf(stderr, "%p is in no tensor, and not near one", address);
     else
-        fprintf(stderr, "%p is in no tensor; the nearest: byte %td of %s, which has %zu", address, touched - nearest.pointer,
+        fprintf(stderr, "%p is in no tensor; it would be byte %td of the nearest, %s, which has %zu", address, touched - nearest.pointer,
                 nearest.purpose, nearest.bytes);
     TELL_TRACE(fault, address);
     end_message(2);

@@ -41,7 +41,7 @@ static void all_wait(void) {
             (simt_self = multiprocessors[i].worker)->waits = 0;
     blockIdx = simt_self->block;
     if (++looks_in_vain == MAX_LOOKS)
-        simt_fail(simt_job->file, simt_job->line, "waits for memory that no block changes any more");
+        simt_fail(simt_job->file, simt_job->line, "waits for memory that no block will change anymore");
 }
 
 /* The multiprocessor that is behind all others, of those that can go on or begin a block; -1: none. */

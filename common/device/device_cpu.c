@@ -105,7 +105,7 @@ void device_free(void *pointer) {
         free(a);
         return;
     }
-    cannot_run("device_free: %p is not allocated: never was, or was freed before", pointer);
+    cannot_run("device_free: %p was never allocated, or has already been freed", pointer);
 }
 
 const char *device_damaged(void) {

@@ -47,7 +47,7 @@ static int compiled_capability(int chip) {
     cudaError_t error = cudaFuncGetAttributes(&attributes, probe);
     if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction ||
         error == cudaErrorUnsupportedPtxVersion)
-        cannot_run("this program holds no code that this GPU can run: build it with ARCH=%d (%s)", chip,
+        cannot_run("this program contains no code that this GPU can run: build it with ARCH=%d (%s)", chip,
                    cudaGetErrorString(error));
     CHECK(error);
     return attributes.ptxVersion;
@@ -150,7 +150,7 @@ void device_free(void *pointer) {
     auto found =
         std::find_if(allocations.begin(), allocations.end(), [=](const Allocation &a) { return a.pointer == pointer; });
     if (found == allocations.end())
-        cannot_run("device_free: %p is not allocated: never was, or was freed before", pointer);
+        cannot_run("device_free: %p was never allocated, or has already been freed", pointer);
     CHECK(cudaFree(pointer));
     allocations.erase(found);
 }

@@ -62,7 +62,7 @@ static void check_memory(const Options *o, const char *whose, double need, doubl
     print_bytes(needs, need);
     print_bytes(has, there);
     if (need > there)
-        cannot_run("no memory for batch %d, heads %d/%d, seqlen %dx%d, head dim %d: %s needs %s and has %s", p->batch,
+        cannot_run("no memory for batch %d, heads %d/%d, seqlen %dx%d, head dim %d: %s needs %s but has %s", p->batch,
                    p->heads, p->kv_heads, p->seqlen_q, p->seqlen_k, p->head_dim, whose, needs, has);
 }
 

@@ -117,37 +117,37 @@ static Parser show_help;
 #define FIELD(member) offsetof(Options, member)
 static const Option OPTIONS[] = {
     {{NULL, NULL, 0, "the problem"}, NULL, NULL, 0},
-    {{"batch", NULL, MAX_BATCH, "problems of the same shape, computed together"}, "N", AXIS(batch)},
-    {{"heads", NULL, MAX_HEADS, "query heads of each"}, "N", AXIS(heads)},
-    {{"kv-heads", NULL, MAX_HEADS, "key/value heads, one for a group of query heads; must divide --heads; else as --heads"}, "N", AXIS(kv_heads)},
-    {{"seqlen", NULL, MAX_SEQLEN, "queries of a head, Sq"}, "N", AXIS(seqlen_q)},
-    {{"seqlen-k", NULL, MAX_SEQLEN, "keys of a head, Sk; else as --seqlen, in decoding as above"}, "N", AXIS(seqlen_k)},
-    {{"head-dim", NULL, MAX_HEAD_DIM, "D, numbers in a query, key or value: a multiple of 8 up to 256; see below"}, "N", AXIS(head_dim)},
-    {{"dtype", "fp16|bf16|fp32", 0, "format of Q, K, V and O"}, "T", AXIS(dtype)},
-    {{"mask", "full|causal", 0, "whether a query sees all keys, or as with --causal"}, "M", AXIS(causal)},
-    {{"causal", NULL, 1, "query i sees keys up to i + Sk - Sq; with --lengths: i + key length - Sq. The same as --mask causal"}, NULL, AXIS(causal)},
-    {{"lengths", "0", MAX_SEQLEN, "existing keys of each batch entry: 17,0,256 (one run); one number is for all"}, "L", set_list, FIELD(lengths)},
-    {{"scale", NULL, 0, "what Q K^T is multiplied with; else 1/sqrt(head dim)"}, "X", set_scale, 0},
-    {{"seed", NULL, 0, "a number that the random inputs follow from; else 0"}, "N", set_seed, 0},
-    {{"inputs", "normal|outliers", 0, "of mean 0, variance 1; 1 in 1000 plus another of variance 100"}, "I", set_int, FIELD(outliers)},
-    {{"load", NULL, 0, "Shape, Q, K and V from DIR/q.npy, k.npy, v.npy: [batch, heads, seqlen, head_dim], fp16, fp32 or fp64"}, "DIR", set_text, FIELD(load)},
+    {{"batch", NULL, MAX_BATCH, "batch entries, all of the same shape"}, "N", AXIS(batch)},
+    {{"heads", NULL, MAX_HEADS, "query heads per batch entry"}, "N", AXIS(heads)},
+    {{"kv-heads", NULL, MAX_HEADS, "key/value heads, each shared by a group of query heads; must divide --heads; default: as --heads"}, "N", AXIS(kv_heads)},
+    {{"seqlen", NULL, MAX_SEQLEN, "queries per head, Sq"}, "N", AXIS(seqlen_q)},
+    {{"seqlen-k", NULL, MAX_SEQLEN, "keys per head, Sk; default: as --seqlen, or in decoding as above"}, "N", AXIS(seqlen_k)},
+    {{"head-dim", NULL, MAX_HEAD_DIM, "D, elements per query, key, or value: a multiple of 8 up to 256; see below"}, "N", AXIS(head_dim)},
+    {{"dtype", "fp16|bf16|fp32", 0, "format of Q, K, V, and O"}, "T", AXIS(dtype)},
+    {{"mask", "full|causal", 0, "whether a query sees all keys, or only those that --causal leaves it"}, "M", AXIS(causal)},
+    {{"causal", NULL, 1, "query i sees the keys up to i + Sk - Sq, or with --lengths up to i + key length - Sq; the same as --mask causal"}, NULL, AXIS(causal)},
+    {{"lengths", "0", MAX_SEQLEN, "how many keys exist in each batch entry, as in 17,0,256 (one run); a single number applies to all"}, "L", set_list, FIELD(lengths)},
+    {{"scale", NULL, 0, "factor by which Q K^T is multiplied; default: 1/sqrt(head dim)"}, "X", set_scale, 0},
+    {{"seed", NULL, 0, "seed of the random inputs; default: 0"}, "N", set_seed, 0},
+    {{"inputs", "normal|outliers", 0, "random numbers of mean 0 and variance 1; outliers adds one of variance 100 to 1 in 1000"}, "I", set_int, FIELD(outliers)},
+    {{"load", NULL, 0, "reads shape, Q, K, and V from DIR/q.npy, k.npy, and v.npy: [batch, heads, seqlen, head_dim], fp16, fp32, or fp64"}, "DIR", set_text, FIELD(load)},
 
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0},
-    {{"variant", NULL, 0, "runs one of those listed below; else all run"}, "V", set_variant, 0},
-    {{"device", "0", INT_MAX, "which GPU, by its number; else 0"}, "N", set_int, FIELD(device)},
-    {{"iters", NULL, 1000000, "timed runs; latency is their median; else as many as fit into 100 ms, 5 to 100"}, "N", set_int, FIELD(iters)},
-    {{"warm", NULL, 1, "the L2 cache keeps what the run before left in it; else it is emptied before"}, NULL, set_int, FIELD(warm)},
-    {{"no-validate", NULL, 0, "compares nothing and runs no 00_naive: times only"}, NULL, set_int, FIELD(validate)},
-    {{"save", NULL, 0, "the --variant's O and LSE into DIR/o.npy and lse.npy; LSE is ln of each row's sum of e^S"}, "DIR", set_text, FIELD(save)},
-    {{"save-inputs", NULL, 0, "before the run, Q, K and V as it computes with them into DIR, in files that --load reads"}, "DIR", set_text, FIELD(save_inputs)},
-    {{"csv", NULL, FORMAT_CSV, "prints the rows as comma-separated values, under a line of names"}, NULL, set_int, FIELD(format)},
-    {{"json", NULL, FORMAT_JSON, "prints the rows as JSON, an object a line"}, NULL, set_int, FIELD(format)},
-    {{"help", NULL, 0, "this text; or -h"}, NULL, show_help, 0},
+    {{"variant", NULL, 0, "runs only this one of the variants listed below; default: all of them"}, "V", set_variant, 0},
+    {{"device", "0", INT_MAX, "number of the GPU to use; default: 0"}, "N", set_int, FIELD(device)},
+    {{"iters", NULL, 1000000, "number of timed runs, whose median is the latency; default: as many as fit into 100 ms, 5 to 100"}, "N", set_int, FIELD(iters)},
+    {{"warm", NULL, 1, "leaves in the L2 cache what the previous run left there; otherwise it is emptied before each run"}, NULL, set_int, FIELD(warm)},
+    {{"no-validate", NULL, 0, "only measures times, without 00_naive and without comparisons"}, NULL, set_int, FIELD(validate)},
+    {{"save", NULL, 0, "writes O and LSE of the --variant to DIR/o.npy and lse.npy; LSE is ln of each row's sum of e^S"}, "DIR", set_text, FIELD(save)},
+    {{"save-inputs", NULL, 0, "before the run, writes Q, K, and V as they will be used to DIR, in files that --load can read"}, "DIR", set_text, FIELD(save_inputs)},
+    {{"csv", NULL, FORMAT_CSV, "prints the rows as comma-separated values, below a line of column names"}, NULL, set_int, FIELD(format)},
+    {{"json", NULL, FORMAT_JSON, "prints the rows as JSON, one object per line"}, NULL, set_int, FIELD(format)},
+    {{"help", NULL, 0, "prints this text; also -h"}, NULL, show_help, 0},
 
-    {{NULL, NULL, 0, "the trace, of the program that make trace-STAGE builds"}, NULL, NULL, 0},
-    {{"trace", NULL, 1, "in place of times: memory traffic, bank conflicts and races"}, NULL, set_int, FIELD(trace)},
-    {{"watch", NULL, 0, "the same, and step by step as JSON: what make watch-STAGE makes a page of"}, "FILE", set_text, FIELD(watch)},
-    {{"roofline", NULL, 0, "with --trace or --watch: the chip to compare with, else h200"}, "C", set_text, FIELD(roofline)},
+    {{NULL, NULL, 0, "the trace, in the program that make trace-STAGE builds"}, NULL, NULL, 0},
+    {{"trace", NULL, 1, "reports memory traffic, bank conflicts, and races instead of times"}, NULL, set_int, FIELD(trace)},
+    {{"watch", NULL, 0, "the same, and writes each step to FILE as JSON, from which make watch-STAGE makes a page"}, "FILE", set_text, FIELD(watch)},
+    {{"roofline", NULL, 0, "with --trace or --watch: the chip to compare with; default: h200"}, "C", set_text, FIELD(roofline)},
 };
 /* clang-format on */
 enum { COMMON_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
@@ -159,7 +159,7 @@ static void show_help(Options *o, const Option *option, const char *text) {
     for (const Option *each = OPTIONS; each < OPTIONS + COMMON_OPTIONS; each++)
         help_option(&each->is, each->value);
     for (int i = 0; stage->settings[i].name; i++) {
-        printf("%s", i ? "" : "\nthis stage's own\n");
+        printf("%s", i ? "" : "\noptions of this stage\n");
         help_option(&stage->settings[i], stage->settings[i].max == TEXT ? "SPEC" : stage->settings[i].choices ? "N" : NULL);
     }
     help_ends(stage);
@@ -191,7 +191,7 @@ static Option find_option(const Stage *stage, const char *word) {
                 own.value = NULL, own.is.max = 1; /* a flag */
             return own;
         }
-    cannot_run("%s: %s, --help lists them", word, *word == '-' ? "no such option" : "not an option");
+    cannot_run("%s: %s; --help lists them", word, *word == '-' ? "no such option" : "not an option");
 }
 
 /* Of each pair one would be ignored. */
@@ -226,7 +226,7 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
     if (!stage->variants->name)
         o.variant = NAIVE; /* 00_naive: there is only one */
     if (o.save && !o.variant)
-        cannot_run("--save %s: name the one to save with --variant", o.save);
+        cannot_run("--save %s: choose the variant to save with --variant", o.save);
     for (int i = 0; i < AXES; i++) {
         int count = o.axes[i].count ? o.axes[i].count : 1;
         if (count > 1000000 / o.problem_count)
@@ -234,11 +234,12 @@ Options options_parse(const Stage *stage, int argc, char **argv) {
         o.problem_count *= count;
     }
     if (o.problem_count > 1 && (o.save || o.save_inputs || o.watch || (o.trace && o.format)))
-        cannot_run("--save, --save-inputs, --watch, --trace --json: choose one value for each option, not %d problems",
-                   o.problem_count);
+        cannot_run(
+            "--save, --save-inputs, --watch, --trace --json: choose one value per option, since these make %d problems",
+            o.problem_count);
     o.trace |= o.watch != NULL;
     if (!o.trace && is_given(argv, "roofline"))
-        cannot_run("--roofline: choose --trace or --watch, too");
+        cannot_run("--roofline: add --trace or --watch, which it belongs to");
     if (!find_chip(o.roofline))
         cannot_run("--roofline %s: choose " CHIP_NAMES, o.roofline);
     return o;

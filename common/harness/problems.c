@@ -45,10 +45,10 @@ void options_select(Options *o, int index, int is_cpu) {
     p->scale = p->scale > 0 ? p->scale : 1 / sqrtf((float)p->head_dim);
 
     if (p->head_dim % 8)
-        cannot_run("--%s: head dim %d, choose a multiple of 8 up to %d", o->load ? "load" : "head-dim", p->head_dim,
+        cannot_run("--%s: head dim %d: choose a multiple of 8 up to %d", o->load ? "load" : "head-dim", p->head_dim,
                    MAX_HEAD_DIM);
     if (p->heads % p->kv_heads)
-        cannot_run("--%s: %d key/value heads, choose a divisor of %d, the number of query heads",
+        cannot_run("--%s: %d key/value heads: choose a divisor of %d, the number of query heads",
                    o->load ? "load" : "kv-heads", p->kv_heads, p->heads);
 
     /* The kernels have one (batch, head) a block of their grid's y or z dimension. */
@@ -57,7 +57,7 @@ void options_select(Options *o, int index, int is_cpu) {
 
     /* Q, K, V and O end below 2^55 elements by now. 2^58 of S keep every size in bytes inside 64 bits. */
     if ((double)p->batch * p->heads * p->seqlen_q * p->seqlen_k > 0x1p58)
-        cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: too large together for 64 bits", p->batch, p->heads,
+        cannot_run("--batch %d, --heads %d, --seqlen %d, --seqlen-k %d: together too large for 64 bits", p->batch, p->heads,
                    p->seqlen_q, p->seqlen_k);
 
     for (int i = 0; o->stage->settings[i].name; i++) {
@@ -69,14 +69,14 @@ void options_select(Options *o, int index, int is_cpu) {
     if (!o->lengths.count)
         return;
     if (o->lengths.count != 1 && o->lengths.count != p->batch)
-        cannot_run("--lengths: %d given, choose one for all batch entries or one for each of the %d", o->lengths.count,
+        cannot_run("--lengths: %d given: choose one for all batch entries or one for each of the %d", o->lengths.count,
                    p->batch);
     free(o->key_lengths); /* of the problem before */
     o->key_lengths = host_alloc((size_t)p->batch, sizeof *o->key_lengths);
     for (int b = 0; b < p->batch; b++) {
         o->key_lengths[b] = o->lengths.values[o->lengths.count == 1 ? 0 : b];
         if (o->key_lengths[b] > p->seqlen_k)
-            cannot_run("--lengths: %d, choose key lengths from 0 to %d, the number of keys", o->key_lengths[b], p->seqlen_k);
+            cannot_run("--lengths: %d: choose key lengths from 0 to %d, the number of keys", o->key_lengths[b], p->seqlen_k);
     }
 }
 

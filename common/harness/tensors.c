@@ -66,7 +66,7 @@ void tensors_read_headers(Options *o) {
         f[i] = npy_read("load", o->load, INPUTS[i].file, 0);
         for (int d = 0; d < 4; d++)
             if (f[i].shape[d] < 1 || f[i].shape[d] > MOST[d])
-                cannot_run("--load: %s/%s: dimension %d of its shape is %zu, it can be 1 to %zu", o->load, INPUTS[i].file, d,
+                cannot_run("--load: %s/%s: dimension %d of its shape is %zu: choose 1 to %zu", o->load, INPUTS[i].file, d,
                            f[i].shape[d], MOST[d]);
         size_t bytes = array_bytes(&f[i]);
         o->largest_file = bytes > o->largest_file ? bytes : o->largest_file;
@@ -161,7 +161,7 @@ void *upload(const void *host, size_t bytes, const char *purpose) {
     print_bytes(needs, (double)bytes);
     print_bytes(used, (double)device_allocated());
     if (!device)
-        cannot_run("out of device memory: %s needs %s, beside %s in use", purpose, needs, used);
+        cannot_run("out of device memory: %s needs %s in addition to the %s in use", purpose, needs, used);
     device_write(device, host, bytes);
     return device;
 }
@@ -173,7 +173,7 @@ static void check_scores(const Problem *p, const HostTensors *in) {
     double most = p->scale * LSE_FLOOR / off, digit = pow(10, floor(log10(most)) - 2); /* of three */
     if (!(off <= LSE_FLOOR))
         cannot_run(
-            "--scale %g: scores of up to %.2g, off by up to %.2g in fp32, too far for e^S: choose a scale up to %g here",
+            "--scale %g: scores reach %.2g, where fp32 is off by %.2g, which is too much for e^S: choose a scale up to %g here",
             p->scale, size, off, floor(0.9999999 * most / digit) * digit);
 }
 

@@ -69,6 +69,7 @@ int trace_variants(Run *run) {
 }
 #else
 int trace_variants(Run *run) {
-    cannot_run("--trace: this program is not built for it; make trace-%s builds and runs one", run->stage->name);
+    cannot_run("--trace: this program was built without the trace; make trace-%s builds and runs one that has it",
+               run->stage->name);
 }
 #endif

@@ -38,17 +38,17 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
         return reason;
     }
     if (v->uses & TENSOR_CORES && p->dtype == DTYPE_BF16 && capability < 80) {
-        snprintf(reason, sizeof reason, "needs sm_80 for bf16, and this program can count on sm_%d", capability);
+        snprintf(reason, sizeof reason, "needs sm_80 for bf16, but this program can count on no more than sm_%d", capability);
         return reason;
     }
     if (v->uses & WGMMA && !device_properties()->has_hopper)
-        return "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): wgmma and TMA are not on other chips";
+        return "needs a Hopper GPU (sm_90) and code for it (ARCH=90a): other chips have no wgmma";
     if (v->max_seqlen_q && p->seqlen_q > v->max_seqlen_q) {
         snprintf(reason, sizeof reason, "takes --seqlen from 1 to %d, not %d", v->max_seqlen_q, p->seqlen_q);
         return reason;
     }
     if (v->devices && v->devices(p) > device_peers()) {
-        snprintf(reason, sizeof reason, "cannot have %d devices: there %s %d", v->devices(p), device_peers() == 1 ? "is" : "are",
+        snprintf(reason, sizeof reason, "needs %d devices, but there %s only %d", v->devices(p), device_peers() == 1 ? "is" : "are",
                  device_peers());
         return reason;
     }

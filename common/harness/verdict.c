@@ -71,7 +71,7 @@ int print_verdict(const Run *run) {
     snprintf(oracle, sizeof oracle, "the fp64 oracle on %d rows", (int)run->samples.count);
     const char *with = against_oracle ? oracle : NAIVE;
     if (first_bad && first_bad->role != ROW_VARIANT && row_agrees(first_bad))
-        printf("FAIL  %s wrote where nothing of its own is\n", first_bad->name);
+        printf("FAIL  %s wrote outside its own memory\n", first_bad->name);
     else if (first_bad && first_bad->role == ROW_FORWARD)
         printf("FAIL  the forward pass, %s, disagrees with %s\n", first_bad->name, oracle);
     else if (first_bad && first_bad->role == ROW_REFERENCE)
@@ -81,7 +81,7 @@ int print_verdict(const Run *run) {
     else if (wrong)
         printf("FAIL  %d of %d variants %s with %s\n", wrong, ran, wrong == 1 ? "disagrees" : "disagree", with);
     else if (first_bad)
-        printf("FAIL  %d of %d variants wrote where nothing of theirs is\n", outside, ran);
+        printf("FAIL  %d of %d variants wrote outside their own memory\n", outside, ran);
     else if (!ran)
         print_not_run(run);
     else if (!validated)

@@ -51,7 +51,7 @@ static HostArray parse_header(const char *at, const char *header, int is_table) 
     char type[16] = "";
     sscanf(value_of(at, header, "'descr'"), "%15[^,} ]", type);
     if (is_table && strcmp(type, "'|b1'") != 0)
-        cannot_run("%s: holds elements of type %s; needed are booleans, '|b1'", at, type);
+        cannot_run("%s: holds elements of type %s; save booleans, '|b1'", at, type);
     if (strcmp(type, "'<V2'") == 0 || strcmp(type, "'|V2'") == 0)
         cannot_run("%s: holds %s, as NumPy writes bf16: save it widened to float32, and choose --dtype bf16", at, type);
     array.type = is_table                 ? ARRAY_BOOL
@@ -59,9 +59,9 @@ static HostArray parse_header(const char *at, const char *header, int is_table) 
                  : !strcmp(type, "'<f4'") ? ARRAY_FP32
                                           : ARRAY_FP64;
     if (array.type == ARRAY_FP64 && strcmp(type, "'<f8'") != 0)
-        cannot_run("%s: holds elements of type %s; needed are little-endian floats, '<f2', '<f4' or '<f8'", at, type);
+        cannot_run("%s: holds elements of type %s; save little-endian floats, '<f2', '<f4', or '<f8'", at, type);
     if (strncmp(value_of(at, header, "'fortran_order'"), "False", 5) != 0)
-        cannot_run("%s: is in Fortran order; needed is C order (numpy.ascontiguousarray)", at);
+        cannot_run("%s: is in Fortran order; save it in C order (numpy.ascontiguousarray)", at);
 
     const char *shape = value_of(at, header, "'shape'") + 1; /* behind the parenthesis */
     for (char *end; isdigit((unsigned char)*shape); shape = end + strspn(end, ", ")) {
@@ -73,9 +73,9 @@ static HostArray parse_header(const char *at, const char *header, int is_table) 
     if (*shape != ')')
         cannot_run("%s: its header's shape cannot be read", at);
     if (array.dims != (is_table ? 2 : 4))
-        cannot_run("%s: has %d dimensions, %s", at, array.dims,
-                   is_table ? "2 are needed: [query blocks, key blocks]"
-                            : "4 are needed: [batch, heads, seqlen, head_dim]");
+        cannot_run("%s: has %d dimensions; %s", at, array.dims,
+                   is_table ? "it needs 2: [query blocks, key blocks]"
+                            : "it needs 4: [batch, heads, seqlen, head_dim]");
     return array;
 }
 
@@ -104,7 +104,7 @@ static HostArray read_file(const char *option, const char *path, int is_table, i
     for (int i = 0; i < array.dims; i++)
         bytes *= (double)array.shape[i];
     if (there != bytes)
-        cannot_run("%s: holds %.0f bytes of data where its shape asks for %.0f", at, there, bytes);
+        cannot_run("%s: holds %.0f bytes of data, but its shape needs %.0f", at, there, bytes);
     if (with_data) {
         array.data = host_alloc(array_count(&array), element_bytes(array.type));
         fseek(file, (long)(begin + length), SEEK_SET);

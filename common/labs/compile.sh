@@ -16,7 +16,7 @@ refuse() {
 # What the twins do for a whole warp without the trace's counting it.
 twins=$(sed -n 's/.*NOT_TRACED[^(]*[ &*]\([a-z_]*\)(.*/\1/p' common/cpu/*_cpu.h | paste -sd '|')
 examine() { awk -v source="$source" -v twins="$twins" -v expanded="$1" -f common/labs/examine.awk; }
-[ "$(tr -d '\000' <"$source" | wc -c)" -eq "$(wc -c <"$source")" ] || refuse "$source: a byte of 0 is not allowed"
+[ "$(tr -d '\000' <"$source" | wc -c)" -eq "$(wc -c <"$source")" ] || refuse "$source: a zero byte is not allowed"
 examine <"$source" >&2 || exit 1
 # Once more without what macros of the file's own hide. The header's stay as they are: it is not included here.
 expanded=$(${compiler%% -include *} -E -P "$source" 2>/dev/null | examine 1) || refuse "$expanded"
@@ -32,13 +32,13 @@ more=$(sed -n 's/^admits  *//p' "${header%/*}/lab.txt") # what the twins of the 
 admitted=$(printf %s "$admitted${more:+|$more}" | tr -d ' \n')
 symbols=$(nm "$object.new") || refuse "$source: nm cannot read what was compiled of it"
 taken=$(printf '%s\n' "$symbols" | sed -n 's/^ *[Uvw] //p' | grep -vxE "$admitted" | sed 1q | c++filt)
-[ ! "$taken" ] || refuse "$source uses $taken: a lab's kernel calls nothing but its own functions and those that its comment names"
+[ ! "$taken" ] || refuse "$source uses $taken: a lab's kernel may call only its own functions and those that its comment names"
 kept=$(objdump -t "$object.new" | awk -F '\t' '{count = split($1, flags, " "); section = flags[count]; count = split($2, words, " "); name = words[count]}
     section ~ /^\.(data|bss|tdata|tbss|\*COM\*)/ && section !~ /^\.data\.rel\.ro/ && substr(name, 1, 1) != "." && name !~ /^_Z(GV)?10wgmma_nameI/ {
         print name
         exit
     }' | c++filt)
-[ ! "$kept" ] || refuse "$source has the variable $kept outside of its functions, or a static one: there only constants are allowed"
+[ ! "$kept" ] || refuse "$source has a variable, $kept, that is static or outside of all functions: only constants are allowed there"
 # Under the trace the compiler adds a constructor of its own to each object, and so does the header of lab 08: one address, 8 bytes.
 early=$(objdump -h "$object.new" | awk -v ours="$more$(printf '%s\n' "$symbols" | grep __tsan_init)" \
     '$2 ~ /^\.(init_array|fini_array|preinit_array|ctors|dtors)/ && !(ours != "" && $2 ~ /^\.init_array/ && $3 == "00000008") {print $2}')
@@ -48,7 +48,7 @@ early=$(objdump -h "$object.new" | awk -v ours="$more$(printf '%s\n' "$symbols" 
 kernels=
 for kernel in $(sed -n 's/^extern "C".* \([a-z0-9_]*\)(.*/\1/p' "$header"); do
     printf '%s\n' "$symbols" | grep -q " [TW] $kernel\$" ||
-        refuse "$source: the function $kernel is not there, or not with the parameters that it was handed out with"
+        refuse "$source: the function $kernel is missing, or its parameters have been changed"
     kernels="$kernels -G $kernel"
 done
 # Without the groups that a linker would merge with those of other objects, so that what becomes local stays whole.

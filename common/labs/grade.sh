@@ -27,7 +27,7 @@ if [ "$1" = --student ]; then
         lab=${file%/kernel.cu} lab=${lab##*/}
         mkdir -p "$LAB_OUT/$lab"
         if [ -L "$LABS" ] || [ -L "${file%/kernel.cu}" ] || [ -L "$file" ] || [ ! -f "$file" ]; then
-            echo 'a link, or no file: hand in the kernel itself' >"$LAB_OUT/$lab/said"
+            echo 'this is a link or not a file: hand in the kernel itself' >"$LAB_OUT/$lab/said"
         else
             sh common/labs/lab.sh "$lab" >"$LAB_OUT/$lab/said" 2>&1 </dev/null
         fi
@@ -37,11 +37,11 @@ if [ "$1" = --student ]; then
 fi
 
 submissions=${1%/}
-[ -d "$submissions" ] || stop "SUBMISSIONS=$1: choose a folder with a folder for each student, and in that 04/kernel.cu and so on"
+[ -d "$submissions" ] || stop "SUBMISSIONS=$1: choose a folder that has a folder for each student, with 04/kernel.cu and so on inside"
 : "${SEED:=$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')}"
 case $JOBS$MEMORY_MB in *[!0-9]*) stop "JOBS=$JOBS MEMORY_MB=$MEMORY_MB: choose whole numbers" ;; esac
 students=$(cd "$submissions" && ls -d */ 2>/dev/null | tr -d /)
-case $students in '') stop "SUBMISSIONS=$1: there is no folder in it" ;; *[!A-Za-z0-9_.@+[:space:]-]*) stop "a student's folder may have letters, digits and _ . @ + - in its name" ;; esac
+case $students in '') stop "SUBMISSIONS=$1: there is no folder in it" ;; *[!A-Za-z0-9_.@+[:space:]-]*) stop "the name of a student's folder may have letters, digits, and _ . @ + -" ;; esac
 
 # What the kernels do not change is built once, so that no two students build it at the same time.
 progress 'building ...'

@@ -36,7 +36,7 @@ static const char *program;
 static FILE *open_scratch(void) {
     FILE *file = tmpfile();
     if (!file)
-        cannot_run("no temporary file can be made: set TMPDIR to a folder that can be written");
+        cannot_run("cannot create a temporary file: set TMPDIR to a folder that you can write to");
     return file;
 }
 
@@ -55,10 +55,10 @@ static void run_program(FILE *request, FILE *reply) {
     if (child < 0 || waitpid(child, &status, 0) < 0)
         cannot_run("%s cannot be started", program);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-        cannot_run("%s: there is no such program, make lab builds it", program);
+        cannot_run("%s: there is no such program; make lab builds it", program);
     if (WIFSIGNALED(status))
         fprintf(stderr, WTERMSIG(status) == SIGXCPU || WTERMSIG(status) == SIGKILL
-                            ? "kernel stopped: it used all the processor time or memory that it may have\n"
+                            ? "kernel stopped: it used all the processor time or memory that it is allowed\n"
                             : "kernel stopped by signal %d\n", WTERMSIG(status));
     if (status != 0)
         exit(1);
@@ -131,7 +131,7 @@ static const char *lab_says(const char *word) {
     snprintf(path, sizeof path, "common/labs/%s/lab.txt", lab.name);
     FILE *file = fopen(path, "r");
     if (!file)
-        cannot_run("%s: there is no %s here: run it in the repository's folder, on the program of a lab, like build/cpu/labs/04/run", program, path);
+        cannot_run("%s: there is no %s here: run it in the root of the repository, with the program of a lab, like build/cpu/labs/04/run", program, path);
     int found = 0;
     while (!found && fgets(line, sizeof line, file)) {
         char key[32] = "";

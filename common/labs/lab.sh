@@ -26,7 +26,7 @@ if [ ! "$1" ]; then
         [ ! "$(best)" ] || state="$(best) points"
         printf '%-10s %-64s %s\n' "$lab" "$(value title)" "$state"
     done
-    echo 'make lab N=04: hands out labs/04/kernel.cu, a kernel to write; afterwards judges it. HINT=1 and HINT=2 help.'
+    echo 'make lab N=04 hands out labs/04/kernel.cu, a kernel to write, and from then on judges it. HINT=1 and HINT=2 give hints.'
     exit
 fi
 lab=$1 file=$LABS/$1/kernel.cu
@@ -42,7 +42,7 @@ if [ ! -e "$file" ]; then
     mkdir -p "$LABS/$lab" 2>/dev/null && cp "$rooms/$lab/kernel.cu" "$file" 2>/dev/null || stop "$file cannot be written"
     chmod u+w "$file"
     echo "$file is yours to write: its comment says what the kernel is given and what it has to compute."
-    echo "Then: make lab N=$lab"
+    echo "When it is written: make lab N=$lab"
     exit
 fi
 
@@ -139,7 +139,7 @@ done <$rooms/properties.txt
 if [ "$failed" ]; then
     explain
     verdict $holding $holding "$failed: $(echo "$said" | sed 's/^[^ ]*kernel: //; 1q')"
-    echo "not yet: $holding of $properties properties hold. Help: make lab N=$lab HINT=1"
+    echo "not yet: $holding of $properties properties hold. For a hint: make lab N=$lab HINT=1"
     exit 1
 fi
 echo yes
@@ -158,4 +158,4 @@ points=$(($(sed -n '$p' "$scratch/score") + properties))
 [ $code -eq 0 ] || { verdict "$properties" "$properties" "$(sed 1q "$scratch/score")"; exit 1; }
 compare_speed
 verdict "$properties" "$points" ''
-echo "right: all $properties properties hold. What our kernel does otherwise: notes/$(value note).md"
+echo "right: all $properties properties hold. How our kernel does it: notes/$(value note).md"

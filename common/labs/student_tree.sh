@@ -19,8 +19,8 @@ labs=${*:-$all}
 for lab in $labs; do
     [ -e "common/labs/$lab/lab.txt" ] || stop "N=$lab: choose from $(echo $all)"
 done
-scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT || stop 'no place for temporary files'
-mkdir -p "$to" 2>/dev/null || stop "DIR=$to cannot be made"
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT || stop 'cannot create a temporary folder'
+mkdir -p "$to" 2>/dev/null || stop "DIR=$to cannot be created"
 cp -pR LICENSE Makefile README.md .gitignore common notes "$to/" && for stage in [0-9]*_*/; do
     mkdir "$to/$stage" && find "$stage" -maxdepth 1 -type f -exec cp -p {} "$to/$stage" \;
 done || stop "$to cannot be written"
@@ -45,4 +45,4 @@ find . -name '*.md' | while read -r page; do
     page=${page#./} folder=${page%"${page##*/}"}
     awk -v folder="$folder" -f common/labs/unlink.awk "$scratch/left_out" "$page" >"$scratch/page" && cp "$scratch/page" "$page"
 done
-echo "$to is the students' copy. Not in it: tests, solutions, answers, the exam, the kernels of" $labs
+echo "$to is the students' copy. It leaves out the tests, solutions, answers, the exam, and the kernels of" $labs

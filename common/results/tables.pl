@@ -7,7 +7,7 @@
 # A figure stands between two comments that a reader of the page does not see. Files are those of notes/results/nvidia-h200;
 # ladder.tsv lies beside this file.
 #
-#     <!-- table: ladder.jsonl -->             a stage's --json rows, a line a variant
+#     <!-- table: ladder.jsonl -->             a stage's --json rows, a line per variant
 #     <!-- table: ladder.jsonl to 03_fa1 -->   the same, up to this stage
 #     <!-- table: backward.jsonl -->           the same; of the backward: 05_fa2_backward/atomic/backward, 05_fa2_backward/atomic/both
 #     <!-- table: forward_fp16.txt -->         shapes timed beside other programs, with the ratios

@@ -14,7 +14,7 @@ uint32_t order_tick(Ordering *o) {
         return o->now;
     o->touched = 0;
     if (++o->now == TIME_LIMIT)
-        cannot_run("trace: kernel %s has more than %d arrivals at barriers a block: choose a smaller shape",
+        cannot_run("trace: kernel %s has more than %d arrivals at barriers per block: choose a smaller shape",
                    simt_job->kernel, TIME_LIMIT);
     return o->now;
 }

@@ -88,7 +88,7 @@ static void print_step(const Step *step) {
 
 /* ---- the page ---- */
 
-/* What a block mask keeps of each block, 0 nothing, 1 some pairs, 2 all: for each batch entry a line a query block. */
+/* What a block mask keeps of each block, 0 nothing, 1 some pairs, 2 all: for each batch entry a line per query block. */
 static void print_blocks(const Problem *p, const int *key_lengths) {
     fprintf(page, ",\"blocks\":\"");
     for (const char *c = p->blocks->text; *c; c++)

@@ -39,7 +39,7 @@ struct TouchCell {
 static void *zeros(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size); /* large ones cost memory only where they are used */
     if (!memory)
-        cannot_run("trace: out of memory; it needs %zu bytes beside each byte a kernel touches: choose a smaller shape",
+        cannot_run("trace: out of memory; it needs %zu bytes for each byte that a kernel touches: choose a smaller shape",
                    sizeof(struct TouchCell));
     return memory;
 }
@@ -203,8 +203,8 @@ void race_block_ends(Recorder *r) {
 void race_launch_begins(void) {
     size_t blocks = (size_t)simt_job->grid.x * simt_job->grid.y * simt_job->grid.z;
     if (blocks > 1u << BLOCK_BITS)
-        cannot_run("trace: kernel %s has %zu blocks, it can tell %u apart: choose a smaller shape", simt_job->kernel, blocks,
-                   1u << BLOCK_BITS);
+        cannot_run("trace: kernel %s has %zu blocks, but it can tell only %u apart: choose a smaller shape",
+                   simt_job->kernel, blocks, 1u << BLOCK_BITS);
     released = zeros(blocks, sizeof *released);
     atomics = 0;
     for (int i = SHARED_TENSOR + 1; i < trace_tensor_count; i++)

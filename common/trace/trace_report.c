@@ -1,4 +1,4 @@
-/* trace_report.c - prints a Trace: a table a kernel for people, or JSON, one object a line, for machines. */
+/* trace_report.c - prints a Trace: a table per kernel for people, or JSON, one object per line, for machines. */
 #include "../host/text.h"
 #include "trace_internal.h"
 
@@ -118,7 +118,7 @@ static int multiplies_8_bits(const Trace *trace) {
 static void print_roof(const TraceReport *r, const char *what, double bytes) {
     double intensity = r->flops / bytes, peak = trace_chip->tflops[multiplies_8_bits(r->trace)];
     double memory = intensity * trace_chip->gbps / 1000;
-    print_text("  %-23s %12.0f bytes %8.2f FLOPs a byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
+    print_text("  %-23s %12.0f bytes %8.2f FLOPs per byte   %s: %s limits it to %.1f of %.0f TFLOP/s\n", what, bytes, intensity,
            trace_chip->name, memory < peak ? "memory" : "compute", fmin(memory, peak), peak);
 }
 

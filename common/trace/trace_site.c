@@ -108,7 +108,7 @@ static FILE *ask_addr2line(char **words, pid_t *child) {
     if (!error)
         return fdopen(ends[0], "r");
     close(ends[0]);
-    fprintf(stderr, "%s cannot be run, so addresses stand for source lines: %s\n", words[0], strerror(error));
+    fprintf(stderr, "%s cannot be run, so addresses replace source lines: %s\n", words[0], strerror(error));
     return NULL;
 }
 

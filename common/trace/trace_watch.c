@@ -268,7 +268,7 @@ static int by_block_and_time(const void *a, const void *b) {
 void watch_launch_ends(Launch *launch) {
     qsort(launch->steps, (size_t)launch->count, sizeof *launch->steps, by_block_and_time);
     if (launch->count > MAX_STEPS)
-        cannot_run("--watch: %s takes %d steps, and a page shows %d: choose a smaller problem", trace_result.kernels[launch->kernel].name,
+        cannot_run("--watch: %s takes %d steps, but a page shows only %d: choose a smaller problem", trace_result.kernels[launch->kernel].name,
                    launch->count, MAX_STEPS);
     page_launch(launch);
     for (Step *step = launch->steps; step < launch->steps + launch->count; step++) {
