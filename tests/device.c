@@ -142,7 +142,7 @@ static void test_refusals(void) {
         {&some, {.head_dim = 72}, 80, 1, "takes head dim 32, 64, 128, 136, 144, 152, 160, 168, not 72"},
         {&some, {.head_dim = 64}, 75, 0, NULL},
         {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 80, 0, NULL},
-        {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 79, 0, "needs sm_80 for bf16, but this program can count on no more than sm_79"},
+        {&some, {.head_dim = 64, .dtype = DTYPE_BF16}, 79, 0, "needs sm_80 for bf16, but this program is limited to sm_79"},
         {&some, {.head_dim = 64, .seqlen_q = 17}, 75, 0, "takes --seqlen from 1 to 16, not 17"},
         {&some, {.head_dim = 64, .causal = 1}, 75, 0, "has other reasons"},
         {&hopper, {.head_dim = 64}, 90, 1, "takes bf16, fp32, not fp16"},

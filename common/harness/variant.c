@@ -38,7 +38,7 @@ const char *variant_refuses(const Variant *v, const Problem *p) {
         return reason;
     }
     if (v->uses & TENSOR_CORES && p->dtype == DTYPE_BF16 && capability < 80) {
-        snprintf(reason, sizeof reason, "needs sm_80 for bf16, but this program can count on no more than sm_%d", capability);
+        snprintf(reason, sizeof reason, "needs sm_80 for bf16, but this program is limited to sm_%d", capability);
         return reason;
     }
     if (v->uses & WGMMA && !device_properties()->has_hopper)

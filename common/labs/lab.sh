@@ -139,7 +139,7 @@ done <$rooms/properties.txt
 if [ "$failed" ]; then
     explain
     verdict $holding $holding "$failed: $(echo "$said" | sed 's/^[^ ]*kernel: //; 1q')"
-    echo "not yet: $holding of $properties properties hold. For a hint: make lab N=$lab HINT=1"
+    echo "not yet: $holding of $properties properties hold. Hint: make lab N=$lab HINT=1"
     exit 1
 fi
 echo yes
