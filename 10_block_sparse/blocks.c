@@ -63,8 +63,8 @@ static void read_table(Spec *s, const Problem *p, unsigned char *kept) {
     HostArray table = npy_read_table(s->option, s->at);
     size_t query_blocks = (p->seqlen_q + MASK_BLOCK - 1) / MASK_BLOCK, key_blocks = mask_blocks(p) / query_blocks;
     if (table.shape[0] != query_blocks || table.shape[1] != key_blocks)
-        cannot_run("--%s: %s: has %zux%zu blocks, but it must have %zux%zu, of %d queries and keys each", s->option, s->at,
-                   table.shape[0], table.shape[1], query_blocks, key_blocks, MASK_BLOCK);
+        cannot_run("--%s: %s: has %zux%zu blocks, but it must have %zux%zu, of %d queries and keys each", s->option,
+                   s->at, table.shape[0], table.shape[1], query_blocks, key_blocks, MASK_BLOCK);
     for (size_t i = 0; i < array_count(&table); i++)
         kept[i] = ((const char *)table.data)[i] != 0;
     free(table.data);

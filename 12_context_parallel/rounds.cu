@@ -50,7 +50,7 @@ struct Merge {
     bool is_first[HALVES], is_last[HALVES];
 };
 
-/* Merges a part into O and LSE; into `sum` instead of O if merges follow. D / 8 threads take a row, blockIdx.y a head. */
+/* Merges a part into O and LSE; into `sum`, not O, if merges follow. D / 8 threads take a row, blockIdx.y a head. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS)
     merge_part(Merge merge, const T *part, const float *part_lse, float *sum, float *lse, T *o) {

@@ -50,7 +50,7 @@ int most_seen(const Problem *p, const int *key_lengths, int from, int chunk); /*
 /* Attention of the queries of a half, or of BOTH, with the shard of `from` or the WHOLE sequence, as a problem that the
  * other stages' kernels can compute. It has no queries if there is nothing to compute. */
 Problem part_of(const Problem *p, const int *key_lengths, int device, int rows, int from);
-int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows, int from); /* per entry; freed by caller */
+int *keys_of_part(const Problem *p, const int *key_lengths, int device, int rows, int from); /* to be freed */
 
 /* BOTH are one problem if they see the same keys of a shard, or if it is their own: its pieces are in the order of the
  * sequence, as their chunks are, so a causal mask that is aligned at the end of the keys is the mask of both. */

@@ -260,8 +260,8 @@ __device__ inline void share_columns(float (&to)[16 * M][Pitch], const float (&c
         }
 }
 
-/* Writes the accumulator's rows, times `factor`, one for all or one per row, to rows `row` .. of `to`, whose rows have D
- * elements; rows from row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes
+/* Writes the accumulator's rows, times `factor`, one for all or one per row, to rows `row` .. of `to`, whose rows have
+ * D elements; rows from row_end on do not exist. The lanes of a quad exchange their parts, so that each stores 16 bytes
  * (store_quad). */
 __device__ inline float of_row(float factor, int) { return factor; }
 template <int R> __device__ inline float of_row(const float (&factor)[R], int r) { return factor[r]; }

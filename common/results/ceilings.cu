@@ -196,7 +196,7 @@ template <typename Unit> static void measure(const char *what, int repetitions, 
 int main() {
     const DeviceProperties *device = device_properties();
     const Bandwidth memory = device_bandwidth();
-    printf("what\tfigure\tunit\ta clock and multiprocessor\tclock held\thow known\n");
+    printf("what\tfigure\tunit\tper cycle and multiprocessor\tclock held\thow known\n");
     printf("device memory\t%.2f\tTB/s\t\t\tmeasured: a copy of 1 GiB, bytes read and written\n", memory.copy_gbps / 1000);
     printf("device memory, read\t%.2f\tTB/s\t\t\tmeasured: a sum over 1 GiB\n", memory.read_gbps / 1000);
     if (device->capability >= 80)
