@@ -18,6 +18,7 @@
 #     <!-- table: tuned_without.tsv only base 2 | lazy -->   the rows that begin so
 #     <!-- text: 04_fa2.txt -->                what a program printed
 #     <!-- text: 04_fa2.txt without workspace | recorded -->   but for the lines that begin so, and those indented after them
+#     <!-- text: 04_fa2.txt without "column simulated" | recorded -->   and but for a column of its table
 #     <!-- end -->
 #
 #     <!-- value: ladder.jsonl 03_fa1/fa1 latency_ms -->56.6 ms<!-- end -->                row, column
@@ -71,12 +72,22 @@ sub figure {
     return $new;
 }
 
-# What a program printed, without the lines that begin as one of the words between | after `without`.
+# What a program printed, without the lines that begin as one of the words between | after `without`, and without the columns.
 sub printed {
     my ($file, $without, @words) = @_;
     my $text = read_text("$results/$file");
-    $text =~ s/^\Q$_\E.*\n(?: +.*\n)*//mg for $without ? split(/ *\| */, "@words") : ();
+    for my $word ($without ? split(/ *\| */, "@words") : ()) {
+        $text = $word =~ /^column (.+)/ ? without_column($text, $1) : $text =~ s/^\Q$word\E.*\n(?: +.*\n)*//mgr;
+    }
     return $text;
+}
+
+# A text whose table has lost one column, which is as wide as its name in each row that begins with a stage.
+sub without_column {
+    my ($text, $name) = @_;
+    my ($before) = $text =~ /^(variant.*?) \Q$name\E /m or die "no column $name\n";
+    my ($start, $width) = (length $before, 1 + length $name);
+    return $text =~ s/^(?=variant|\d\d_)(.{$start}).{$width}/$1/mgr;
 }
 
 # ---- files ----
