@@ -252,7 +252,7 @@ for my $stage (@stages) {
 for my $exercise (grep { $all || /^00/ } $list =~ /^([a-z0-9_]+\.\d+)  (?:fill in|change|write)\b/mg) {
     my ($does) = $list =~ /^\Q$exercise\E  (fill in|change|write)/m;
     $run = script('exercise', $exercise);
-    my ($file, $original) = $run->{out} =~ m{\b(exercises/\S+) is (?:a copy of )?(?:(\S+) with \d+ lines missing|the start|\S+ to work on)};
+    my ($file, $original) = $run->{out} =~ m{\b(exercises/\S+) (?:is (?:a copy of )?(?:(\S+) with \d+ lines missing|\S+ to work on)|compiles, but its)};
     ok($run->{code} == 0 && $file && -s $file, "$exercise is handed out") or diag($run->{out}, $run->{err}), next;
     unlink($file), next if $does ne 'fill in';
     like(read_text($file), qr/YOUR LINES/, "$exercise: with its blank");
@@ -414,7 +414,7 @@ for (['counting.1', '67.1, 33, 4', "not yet: number 1, 67.1, is too low. Up to 2
 # ---- a kernel to write: the score, yours beside the wanted
 if ($all) {
     $run = script('exercise', 'banks_and_swizzles.4');
-    my ($own) = $run->{out} =~ m{^(exercises/\S+) is the start}m;
+    my ($own) = $run->{out} =~ m{^(exercises/\S+) compiles, but its}m;
     my $start = read_text($own // 'notes/exercises/transpose.cu');
     my $turned = <<'END';
     for (int r = warp; r < TILE; r += WARPS)
