@@ -26,7 +26,7 @@
 #include "tiled.cuh"
 
 constexpr int THREADS = 256;
-constexpr int SLICE = 32;        /* of the inner dimension: one per lane, so a warp loads 64 bytes together (fp32: 128) */
+constexpr int SLICE = 32;        /* of the inner dimension: one per lane: a warp loads 64 bytes at once (fp32: 128) */
 constexpr int PITCH = SLICE + 1; /* see the picture */
 constexpr int OWN = 4;           /* a thread owns OWN x OWN elements */
 constexpr int STRIDE = 16;       /* which lie STRIDE rows and STRIDE columns apart */

@@ -35,7 +35,7 @@
 
 constexpr int THREADS = 128; /* one warpgroup */
 constexpr int Br = BLOCK_Q;  /* the rows of a wgmma; they share a scale */
-constexpr int Bc = BLOCK_K;  /* keys per tile: they share a scale and are one row, 128 bytes, of a panel of V^T's tile */
+constexpr int Bc = BLOCK_K;  /* keys per tile: they share a scale and are a row (128 bytes) of a panel of V^T's tile */
 
 /* Blocks per multiprocessor, by its 65536 registers: three leave each of 128 threads 168 (170, rounded
  * down to a multiple of 8). At D = 64, O and P V take half as many, and 128 per thread are enough: four blocks. */
