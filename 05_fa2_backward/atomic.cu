@@ -87,11 +87,11 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS) convert_keys
     float *from = (is_dk ? sums.dk : sums.dv) + key_offset<S>(padded_key), c[2][8][4];
     UNROLL for (int i = 0; i < 2; i++)
         UNROLL for (int n = 0; n < 8; n++) {
-            float *four = from + (i * 8 + n) * 128;
-            const float4 x = load_4(four);
+            const float4 x = load_4(from + (i * 8 + n) * 128);
             c[i][n][0] = x.x, c[i][n][1] = x.y, c[i][n][2] = x.z, c[i][n][3] = x.w;
-            store_4(four, float4{});
         }
+    UNROLL for (int n = 0; n < 16; n++) /* only now: a load waits for the stores before it in the program */
+        store_4(from + n * 128, float4{});
     const int key = padded_key % padded_keys(&p) + warp / S::sharing * 32;
     auto *to = (typename S::T *)(is_dk ? t.dk : t.dv) + kv_head * p.seqlen_k * S::D + warp % S::sharing * 64;
     store_rows<S::D>(to, key, p.seqlen_k, c, is_dk ? p.scale : 1);

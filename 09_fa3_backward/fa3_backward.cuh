@@ -166,12 +166,12 @@ __device__ inline void convert_rows(void *to, float *sums, size_t padded_row, in
                                     bool clear) {
     float x[1][D / 8][4];
     UNROLL for (int n = 0; n < D / 8; n++) {
-        float *four = sums + accumulator_offset(padded_row, D, n);
-        const float4 sum = load_4(four);
+        const float4 sum = load_4(sums + accumulator_offset(padded_row, D, n));
         x[0][n][0] = sum.x, x[0][n][1] = sum.y, x[0][n][2] = sum.z, x[0][n][3] = sum.w;
-        if (clear)
-            store_4(four, float4{});
     }
+    if (clear) /* only now: a load waits for the stores before it in the program */
+        UNROLL for (int n = 0; n < D / 8; n++)
+            store_4(sums + accumulator_offset(padded_row, D, n), float4{});
     const int row = padded_row % padded + threadIdx.x / 32 * 16;
     store_rows<D>((T *)to + padded_row / padded * exist * D, row, exist, x, factor);
 }
