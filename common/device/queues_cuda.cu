@@ -29,7 +29,7 @@ static int number_of(int device) {
 
 int device_peers(void) { return std::min(device_count(), (int)MAX_DEVICES); }
 
-/* Copies take the way over the host where one GPU cannot reach another's memory. */
+/* Copies take the way over the host where one GPU cannot reach another's memory: an address says which GPU it is on. */
 static void reach(int device, int other) {
     int can;
     CHECK(cudaDeviceCanAccessPeer(&can, number_of(device), number_of(other)));
@@ -108,19 +108,10 @@ void device_pull(void *to, size_t to_pitch, int from_device, const void *from, s
     if (bytes == 0 || rows == 0)
         return;
     link_bytes[from_device][here] += (double)bytes * (double)rows;
-    if (from_device == here) {
-        CHECK(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, rows, cudaMemcpyDeviceToDevice, queue));
-    } else if (bytes == to_pitch && bytes == from_pitch) {
-        CHECK(cudaMemcpyPeerAsync(to, number_of(here), from, number_of(from_device), bytes * rows, queue));
-    } else {
-        cudaMemcpy3DPeerParms copy = {};
-        copy.srcPtr = make_cudaPitchedPtr(const_cast<void *>(from), from_pitch, bytes, rows);
-        copy.srcDevice = number_of(from_device);
-        copy.dstPtr = make_cudaPitchedPtr(to, to_pitch, bytes, rows);
-        copy.dstDevice = number_of(here);
-        copy.extent = make_cudaExtent(bytes, rows, 1);
-        CHECK(cudaMemcpy3DPeerAsync(&copy, queue));
-    }
+    if (bytes == to_pitch && bytes == from_pitch)
+        CHECK(cudaMemcpyAsync(to, from, bytes * rows, cudaMemcpyDefault, queue));
+    else
+        CHECK(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, rows, cudaMemcpyDefault, queue));
 }
 
 void device_record(Queue queue, int event) {

@@ -3,7 +3,8 @@
  * Launches are timed one by one, with a cold L2. The kernels of a decoding stage take microseconds and read K and V once.
  * Launched by the host one by one they would wait for it, and a flushed L2 is not what they meet in a model, where every
  * layer has keys of its own. So K and V are there many times over, more bytes than L2 holds; one launch for each copy is
- * recorded as a CUDA graph, and the graph is replayed. --warm: always the same copy.
+ * recorded as a CUDA graph, and the graph is replayed. --warm: always the same copy. What runs on several devices is
+ * recorded, too, because the host makes a hundred calls for each run.
  */
 #include "timing.h"
 
@@ -132,17 +133,35 @@ static void time_replay(Row *row) {
     free(rows);
 }
 
-void time_row(Row *row) {
-    Run *run = row->run;
-    if (run->stage->kind == DECODING && row->role != ROW_PART && !run->device->is_cpu)
-        time_replay(row);
-    else
+/* ---- several devices ---- */
+
+/* One launch of each kernel per device, recorded as well. What happens in a recording has no times, so one more run, without
+ * it, tells how long each device computes. */
+static void time_devices(Row *row) {
+    void *rows[] = {row};
+    Replay replay = {rows, 1};
+    if (row->run->device->is_cpu) {
         take_median(row, time_once, row);
-    for (int r = 0; row->variant->devices && r < row->variant->devices(run->p); r++) {
+    } else {
+        take_median(row, time_all, &replay);
+        device_replay_end();
+        time_once(row);
+    }
+    for (int r = 0; r < row->variant->devices(row->run->p); r++) {
         row->busy_ms[r] = device_busy_ms(r);
         for (int from = 0; from < MAX_DEVICES; from++)
             row->pulled[r] += from == r ? 0 : device_link_bytes(from, r);
     }
+}
+
+void time_row(Row *row) {
+    Run *run = row->run;
+    if (row->variant->devices)
+        time_devices(row);
+    else if (run->stage->kind == DECODING && row->role != ROW_PART && !run->device->is_cpu)
+        time_replay(row);
+    else
+        take_median(row, time_once, row);
     if (row->role == ROW_REFERENCE)
         run->reference_ms = row->latency_ms;
     if (row->role != ROW_PART)
