@@ -115,8 +115,8 @@ static inline void move_keys(const Device &owner, Way way, const int *key_length
         }
 }
 
-/* A round of a device, which has two slots for shards of others: while it computes with one, the next shard is pulled
- * to the other. Returns the keys of this round, once they have arrived. */
+/* A round of a device, which has two slots for shards of others: one that it computes with, and one to which the next
+ * is pulled meanwhile. Returns the keys of this round, once they have arrived. */
 static inline Keys begin_round(const Device &d, int round) {
     if (round > 0)
         device_wait(COMPUTE, d.number, ARRIVED + round % 2);
@@ -124,41 +124,43 @@ static inline Keys begin_round(const Device &d, int round) {
     return round > 0 ? d.keys(OTHER_KEYS, round % 2, shard_keys(&d.p)) : d.shard();
 }
 
-/* For the round behind this one: the shard of `next`, as far as the device's queries see it. */
-static inline void pull_next(const Device &d, const int *key_lengths, int round, const Device &next) {
+/* Pulls the shard of a later round, as far as the device's queries see it. */
+static inline void pull_shard(const Device &d, const int *key_lengths, int round, const Device &owner) {
     const Problem &p = d.p;
-    const Keys slot = d.keys(OTHER_KEYS, (round + 1) % 2, shard_keys(&p)), from = next.shard();
+    const Keys slot = d.keys(OTHER_KEYS, round % 2, shard_keys(&p)), from = owner.shard();
     const auto seen = [&](int b) {
-        return shard_keys_seen(&p, key_length(&p, key_lengths, b), next.number, chunk_of(&p, d.number, 1));
+        return shard_keys_seen(&p, key_length(&p, key_lengths, b), owner.number, chunk_of(&p, d.number, 1));
     };
-    if (round > 0) /* the shard of the round before has been read, and its slot is free */
-        device_wait(COPY, d.number, END + round - 1);
+    if (round > 2) /* the shard of two rounds before is in the same slot, and must have been read */
+        device_wait(COPY, d.number, END + round - 2);
     if (!key_lengths) { /* as many of all batch entries: K and V, which lie one behind the other, are one copy */
         const size_t pitch = slot.stored * d.row_bytes();
-        device_pull(slot.k, pitch, next.number, from.k, pitch, seen(0) * d.row_bytes(),
+        device_pull(slot.k, pitch, owner.number, from.k, pitch, seen(0) * d.row_bytes(),
                     (size_t)2 * p.batch * p.kv_heads);
     }
     for (int b = 0; key_lengths && b < p.batch; b++)
         pull_keys(p, b, slot, 0, from, 0, seen(b));
-    device_record(COPY, ARRIVED + (round + 1) % 2);
+    device_record(COPY, ARRIVED + round % 2);
 }
 
 /* All rounds of all devices: compute(device, round) puts into a device's queues what it computes, pull(device, round)
- * what it pulls beside the next keys. What computes first comes before what is needed only in the next round. */
+ * what it pulls besides keys. Keys are pulled as soon as there is room for them, that is at the end of round 0 those of
+ * round 2, and so on; nothing is computed in round -1. */
 template <typename Compute, typename Pull>
 void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Compute compute,
                 Pull pull) {
     const int devices = devices_of(p);
-    for (int round = 0; round < devices; round++) {
-        for (int r = 0; r < devices; r++) {
+    for (int round = -1; round < devices; round++) {
+        for (int r = 0; r < devices && round >= 0; r++) {
             device_use(r);
             compute(device_at(*p, workspace, r, buffers), round);
         }
         for (int r = 0; r < devices; r++) {
             const Device d = device_at(*p, workspace, r, buffers);
             device_use(r);
-            if (round + 1 < devices)
-                pull_next(d, key_lengths, round, device_at(*p, workspace, shard_in_round(p, r, round + 1), buffers));
+            if (round + 2 < devices)
+                pull_shard(d, key_lengths, round + 2,
+                           device_at(*p, workspace, shard_in_round(p, r, round + 2), buffers));
             pull(d, round);
         }
     }

@@ -6,7 +6,7 @@
  *
  *     round              0           1           2           3
  *     device 2, COMPUTE  own shard   shard 1     shard 0     shard 3
- *     device 2, COPY     shard 1     shard 0     shard 3
+ *     device 2, COPY     shards 1, 0             shard 3
  *
  * In a round all queries of a device are one problem, if they see the same keys, so they are stored one behind the
  * other. Of a shard behind it in the sequence only the second half sees all, which is therefore stored once more.

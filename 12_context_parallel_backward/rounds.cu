@@ -5,11 +5,11 @@
  * contribute to the dK and dV of the shard at hand, in fp32, and the shard's owner pulls this part and adds it to its
  * own. P is computed again from the LSE of the whole row, so nothing has to be merged: parts are only added.
  *
- *     round                0            1                    2                    3
- *     device 2, COMPUTE    own shard,   shard 1              shard 0; add part    shard 3; add part of device 0;
- *                          half 1                            of device 3          own shard, half 0; add the last part
- *     device 2, COPY       K, V of 1    K, V of 0            part of device 3;    part of device 0; part of device 1
- *                                                            K, V of 3
+ *     round                0             1           2                    3
+ *     device 2, COMPUTE    own shard,    shard 1     shard 0; add part    shard 3; add part of device 0;
+ *                          half 0                    of device 3          own shard, half 1; add the last part
+ *     device 2, COPY       K, V of 1                 K, V of 3; part      part of device 0; part of device 1
+ *                          and of 0                  of device 3
  *
  * What it costs. Beside K and V, twice as many bytes for the parts, which have 4 bytes per element. In 16 bits they
  * would need half of that, but each would be rounded, and the sum of G rounded parts is off by more than the result's
@@ -130,8 +130,9 @@ static void add_pulled(const Device &owner, const int *key_lengths, int round) {
     device_record(COMPUTE, ADDED);
 }
 
-/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of a shard. Its first half's own
- * keys come last: they need nothing that is copied, so the last part can be pulled meanwhile. */
+/* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of a shard. With its own keys the
+ * second half of its queries, which see more of them, computes last: this needs nothing that is copied, so the last part
+ * can be pulled meanwhile. */
 static void compute_round(const Device &d, const int *key_lengths, int round) {
     const Problem *p = &d.p;
     const int devices = devices_of(p), from = shard_in_round(p, d.number, round), slot = round % 2;
@@ -140,7 +141,7 @@ static void compute_round(const Device &d, const int *key_lengths, int round) {
         device_wait(COMPUTE, (from + 2) % devices, TAKEN + slot);
     const Keys keys = begin_round(d, round);
     if (round == 0)
-        run_own_steps(d, key_lengths, 1, ADD_GRADIENTS);
+        run_own_steps(d, key_lengths, 0, ADD_GRADIENTS);
     else if (has_part(p, key_lengths, from, d.number)) {
         LAUNCH(clear_part, blocks_for(fours, THREADS), THREADS, 0, part_at(d, slot), fours);
         for (int half = 0; half < HALVES; half++)
@@ -149,7 +150,7 @@ static void compute_round(const Device &d, const int *key_lengths, int round) {
     }
     add_pulled(d, key_lengths, round - 1);
     if (round + 1 == devices)
-        run_own_steps(d, key_lengths, 0, ADD_GRADIENTS);
+        run_own_steps(d, key_lengths, 1, ADD_GRADIENTS);
     device_record(COMPUTE, END + round);
 }
 

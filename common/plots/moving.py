@@ -615,10 +615,22 @@ def rounds(run, devices, key_bytes, chunk):
     for r in range(devices):
         launches = [i for i, device in enumerate(run.devices) if device == r]
         spans = [(min(s.start for s in run.steps if s.launch == i), max(s.end for s in run.steps if s.launch == i)) for i in launches]
-        clock = arrived = at = 0
+        clock = at = 0
+        arrived, ended = [0], []
+
+        def pull(number):
+            """Two shards are copied at once; the others wait for a free slot."""
+            shard = (r - number) % devices
+            begin = max(arrived[-1], ended[number - 2] if number > 2 else 0)
+            pulled = (1 if shard < r else 2) * chunk * key_bytes
+            arrived.append(begin + pulled / LINK)
+            pulls.append((begin, arrived[-1], r, shard, number % 2, pulled))
+
+        for number in range(1, min(devices, 3)):
+            pull(number)
         for number in range(devices):
             shard = (r - number) % devices
-            clock, begin = max(clock, arrived), max(clock, arrived)
+            clock = max(clock, arrived[number])
             seen = [(c, [k for k in (shard, 2 * devices - 1 - shard) if k <= c]) for c in (r, 2 * devices - 1 - r)]
             read = sum(m.bytes for s in run.steps if s.launch == launches[at] for m in s.moves if m.tensor.startswith("K and V"))
             shown = sum(len(keys) for _, keys in seen) * chunk * key_bytes
@@ -627,11 +639,9 @@ def rounds(run, devices, key_bytes, chunk):
             end = clock + sum(stop - start for start, stop in spans[at:at + count])
             parts += [Part(clock, end, r, queries, keys) for queries, keys in seen if keys]
             clock, at = end, at + count
-            if number + 1 < devices:
-                following = (shard - 1) % devices
-                pulled = (1 if following < r else 2) * chunk * key_bytes
-                arrived = begin + pulled / LINK
-                pulls.append((begin, arrived, r, following, (number + 1) % 2, pulled))
+            ended.append(end)
+            if 0 < number and number + 2 < devices:
+                pull(number + 2)
     return parts, pulls
 
 
@@ -644,7 +654,7 @@ def context(build, folder):
     end = max(part.end for part in parts)
     sheet = Sheet(456, "One sequence over four GPUs: shards of keys go around",
                   "Each GPU owns two chunks of the queries and their keys. It computes with its own keys first, and in each later round "
-                  "with the shard that was copied during the round before. All finish at about the same time.", [(end, 13)])
+                  "with a shard that was copied meanwhile. All finish at about the same time.", [(end, 13)])
     owner = [min(c, count - 1 - c) for c in range(count)]
     sheet.text(20, 32, "One sequence over four GPUs", "h")
     sheet.text(20, 54, "S, in the color of the GPU that computes it", "s")
