@@ -14,7 +14,8 @@
 #     <!-- table: ceilings.tsv -->             any table: columns between tabs, the first line is the heading
 #     <!-- table: ladder.tsv -->               the whole course: its lines say in which file a variant's row is, and what its idea is
 #     <!-- table: sweep.csv against 03_fa1/fa1 01_tiled/mma -->  variants' latencies, full attention, fp16, the last over the first;
-#                                                                a number before them is the head dim, else all are shown
+#                                                                a number before them is the head dim, else all are shown;
+#                                                                a second one is the largest N
 #     <!-- table: tuned_without.tsv only base 2 | lazy -->   the rows that begin so
 #     <!-- text: 04_fa2.txt -->                what a program printed
 #     <!-- text: 04_fa2.txt without workspace | recorded -->   but for the lines that begin so, and those indented after them
@@ -195,18 +196,19 @@ sub course {
 # Variants side by side, in each shape that all were timed at.
 sub against {
     my ($file, undef, @variants) = @_;
-    my $only = $variants[0] =~ /^\d+$/ ? shift @variants : 0; # this head dim
+    my ($only, $longest) = map { $variants[0] =~ /^\d+$/ ? shift @variants : 0 } 1, 2; # this head dim, N up to this
     my ($rows) = rows($file);
     my %at; # by shape and variant
     for my $row (grep { $_->{latency_ms} && $_->{direction} =~ /forward$/ && "$_->{dtype} $_->{causal}" eq 'fp16 false' } @$rows) {
         $at{join ' ', @$row{qw(head_dim seqlen_q batch heads)}}{$row->{variant}} = $row->{latency_ms};
     }
-    my $ratio = join ' / ', map { /^(\d\d)/ } @variants[-1, 0]; # "02 / 03", by their stages
+    my @pair = map { [/^(\d\d)\w*\/(.*)/] } @variants[-1, 0]; # "02 / 03", by their stages, or by their names in one stage
+    my $ratio = join ' / ', map { $pair[0][0] eq $pair[1][0] ? "`$_->[1]`" : $_->[0] } @pair;
     my @lines = (['D', 'N', 'batch · heads', (map { "`$_`" } @variants), $ratio], [('---:') x (4 + @variants)]);
     for my $shape (sort { my @a = split ' ', $a; my @b = split ' ', $b; $a[0] <=> $b[0] || $a[1] <=> $b[1] } keys %at) {
         my @latency = grep { $_ } @{$at{$shape}}{@variants};
         my ($head_dim, $length, $batch, $heads) = split ' ', $shape;
-        next if @latency < @variants || ($only && $head_dim != $only);
+        next if @latency < @variants || ($only && $head_dim != $only) || ($longest && $length > $longest);
         push @lines, [$head_dim, $length, $batch * $heads, (map { with_unit('latency_ms', $_) } @latency),
                       sprintf '%.2f', $latency[-1] / $latency[0]];
     }
