@@ -227,6 +227,59 @@ def backward_ownership():
           "the same bits in every run. The price: S and dP are computed again")
 
 
+def warps_of_a_block(name, left_operand, right_operand, left_width, warp_at):
+    """A product of a block of eight warps, the operands at its left and above; warp_at(row, column) owns a piece of the result."""
+    unit, half, d, top = 36, 90, 46, 105
+    left = 100 + left_width
+    write(60 + left_width / 2, top + 4 * unit + 14, left_operand, 8)
+    write(left + half, top - d - 20, right_operand, 8)
+    write(left + half, top + 4 * unit + 14, name, 8)
+    for row in range(4):
+        for column in range(2):
+            warp = warp_at(row, column)
+            cell(left + column * half, top + row * unit, half, unit, WARPS[warp // 2], f"warp {warp}")
+    return left, top, unit, half, d
+
+
+def backward_pairs():
+    """Who computes which part of the transposed S and dP in atomic, at D = 128."""
+    left, top, unit, half, d = warps_of_a_block("Sᵀ, dPᵀ: 128 keys × 128 queries", "K, or V", "Qᵀ, or dOᵀ", 60,
+                                                lambda row, column: 2 * row + column)
+    for row in range(4):
+        cell(60, top + row * unit, 60, unit, WARPS[row], f"keys\n{32 * row}-{32 * row + 31}")
+    for column, queries in enumerate(("queries 0-63", "queries 64-127")):
+        cell(left + column * half, top - d - 8, half, d, FAINT, queries)
+    write(left + 2 * half + 30, top + 2 * unit, "a color is a pair: it has 32 keys,\nand each of its warps half of the queries", 8, "left")
+
+
+def backward_exchange():
+    """Who keeps which part of dV and dK in atomic, and where the factors come from."""
+    left, top, unit, half, d = warps_of_a_block("dV, dK: 128 keys × 128 columns", "Pᵀ, or dSᵀ", "dO, or Q", 180,
+                                                lambda row, column: 2 * row + column)
+    for row in range(4):
+        for column in range(2):
+            cell(60 + column * half, top + row * unit, half, unit, WARPS[row], f"of warp {2 * row + column}")
+    for column, columns in enumerate(("columns 0-63", "columns 64-127")):
+        cell(left + column * half, top - d - 8, half, d, FAINT, columns)
+    write(60 + half / 2, top - 12, "registers", 8)
+    write(60 + half * 3 / 2, top - 34, "through\nshared memory", 8)
+    arrow((60 + half * 3 / 2, top - 18), (60 + half * 3 / 2, top + 4), ALARM)
+    write(left + 2 * half + 30, top + 2 * unit, "for warp 0, the left half of its 32 keys\nis in its registers, and the right half\ncomes from its partner", 8, "left")
+
+
+def backward_dq():
+    """Who computes which part of dQ in atomic."""
+    left, top, unit, half, d = warps_of_a_block("dQ: 128 queries × 128 columns", "dS: its columns are keys", "K", 180,
+                                                lambda row, column: 4 * column + row)
+    for row in range(4):
+        for pair in range(4):
+            cell(60 + pair * 45, top + row * unit, 45, unit, WARPS[pair])
+        write(52, top + (row + 0.5) * unit, f"queries\n{32 * row}-{32 * row + 31}", 8, "right")
+    for column, columns in enumerate(("columns 0-63", "columns 64-127")):
+        cell(left + column * half, top - d - 8, half, d, FAINT, columns)
+    write(left + 2 * half + 30, top + 2 * unit, "every warp needs the dS of all four pairs,\nwhich is in shared memory", 8, "left")
+
+
 # ---- the instructions of Hopper, and 06 to 08 ----
 
 def phases():
@@ -611,7 +664,8 @@ def rooms():
 
 for draw, width, height in ((naive, 730, 305), (tiling, 720, 320), (online_softmax, 770, 230),
                             (merge, 780, 330), (loop_orders, 800, 360), (steps, 800, 330), (warp_ownership, 810, 390),
-                            (backward_ownership, 810, 385), (phases, 800, 365), (descriptor, 840, 335),
+                            (backward_ownership, 810, 385), (backward_pairs, 610, 285), (backward_exchange, 740, 285),
+                            (backward_dq, 720, 285), (phases, 800, 365), (descriptor, 840, 335),
                             (key_order, 780, 270), (shares, 800, 395),
                             (roles, 810, 440), (ring, 780, 260), (backward_step, 800, 505), (block_masks, 830, 275), (score_mods, 850, 195),
                             (memory_hierarchy, 790, 400), (fragments, 700, 370), (swizzle, 770, 385),
