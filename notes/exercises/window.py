@@ -1,5 +1,8 @@
 """Judges exercise 04.5, a sliding window of W = 40 keys: how far is the o that --save wrote from the one that NumPy computes?
 
+    make 04_fa2 && mkdir -p build/win
+    ./04_fa2/04_fa2 --variant fma --causal --dtype fp32 --batch 1 --heads 1 --seqlen 300 --seqlen-k 306 --no-validate \\
+        --save-inputs build/win --save build/win
     cd build/win && python3 ../../notes/exercises/window.py      less than 0.0001 if the kernel is right
 """
 import numpy as np
