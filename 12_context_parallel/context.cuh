@@ -57,8 +57,10 @@ static inline Device device_at(const Problem &p, const Buffer *workspace, int nu
 
 template <typename Work> void on_each_device(const Problem *p, const Buffer *workspace, int buffers, Work work) {
     device_fork(devices_of(p));
+    device_pull_together(1);
     for (int r = 0; r < devices_of(p); r++)
         work(device_at(*p, workspace, r, buffers));
+    device_pull_together(0);
     device_join(devices_of(p));
 }
 
@@ -151,10 +153,10 @@ void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspac
                 Pull pull) {
     const int devices = devices_of(p);
     for (int round = -1; round < devices; round++) {
-        for (int r = 0; r < devices && round >= 0; r++) {
-            device_use(r);
-            compute(device_at(*p, workspace, r, buffers), round);
-        }
+        for (int r = 0; r < devices && round >= 0; r++)
+            if (device_use(r))
+                compute(device_at(*p, workspace, r, buffers), round);
+        device_pull_together(1);
         for (int r = 0; r < devices; r++) {
             const Device d = device_at(*p, workspace, r, buffers);
             device_use(r);
@@ -163,6 +165,7 @@ void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspac
                            device_at(*p, workspace, shard_in_round(p, r, round + 2), buffers));
             pull(d, round);
         }
+        device_pull_together(0);
     }
 }
 

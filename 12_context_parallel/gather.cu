@@ -37,7 +37,8 @@ PLANNER(context_gather_plan) { return for_all_devices(p, plan_shards(p, p->seqle
 /* ---- before and after what is timed ---- */
 
 static void write_key_lengths(const Device &d, const int *lengths) {
-    device_use(d.number);
+    if (!device_use(d.number))
+        return;
     for (int from = WHOLE; from < devices_of(&d.p); from++)
         for (int rows = 0; rows <= BOTH; rows++) {
             int *seen = keys_of_part(&d.p, lengths, d.number, rows, from);
@@ -74,6 +75,7 @@ LAUNCHER(context_alone) { (device_properties()->has_hopper ? fa3_overlapped : fa
 LAUNCHER(context_gather) {
     const int devices = devices_of(p);
     device_fork(devices);
+    device_pull_together(1);
     for (int step = 0; step < devices; step++) /* no two devices pull from the same one at the same time */
         for (int r = 0; r < devices; r++) {
             const Device d = device_at(*p, workspace, r, BUFFERS);
@@ -81,9 +83,11 @@ LAUNCHER(context_gather) {
             move_keys(from, TO_WHOLE, t->lengths_on_host, d.keys(OTHER_KEYS, 0, p->seqlen_k), from.shard(),
                       chunk_of(p, r, 1));
         }
+    device_pull_together(0);
     for (int r = 0; r < devices; r++) {
         const Device d = device_at(*p, workspace, r, BUFFERS);
-        device_use(r);
+        if (!device_use(r))
+            continue;
         device_record(COPY, ARRIVED);
         device_wait(COMPUTE, r, ARRIVED);
         device_record(COMPUTE, BEGIN);

@@ -177,7 +177,8 @@ LAUNCHER(context_backward) {
     const auto pull = [&](const Device &d, int round) { pull_part(d, lengths, round, at(d.number + round)); };
     run_rounds(p, lengths, workspace, BUFFERS, compute, pull);
     for (int r = 0; r < devices; r++) {
-        device_use(r);
+        if (!device_use(r))
+            continue;
         for (int half = 0; half < HALVES; half++)
             run_own_steps(at(r), lengths, half, WRITE_DQ);
         add_pulled(at(r), lengths, devices - 1);

@@ -33,6 +33,9 @@ typedef struct {
 int device_count(void);
 void device_choose(int number);
 
+/* One process per GPU instead of one for all (ranks.h): joins the others. Returns the number of this one. */
+int device_join_ranks(const char *file);
+
 /* Opens the device on the first call. */
 const DeviceProperties *device_properties(void);
 
@@ -77,13 +80,17 @@ Bandwidth device_bandwidth(void);
 enum { MAX_DEVICES = 8, MAX_EVENTS = 32 };
 typedef enum { COMPUTE, COPY } Queue; /* kernels go into COMPUTE */
 
-int device_peers(void);      /* how many there are, at most MAX_DEVICES */
-void device_use(int device); /* where memory is allocated and kernels run from here on */
+int device_peers(void);     /* how many there are, at most MAX_DEVICES */
+int device_use(int device); /* where memory is allocated and kernels run from here on; 0: another process does that (ranks.h) */
 void device_fork(int devices);
 void device_join(int devices); /* device_use(0), too */
 
 /* Copies `rows` rows of `bytes` from another device, or this one, in the queue COPY. A pitch is from one row to the next. */
 void device_pull(void *to, size_t to_pitch, int from_device, const void *from, size_t from_pitch, size_t bytes, size_t rows);
+
+/* What is pulled between two calls, device_pull_together(1) and (0), is on its way at the same time where other processes send
+ * it; and what waits for it waits for all. */
+void device_pull_together(int begins);
 
 /* An event is a point in a queue, and each device has its own, which are numbered. A queue that waits goes on when the event
  * recorded last before this call has been reached. Between BEGIN + i and END + i a device computes, which is its i-th round; from

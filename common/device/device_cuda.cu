@@ -3,6 +3,7 @@
 
 #include "../host/errors.h"
 #include "cuda_check.h"
+#include "ranks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -62,6 +63,11 @@ int device_count(void) {
 }
 
 void device_choose(int number) { CHECK(cudaSetDevice(number)); }
+
+int device_join_ranks(const char *file) {
+    ranks_join(file);
+    return ranks().number;
+}
 
 /* All kernels go into one queue of our own, since what goes into CUDA's default one cannot be recorded as a graph. It is a
  * blocking stream: it waits for the default one, where copies and memsets go, and the default one for it. */
@@ -208,11 +214,12 @@ double device_time_ms(void (*work)(void *), void *context, int warm) {
     const size_t bytes = flush_bytes(); /* which opens the device */
     if (!warm && !flush_buffer)
         CHECK(cudaMalloc(&flush_buffer, bytes));
+    ranks_max(0); /* all begin together */
     if (!warm)
         CHECK(cudaMemsetAsync(flush_buffer, 0, bytes, queue));
     CHECK(cudaEventRecord(timing_starts, queue));
     work(context);
-    return stopped_ms();
+    return ranks_max(stopped_ms());
 }
 
 static struct {
@@ -228,6 +235,8 @@ void device_replay_end(void) {
 }
 
 double device_time_replay_ms(void (*work)(void *), void *const *contexts, int count) {
+    if (ranks().count > 1) /* messages are not recorded */
+        return device_time_ms(work, contexts[0], 1);
     if (recording.contexts != contexts) {
         device_replay_end();
         cudaGraph_t graph;

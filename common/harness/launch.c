@@ -32,10 +32,10 @@ int device_of_buffer(const Variant *v, const Problem *p, int count, int i) {
 int alloc_buffers(const Variant *v, const Problem *p, Buffer *buffers, int count) {
     int fits = 1;
     for (int i = 0; i < count; i++) {
-        device_use(device_of_buffer(v, p, count, i));
-        void *pointer = buffers[i].pointer = fits ? device_alloc(buffers[i].bytes, buffers[i].purpose) : NULL;
-        fits = pointer != NULL;
-        if (fits && buffers[i].zeroed)
+        int is_here = device_use(device_of_buffer(v, p, count, i)) || !v->devices;
+        void *pointer = buffers[i].pointer = fits && is_here ? device_alloc(buffers[i].bytes, buffers[i].purpose) : NULL;
+        fits = fits && (pointer || !is_here);
+        if (pointer && buffers[i].zeroed)
             device_fill(pointer, 0, buffers[i].bytes);
     }
     device_use(0);

@@ -135,6 +135,7 @@ static const Option OPTIONS[] = {
     {{NULL, NULL, 0, "the run"}, NULL, NULL, 0},
     {{"variant", NULL, 0, "runs only this one of the variants listed below; default: all of them"}, "V", set_variant, 0},
     {{"device", "0", INT_MAX, "number of the GPU to use; default: 0"}, "N", set_int, FIELD(device)},
+    {{"rendezvous", NULL, 0, "one process per GPU, which mpirun, srun, or torchrun has started, for stages that take --devices: they meet in FILE and exchange data through NCCL"}, "FILE", set_text, FIELD(rendezvous)},
     {{"iters", NULL, 1000000, "number of timed runs, whose median is the latency; default: as many as fit into 100 ms, 5 to 100"}, "N", set_int, FIELD(iters)},
     {{"warm", NULL, 1, "leaves in the L2 cache what the previous run left there; otherwise it is emptied before each run"}, NULL, set_int, FIELD(warm)},
     {{"no-validate", NULL, 0, "only measures times, without 00_naive and without comparisons"}, NULL, set_int, FIELD(validate)},
@@ -198,7 +199,7 @@ static Option find_option(const Stage *stage, const char *word) {
 static const char *const EITHER[][2] = {{"causal", "mask"},   {"csv", "json"},      {"csv", "trace"},   {"batch", "load"},
                                         {"heads", "load"},    {"kv-heads", "load"}, {"seqlen", "load"}, {"seqlen-k", "load"},
                                         {"head-dim", "load"}, {"seed", "load"},     {"inputs", "load"}, {"csv", "watch"},
-                                        {"save", "trace"},    {"save", "watch"}};
+                                        {"save", "trace"},    {"save", "watch"},     {"device", "rendezvous"}};
 
 static int is_given(char **argv, const char *name) {
     while (*argv && !is_named(*argv, name))

@@ -32,6 +32,8 @@ typedef struct {
     int iters;                 /* timed runs; 0: the harness chooses */
     uint64_t seed;
     int device;                            /* which GPU, from 0 on; -1: not given */
+    const char *rendezvous;                /* the file in which the processes of one run meet, or NULL */
+    int rank;                              /* which of them this is; 0 has the results */
     int outliers;                          /* random inputs N(0,1), a thousandth of them plus N(0,100) */
     int warm;                              /* L2 is left as the run before left it */
     const char *load, *save, *save_inputs; /* folders, or NULL */

@@ -99,11 +99,26 @@ static void choose_device(int number) {
     device_choose(number);
 }
 
+/* Only the first has results to save. */
+static void join_ranks(Options *o) {
+    const Variant *v = o->stage->variants;
+    while (v->name && !v->devices)
+        v++;
+    if (!v->name)
+        cannot_run("--rendezvous: %s runs on one device: choose 12_context_parallel or 12_context_parallel_backward",
+                   o->stage->name);
+    o->rank = device_join_ranks(o->rendezvous);
+    if (o->rank > 0)
+        o->save = o->save_inputs = NULL;
+}
+
 void check_options(Options *o) {
     const Stage *stage = o->stage;
     for (const Variant *v = stage->variants; v->name; v++)
         if (!v->launch || !v->dtypes)
             cannot_run("the row of %s in main.c needs .launch and .dtypes", v->name);
+    if (o->rendezvous)
+        join_ranks(o);
     if (o->save)
         save_check("save", o->save, NULL);
     if (o->save_inputs)
