@@ -99,9 +99,9 @@ static void *watch(void *) {
         while (!is_alive(speaker))
             speaker++;
         for (int rank = 0; rank < here.count; rank++) {
-            if (is_alive(rank) || state_of(rank) == DONE)
+            if (is_alive(rank) || state_of(rank) == DONE || (state_of(rank) != FAILED && speaker != here.number))
                 continue;
-            if (state_of(rank) != FAILED && speaker == here.number)
+            if (state_of(rank) != FAILED)
                 fprintf(stderr, "rank %d of %d has crashed or was killed, so the others end, too\n", rank, here.count);
             set_state(rank, FAILED), set_state(here.number, FAILED);
             _exit(2);
