@@ -131,8 +131,8 @@ static void add_pulled(const Device &owner, const int *key_lengths, int round) {
 }
 
 /* A round's work of a device: what its queries contribute to dQ, and to the dK and dV of a shard. With its own keys the
- * second half of its queries, which see more of them, computes last: this needs nothing that is copied, so the last part
- * can be pulled meanwhile. */
+ * second half of the queries, which sees more of them, computes last: this needs nothing that is copied, so the last
+ * part can be pulled meanwhile. */
 static void compute_round(const Device &d, const int *key_lengths, int round) {
     const Problem *p = &d.p;
     const int devices = devices_of(p), from = shard_in_round(p, d.number, round), slot = round % 2;

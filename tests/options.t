@@ -58,7 +58,7 @@ refused('--seqlex: no such option', '--seqlex', 5); # as long as one of them
 refused('-x: no such option', '-x');
 refused("$_: no such option", $_) for '-help', '-h=1', '--', '--=3', '--batc=3', '--batch-size', '-batch';
 for my $option ('batch', 'heads', 'kv-heads', 'seqlen', 'seqlen-k', 'head-dim', 'dtype', 'mask', 'lengths', 'scale', 'variant', 'iters', 'seed',
-    'inputs', 'device', 'load', 'save', 'save-inputs', 'watch', 'roofline') {
+    'inputs', 'device', 'rendezvous', 'load', 'save', 'save-inputs', 'watch', 'roofline') {
     refused("--$option: its value is missing", @$_) for ["--$option"], ["--$option", ''], ["--$option="];
 }
 refused("--$_=1: takes no value", "--$_=1") for 'causal', 'warm', 'csv', 'json', 'no-validate', 'help';
@@ -130,6 +130,12 @@ SKIP: {
 }
 
 refused('--trace: this program was built without the trace; make trace-01_tiled', '--seqlen', 8, @$_) for ['--trace'], ['--watch', "$folder/x"];
+
+# one process per GPU
+refused('--rendezvous: 01_tiled runs on one device: choose 12_context_parallel or 12_context_parallel_backward', '--rendezvous', "$folder/x");
+refused('--device and --rendezvous: choose one', '--rendezvous', "$folder/x", '--device', 0);
+delete @ENV{grep /^(OMPI_|SLURM_|PMI_|RANK$|WORLD_SIZE$)/, keys %ENV};
+refused_by('12_context_parallel', '--rendezvous.*: (on the CPU device one process simulates all|start 1 to 8 processes with mpirun)', '--rendezvous', "$folder/x");
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);
