@@ -135,7 +135,7 @@ refused('--trace: this program was built without the trace; make trace-01_tiled'
 refused('--rendezvous: 01_tiled runs on one device: choose 12_context_parallel or 12_context_parallel_backward', '--rendezvous', "$folder/x");
 refused('--device and --rendezvous: choose one', '--rendezvous', "$folder/x", '--device', 0);
 delete @ENV{grep /^(OMPI_|SLURM_|PMI_|RANK$|WORLD_SIZE$)/, keys %ENV};
-refused_by('12_context_parallel', '--rendezvous.*: (on the CPU device one process simulates all|start 1 to 8 processes with mpirun)', '--rendezvous', "$folder/x");
+refused_by('12_context_parallel', '--rendezvous: (the CPU device simulates all devices in one process|start 1 to 8 processes with mpirun)', '--rendezvous', "$folder/x");
 
 # what one stage alone has
 refused('--splits: no such option', '--splits', 4);

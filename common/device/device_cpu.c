@@ -31,7 +31,8 @@ static void find_name(char name[128]) {
 int device_count(void) { return 1; }
 void device_choose(int number) { (void)number; }
 int device_join_ranks(const char *file) {
-    cannot_run("--rendezvous %s: on the CPU device one process simulates all devices: build with DEVICE=cuda", file);
+    (void)file;
+    cannot_run("--rendezvous: the CPU device simulates all devices in one process; build with DEVICE=cuda");
 }
 
 const DeviceProperties *device_properties(void) {
