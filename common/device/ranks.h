@@ -14,8 +14,8 @@ typedef struct {
 } Ranks;
 Ranks ranks(void);
 
-/* Joins the other ranks, which are given the same file. Number and count are what the launcher has left in the environment. From here
- * on a rank that ends before its time ends the others, too, with one line and exit code 2. */
+/* Joins the other ranks, which are given the same file (host/meeting.h). Number and count are what the launcher has left in the
+ * environment. */
 void ranks_join(const char *file);
 
 /* A message to (`sends`) or from another rank, in a queue. Those of a group are on their way together: every rank calls

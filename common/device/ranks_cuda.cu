@@ -1,21 +1,14 @@
-/* ranks_cuda.cu - see ranks.h. NCCL is loaded when ranks are joined, so nothing else needs it, and no build looks for it.
- *
- * In the file where ranks meet each of them locks the byte of its number and holds that lock while it lives; the others watch it
- * from a thread. Rank 0 empties the file and writes NCCL's id into it before it takes its lock, so a file that an earlier run
- * has left does no harm. */
+/* ranks_cuda.cu - see ranks.h. NCCL is loaded when ranks are joined, so nothing else needs it, and no build looks for it. */
 #include "ranks.h"
 
 #include "../host/errors.h"
+#include "../host/meeting.h"
 #include "cuda_check.h"
 #include "device.h"
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <unistd.h>
 
 /* What we use of nccl.h, version 2. */
 struct NcclId {
@@ -35,10 +28,6 @@ static struct {
 
 static Ranks here = {0, 1};
 static Communicator communicator;
-static int meeting = -1;                             /* the file */
-enum { STATE = 512, ID = 1024, SECONDS = 60 };       /* offsets in the file; how long to wait for the others */
-enum State : char { ABSENT, RUNNING, DONE, FAILED }; /* of a rank, at STATE + its number; FAILED: why has been said */
-
 Ranks ranks(void) { return here; }
 
 static void check(int result, const char *what) {
@@ -74,73 +63,6 @@ static int from_environment(const char *const (&names)[4]) {
     return -1;
 }
 
-static struct flock lock_of(int rank) {
-    struct flock lock = {};
-    lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = rank, lock.l_len = 1;
-    return lock;
-}
-static bool is_alive(int rank) {
-    struct flock lock = lock_of(rank);
-    return rank == here.number || (fcntl(meeting, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK);
-}
-static State state_of(int rank) {
-    State state;
-    return pread(meeting, &state, 1, STATE + rank) == 1 ? state : ABSENT;
-}
-static void write_file(const void *from, size_t bytes, off_t at) {
-    if (pwrite(meeting, from, bytes, at) != (ssize_t)bytes)
-        fprintf(stderr, "rank %d: the file of --rendezvous cannot be written: %m\n", here.number), _exit(2);
-}
-static void set_state(int rank, State state) { write_file(&state, 1, STATE + rank); }
-
-static void *watch(void *) {
-    for (;; usleep(200000)) {
-        int speaker = 0; /* one line is enough */
-        while (!is_alive(speaker))
-            speaker++;
-        for (int rank = 0; rank < here.count; rank++) {
-            if (is_alive(rank) || state_of(rank) == DONE || (state_of(rank) != FAILED && speaker != here.number))
-                continue;
-            if (state_of(rank) != FAILED)
-                fprintf(stderr, "rank %d of %d has crashed or was killed, so the others end, too\n", rank, here.count);
-            set_state(rank, FAILED), set_state(here.number, FAILED);
-            _exit(2);
-        }
-    }
-}
-
-static void leave(int code, void *) { set_state(here.number, code == 2 ? FAILED : DONE); }
-
-template <typename Condition> static void wait_for(int rank, Condition is_true) {
-    for (int tenths = 0; !is_true(); usleep(100000))
-        if (tenths++ == 10 * SECONDS)
-            cannot_run("--rendezvous: rank %d of %d has not come within %d seconds", rank, here.count, SECONDS);
-}
-
-static void meet(const char *file) {
-    NcclId id;
-    meeting = open(file, O_RDWR | O_CREAT | (here.number ? 0 : O_TRUNC), 0600);
-    if (meeting < 0)
-        cannot_run("--rendezvous %s: %m: choose a file that all ranks can write", file);
-    if (here.number == 0) {
-        check(nccl.GetUniqueId(&id), "make an id");
-        write_file(&id, sizeof id, ID);
-    } else {
-        wait_for(0, [] { return is_alive(0); });
-    }
-    struct flock own = lock_of(here.number);
-    if (fcntl(meeting, F_SETLK, &own) < 0)
-        cannot_run("--rendezvous %s: %m: choose a file that no other run uses, and that can be locked", file);
-    set_state(here.number, RUNNING);
-    on_exit(leave, nullptr);
-    for (int rank = 0; rank < here.count; rank++)
-        wait_for(rank, [=] { return state_of(rank) != ABSENT; });
-    pthread_t thread;
-    if (pthread_create(&thread, nullptr, watch, nullptr) != 0 || pread(meeting, &id, sizeof id, ID) != sizeof id)
-        cannot_run("--rendezvous %s: %m", file);
-    check(nccl.CommInitRank(&communicator, here.count, id, here.number), "connect the ranks");
-}
-
 void ranks_join(const char *file) {
     static const char *const number[] = {"OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "RANK", "PMI_RANK"},
                              *const count[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "WORLD_SIZE", "PMI_SIZE"},
@@ -153,7 +75,11 @@ void ranks_join(const char *file) {
     here = found;
     load_nccl();
     device_choose((local_number < 0 ? here.number : local_number) % device_count());
-    meet(file);
+    NcclId id;
+    if (here.number == 0)
+        check(nccl.GetUniqueId(&id), "make an id");
+    meet(file, here.number, here.count, &id, sizeof id);
+    check(nccl.CommInitRank(&communicator, here.count, id, here.number), "connect the ranks");
     if (here.number > 0 && !freopen("/dev/null", "w", stdout)) /* rank 0 has the results */
         cannot_run("rank %d: /dev/null cannot be opened: %m", here.number);
 }
