@@ -204,7 +204,7 @@ def backward_ownership():
     """Which block owns which gradient in the two kernels of 05_fa2_backward."""
     unit, d, top = 48, 40, 95
     for left, title in ((100, "a block owns keys: dK and dV"),
-                        (510, "a block owns queries: dQ (two_pass, second kernel)")):
+                        (510, "a block owns queries: dQ")):
         keys = "keys" in title
         heading(left - 90, 12, title)
         write(left + 2 * unit, 34, "tiles of keys", 8)
@@ -221,13 +221,13 @@ def backward_ownership():
                 arrow((left + 8, top + middle), (left + 4 * unit - 4, top + middle))
         if keys:
             lane(left, top + 4 * unit + 8, d, unit, "", [(i, 1, WARPS[i], f"dK, dV\n{i}") for i in range(4)])
-    write(205, 362, "colour: the block. Its dK and dV are whole when it ends.\n"
-          "A row of dQ is a sum over all blocks: atomics (fma, atomic), or left out (two_pass)")
-    write(610, 362, "Each dQ is whole when its block ends: no atomics,\n"
-          "the same bits in every run. The price: S and dP are computed again")
+    write(205, 362, "Each dK and dV is whole when its block ends.\n"
+          "A row of dQ is a sum over all blocks, by atomic additions")
+    write(610, 362, "Each dQ is whole when its block ends.\n"
+          "The price: S and dP are computed again")
 
 
-def warps_of_a_block(name, left_operand, right_operand, left_width, warp_at):
+def warps_of_a_block(name, left_operand, right_operand, left_width, warp_at, colour_of=lambda warp: WARPS[warp // 2]):
     """A product of a block of eight warps, the operands at its left and above; warp_at(row, column) owns a piece of the result."""
     unit, half, d, top = 36, 90, 46, 105
     left = 100 + left_width
@@ -237,7 +237,7 @@ def warps_of_a_block(name, left_operand, right_operand, left_width, warp_at):
     for row in range(4):
         for column in range(2):
             warp = warp_at(row, column)
-            cell(left + column * half, top + row * unit, half, unit, WARPS[warp // 2], f"warp {warp}")
+            cell(left + column * half, top + row * unit, half, unit, colour_of(warp), f"warp {warp}")
     return left, top, unit, half, d
 
 
@@ -270,7 +270,7 @@ def backward_exchange():
 def backward_dq():
     """Who computes which part of dQ in atomic."""
     left, top, unit, half, d = warps_of_a_block("dQ: 128 queries × 128 columns", "dS: its columns are keys", "K", 180,
-                                                lambda row, column: 4 * column + row)
+                                                lambda row, column: 4 * column + row, lambda warp: PANEL)
     for row in range(4):
         for pair in range(4):
             cell(60 + pair * 45, top + row * unit, 45, unit, WARPS[pair])
