@@ -90,7 +90,7 @@ template <typename S> __global__ void __launch_bounds__(S::THREADS) convert_keys
             const float4 x = load_4(from + (i * 8 + n) * 128);
             c[i][n][0] = x.x, c[i][n][1] = x.y, c[i][n][2] = x.z, c[i][n][3] = x.w;
         }
-    UNROLL for (int n = 0; n < 16; n++) /* only now: a load waits for the stores before it in the program */
+    UNROLL for (int n = 0; n < 16; n++) /* after all loads: a store after each is slower */
         store_4(from + n * 128, float4{});
     const int key = padded_key % padded_keys(&p) + warp / S::sharing * 32;
     auto *to = (typename S::T *)(is_dk ? t.dk : t.dv) + kv_head * p.seqlen_k * S::D + warp % S::sharing * 64;

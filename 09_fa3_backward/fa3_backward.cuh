@@ -169,7 +169,7 @@ __device__ inline void convert_rows(void *to, float *sums, size_t padded_row, in
         const float4 sum = load_4(sums + accumulator_offset(padded_row, D, n));
         x[0][n][0] = sum.x, x[0][n][1] = sum.y, x[0][n][2] = sum.z, x[0][n][3] = sum.w;
     }
-    if (clear) /* only now: a load waits for the stores before it in the program */
+    if (clear) /* after all loads: a store after each is slower */
         UNROLL for (int n = 0; n < D / 8; n++)
             store_4(sums + accumulator_offset(padded_row, D, n), float4{});
     const int row = padded_row % padded + threadIdx.x / 32 * 16;
