@@ -381,7 +381,7 @@ def roles():
         return [(start, 5 * times, QK, f"Q K{i}"), (start + 5 * times, 8 * times, SOFTMAX, f"softmax {i}"),
                 (start + 13 * times, 5 * times, PV, f"P V{i}")]
 
-    heading(0, 10, "wgmma: three blocks, each at another step by chance (lengths as if each had the units alone)")
+    heading(0, 10, "wgmma: three of four blocks, each at another step by chance (lengths as if each had the units alone)")
     for block in range(3):
         lane(left, 24 + 34 * block, 28, unit, f"block {block}",
              [box for i in range(4 if block == 0 else 3) for box in tile(6 * block + 18 * i, i, 1)])
@@ -400,11 +400,11 @@ def roles():
 
 
 def ring():
-    """The ring of 08_fa3: two places, two mbarriers each, and who waits where."""
+    """The ring of 08_fa3: two buffer slots, two mbarriers each, and who waits where."""
     cell(10, 95, 140, 70, COPY, "producer warp\nasks TMA for tiles", 8)
     for i in range(2):
         top = 40 + 110 * i
-        cell(300, top, 150, 70, WARPS[i], f"place {i}\ntiles {i}, {i + 2}, {i + 4}, …", 8)
+        cell(300, top, 150, 70, WARPS[i], f"buffer slot {i}\ntiles {i}, {i + 2}, {i + 4}, …", 8)
         cell(620, top, 150, 70, WARPS[2], f"consumer {i}\n4 warps", 8)
         arrow((154, 115 + 30 * i), (296, top + 35))
         for j in range(2):
