@@ -157,11 +157,11 @@ def steps():
                 at += length
         lane(left, top, height, 1, name, boxes)
 
-    heading(5, 12, "03_fa1/fma: 64 blocks, one a head; 68 of the 132 multiprocessors of an H200 are empty")
+    heading(5, 12, "03_fa1/fma: 64 blocks, one per head; 68 of the 132 multiprocessors of an H200 are empty")
     chip(24, 64)
     block(0, 60, 32, "one of the 64", "load", "Q Kᵀ", "softmax", "P V", "store")
-    write(left + wide / 2, 106, "white: the block waits for Q, O, l and m, or stores O, l and m. Nobody else is there to work", 7.5)
-    heading(5, 145, "04_fa2/fma: 8192 blocks, one a query tile; O, l and m stay in registers")
+    write(left + wide / 2, 106, "white: the block waits for device memory, and no other block is there to work", 7.5)
+    heading(5, 145, "04_fa2/fma: 8192 blocks, one per query tile; O, l and m stay in registers")
     chip(157, 132)
     write(left - 8, 238, "one of 132:\nfour blocks", 8, "right")
     for i in range(4):
@@ -264,7 +264,7 @@ def backward_exchange():
     write(60 + half / 2, top - 12, "registers", 8)
     write(60 + half * 3 / 2, top - 34, "through\nshared memory", 8)
     arrow((60 + half * 3 / 2, top - 18), (60 + half * 3 / 2, top + 4), ALARM)
-    write(left + 2 * half + 30, top + 2 * unit, "for warp 0, the left half of its 32 keys\nis in its registers, and the right half\ncomes from its partner", 8, "left")
+    write(left + 2 * half + 30, top + 2 * unit, "for warp 0: queries 0-63 are in its\nregisters, 64-127 come from warp 1", 8, "left")
 
 
 def backward_dq():
