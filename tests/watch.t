@@ -109,6 +109,20 @@ if ($ENV{TEST_ALL}) {
     cmp_ok($overlapped, '<=', $wgmma, 'overlapped is not slower than wgmma by the clock');
 }
 
+# ---- several devices: what they multiply are the rows that were copied to them, whenever the copies are made ----
+
+for my $order ('forward', 'reverse') {
+    system("CPU_DEVICE_ORDER=$order $build/12_context_parallel/12_context_parallel --watch $file --json --variant rounds --heads 1 --seqlen 512 --causal --devices 2 >/dev/null");
+    my ($variant) = @{decode_json(read_file($file))->{variants}};
+    my ($scores, $outputs) = map {
+        my ($tensor, $rows) = @$_;
+        [grep { length } map { tiles_of($variant, $_, $tensor, $rows) } grep { ($_->{device} // 0) == 1 } @{$variant->{launches}}];
+    } ['K', 64], ['V', 128];
+    is_deeply($scores, ['2: 2, 3: 2 3, 4: 2 3 4, 5: 2 3 4 5', '2: 0 1, 3: 0 1, 4: 0 1, 5: 0 1'],
+        "12_context_parallel, $order: GPU 1 multiplies its chunks, 1 and 2, with their own keys as the mask wants it, and then with those of chunk 0");
+    is_deeply($outputs, ['1: 1, 2: 1 2', '1: 0, 2: 0'], '... and with their values');
+}
+
 # ---- the page in the notes: what shows it, and what is shown but for what a compiler may decide ----
 
 my $options = '--heads 1 --seqlen 128 --seqlen-k 512';
@@ -333,6 +347,20 @@ sub map_of {
         substr($$seen, $left, $right - $left + 1) = '1' x ($right - $left + 1) if $right >= $left;
     });
     return \%map;
+}
+
+# Which tiles of so many queries a launch multiplies with which of as many rows of K, or V: "1: 0 1".
+sub tiles_of {
+    my ($variant, $launch, $name, $rows) = @_;
+    my (%pairs, %tiles);
+    for my $step (@{$launch->{steps}}) {
+        my @products = @{$step->[7]};
+        while (my (undef, $tensor, $first, $last, $left, $right) = splice @products, 0, 6) {
+            for my $query ($variant->{tensors}[$tensor] eq $name ? ($first .. $last) : ()) { $pairs{$query}{$_} = 1 for $left .. $right }
+        }
+    }
+    for my $query (keys %pairs) { $tiles{int($query / $rows)}{int($_ / $rows)}++ for keys %{$pairs{$query}} }
+    return join ', ', map { my $tile = $_; "$tile: " . join ' ', map { $tiles{$tile}{$_} == $rows ** 2 ? $_ : "a part of $_" } sort keys %{$tiles{$tile}} } sort keys %tiles;
 }
 sub multiplied {
     my ($data, $tensor) = @_;

@@ -62,6 +62,7 @@ typedef struct {
     void (*thread)(void *arguments); /* the kernel, for one thread */
     void *arguments;
     size_t argument_bytes; /* what of them a launch that is put off has to keep */
+    int device;            /* which of several runs it */
 } SimtLaunch;
 
 /* Runs the whole grid and returns. Ends the program (one line, exit code 2) if the launch asks for what no GPU has: a block

@@ -52,6 +52,9 @@ typedef struct {
 
     /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
     void (*wide_atomic)(const void *address, int words);
+
+    /* Between launches, by the host: bytes of device memory have been copied. */
+    void (*copied)(const void *to, const void *from, size_t bytes);
 } TraceHooks;
 extern const TraceHooks *trace_hooks;
 
@@ -74,6 +77,7 @@ extern const TraceHooks *trace_hooks;
 #define trace_wait(pending) TELL_TRACE(wait, pending)
 #define trace_proxy_fence() TELL_TRACE(proxy_fence)
 #define trace_wide_atomic(address, words) TELL_TRACE(wide_atomic, address, words)
+#define trace_copied(to, from, bytes) TELL_TRACE(copied, to, from, bytes)
 #define trace_collective(what, warp, lanes) TELL_TRACE(collective, what, warp, lanes)
 
 /* A function that must not be seen by the trace, because it does for a whole warp what its hook has reported by lanes. */

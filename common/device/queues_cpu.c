@@ -9,6 +9,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "device.h"
 #include "../cpu/simt.h"
+#include "../cpu/trace_hooks.h"
 #include "../host/errors.h"
 #include "../host/memory.h"
 
@@ -62,6 +63,7 @@ static void put(Queue queue, Work work) {
 
 static int put_launch(const SimtLaunch *launch) {
     Work work = {.kind = LAUNCH, .launch = *launch};
+    work.launch.device = here;
     work.launch.arguments = memcpy(host_alloc(launch->argument_bytes, 1), launch->arguments, launch->argument_bytes);
     put(COMPUTE, work);
     return 1;
@@ -106,8 +108,10 @@ static void run(const Work *work, int only_checked) {
     switch (work->kind) {
     case LAUNCH: simt_launch(&work->launch); break;
     case PULL:
-        for (size_t row = 0; row < work->rows && !only_checked; row++)
+        for (size_t row = 0; row < work->rows && !only_checked; row++) {
             memcpy(work->to + row * work->to_pitch, work->from + row * work->from_pitch, work->bytes);
+            trace_copied(work->to + row * work->to_pitch, work->from + row * work->from_pitch, work->bytes);
+        }
         break;
     case RECORD:
         clock_gettime(CLOCK_MONOTONIC, &now);

@@ -31,9 +31,9 @@ static int trace_variant(Run *run, const Variant *v) {
     Row *row = alloc_or_end(run, v, v == run->reference ? ROW_REFERENCE : ROW_VARIANT);
     if (variant_prepares(v, run->p))
         row->passes |= PREPARE;
-    if (v->scatter)
-        v->scatter(run->p, &row->tensors, row->workspace);
     trace_begin(o->roofline);
+    if (v->scatter) /* while the trace looks, for it follows copies */
+        v->scatter(run->p, &row->tensors, row->workspace);
     int count = row_traffic(row, predicted); /* while the chip is simulated, for formulas that ask how large it is */
     launch_row(row);
     const Trace *trace = trace_end();

@@ -32,7 +32,7 @@ class Run:
         self.name, self.places, self.steps = variant["name"], chip["multiprocessors"], []
         names = variant["tensors"]
         self.kernels = [variant["kernels"][launch["kernel"]]["name"] for launch in variant["launches"]]
-        self.devices = [device_of(launch, names) for launch in variant["launches"]]
+        self.devices = [launch["device"] for launch in variant["launches"]]
         for number, launch in enumerate(variant["launches"]):
             for s in launch["steps"]:
                 moves = [Move(names[s[6][i]], *s[6][i + 1:i + 7]) for i in range(0, len(s[6]), 7)]
@@ -72,12 +72,6 @@ class Run:
             span = spans.setdefault((s.launch, s.block), [s.start, s.end])
             span[0], span[1] = min(span[0], s.start), max(span[1], s.end)
         return spans
-
-
-def device_of(launch, names):
-    """Where each device has an allocation of the same purpose, those of device 0 are the last in the list."""
-    used = {s[6][i] for s in launch["steps"] for i in range(0, len(s[6]), 7)}
-    return max((names[tensor + 1:].count(names[tensor]) for tensor in used), default=0)
 
 
 def runs(build, stage, options, *variants):
@@ -632,7 +626,7 @@ def rounds(run, devices, key_bytes, chunk):
             shard = (r - number) % devices
             clock = max(clock, arrived[number])
             seen = [(c, [k for k in (shard, 2 * devices - 1 - shard) if k <= c]) for c in (r, 2 * devices - 1 - r)]
-            read = sum(m.bytes for s in run.steps if s.launch == launches[at] for m in s.moves if m.tensor.startswith("K and V"))
+            read = sum(m.bytes for s in run.steps if s.launch == launches[at] for m in s.moves if m.tensor in ("K", "V"))
             shown = sum(len(keys) for _, keys in seen) * chunk * key_bytes
             assert read == shown or number == 0 and read > shown, "the run does not read what this picture shows"  # causal: whole tiles
             count = 1 if number == 0 else 2  # attention, then the merge

@@ -332,7 +332,7 @@ static void kernel_fails(void) { trace_print_races(trace_end(), stderr); }
 static const TraceHooks HOOKS = {
     launch_begins, launch_ends,      kernel_fails, fault,       block_begins, barrier,     collective, thread_returns,
     copy_lands,    access_by_twin,   async_read,   async_write, bulk_add,     release,     phase,      acquire,
-    batch,         wait_for_batches, bulk_commit,  bulk_wait,   proxy_fence,  wide_atomic,
+    batch,         wait_for_batches, bulk_commit,  bulk_wait,   proxy_fence,  wide_atomic, copy_made,
 };
 
 /* ---- a trace ---- */
@@ -340,6 +340,7 @@ static const TraceHooks HOOKS = {
 void trace_begin(const char *chip) {
     trace_chip = find_chip(chip);
     result_clear();
+    copy_clear();
     flops_read_program();
     simt_simulate(trace_chip->multiprocessors);
     trace_hooks = &HOOKS;

@@ -6,6 +6,7 @@
  *     trace_clock.c   counts the steps of a block, and what each takes by the model's clock
  *     trace_watch.c   records what happened in each step, if somebody watches
  *     trace_page.c    writes that for the page of `make watch-<stage>`
+ *     trace_copy.c    which bytes of device memory are copies of others
  *     trace_race.c    remembers who touched each byte last, and compares
  *     trace_order.c   what is ordered before what, by all kinds of barriers
  *     trace_report.c  prints what trace_result.c has
@@ -157,10 +158,12 @@ static inline void *grown(void *array, int count, size_t size) {
     return array;
 }
 
-/* Rows lo..hi, counted through all heads; of S and P also columns left..right. lo > hi: none. Tensor 0: computed; -1: nothing yet. */
+/* Rows lo..hi, counted through all heads; of S and P also columns left..right. lo > hi: none. Tensor 0: computed; -1: nothing yet.
+ * Of a copy these are the original's, which lies `shift` bytes away. */
 typedef struct {
     int tensor;
     uint32_t lo, hi, left, right;
+    ptrdiff_t shift;
 } Span;
 
 typedef struct {
@@ -241,5 +244,10 @@ void watch_step_closes(Recorder *r, Step *step); /* no warp will come back to it
 extern const Problem *page_problem;
 void page_launch(const Launch *launch);
 void page_work(int kernel, const void *place, const char *what, uint64_t times);
+
+/* trace_copy.c: these bytes have been copied; the byte that this one is a copy of, NULL: of none. */
+void copy_clear(void);
+void copy_made(const void *to, const void *from, size_t bytes);
+const char *copy_original(const char *byte);
 
 #endif

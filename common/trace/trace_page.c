@@ -3,7 +3,7 @@
  *     {"stage", "problem": {...}, "chip": {...}, "variants": [{"launches": [...], "name", "idea", "tensors", "sizes", "kernels": [...]}]}
  *
  * A kernel has "sites" [[line, tensor, kind, requests, bytes, cost, ideal]] and "work" [[line, what, count, flops each]]. A
- * launch has "steps", in the order of blocks:
+ * launch has the number of its "device", and "steps", in the order of blocks:
  *
  *     [block, FLOPs of tensor cores, of CUDA cores, exponentials, wavefronts, barriers,
  *      [tensor, direction, bytes, first row, last row, first column, last column, ...],       moves of device memory
@@ -11,7 +11,8 @@
  *      [tensor (0: computed, -1: nothing yet), bytes, first row, last row, ...],              shared memory; empty: as before
  *      multiprocessor, clock of its beginning, cycles, busiest unit]
  *
- * Rows are counted through all heads, tensors are numbers in "tensors"; no rows: the first is after the last.
+ * Rows are counted through all heads, tensors are numbers in "tensors"; no rows: the first is after the last. Rows of a copy are
+ * said to be those of the tensor that it was copied from.
  */
 #include "trace_internal.h"
 
@@ -127,8 +128,8 @@ void trace_page_begin(const char *path, const char *stage, const Problem *p, con
 
 void page_launch(const Launch *launch) {
     fprintf(page, launch_count++ ? "," : "%s\n{\"launches\":[", COMMA(variant_count));
-    fprintf(page, "\n{\"kernel\":%d,\"file\":\"%s\",\"blocks\":%llu,\"steps\":[", launch->kernel, simt_job->file,
-            (Long)launch->blocks);
+    fprintf(page, "\n{\"kernel\":%d,\"file\":\"%s\",\"device\":%d,\"blocks\":%llu,\"steps\":[", launch->kernel, simt_job->file,
+            simt_job->device, (Long)launch->blocks);
     for (int i = 0; i < launch->count; i++) {
         fprintf(page, "%s\n", COMMA(i));
         print_step(&launch->steps[i]);

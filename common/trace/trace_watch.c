@@ -3,7 +3,8 @@
  * Each word of shared memory has its *origin*: the rows of the tensor it was copied from, which is what the thread
  * read last of device memory, if it has read nothing of shared memory since; else it was computed. A warp that reads words
  * of shared memory that came from Q and K, or Q and K themselves, multiplies these rows and those: a *product*, a rectangle
- * of S. Rows of Q that were read in an earlier step stay in registers and count until others are read.
+ * of S. Rows of Q that were read in an earlier step stay in registers and count until others are read. Where Q or K are copies of parts
+ * of a tensor, a tile may have rows of several parts, and there is a product for each pair of them.
  */
 #include "trace_internal.h"
 
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD = 4, CHUNK = 16, MAX_STEPS = 8192 /* of a launch, on a page */, MAX_RUNS = 12 };
+enum { WORD = 4, CHUNK = 16, PIECES = 24 /* of a tile */, MAX_STEPS = 8192 /* of a launch, on a page */, MAX_RUNS = 12 };
 
 /* ---- where a tensor's bytes lie on the map of S ---- */
 
@@ -34,11 +35,19 @@ static struct {
     int transposed;
 } shapes[MAX_TENSORS];
 
+/* Of what each of several devices has an allocation, none holds all rows. */
+static int is_whole(int tensor) {
+    int same = 0;
+    for (int i = 0; i < trace_tensor_count; i++)
+        same += strcmp(trace_tensors[i].memory.purpose, trace_tensors[tensor].memory.purpose) == 0;
+    return same == 1;
+}
+
 void watch_launch_begins(void) {
     const Problem *p = page_problem;
     memset(shapes, 0, sizeof shapes);
     for (int i = 0; i < trace_tensor_count; i++)
-        for (size_t k = 0; k < sizeof PLACES / sizeof *PLACES; k++) {
+        for (size_t k = 0; k < sizeof PLACES / sizeof *PLACES && is_whole(i); k++) {
             int of_keys = PLACES[k].how & OF_KEYS, transposed = PLACES[k].how & TRANSPOSED;
             size_t matrices = (size_t)p->batch * (of_keys ? p->kv_heads : p->heads),
                    seqlen = of_keys ? p->seqlen_k : p->seqlen_q;
@@ -58,9 +67,10 @@ static void widen(Span *a, const Span *b) {
     a->lo = least(a->lo, b->lo), a->hi = most(a->hi, b->hi);
     a->left = least(a->left, b->left), a->right = most(a->right, b->right);
 }
-static Span no_rows(int tensor) { return (Span){tensor, UINT32_MAX, 0, UINT32_MAX, 0}; }
+static Span no_rows(int tensor) { return (Span){tensor, UINT32_MAX, 0, UINT32_MAX, 0, 0}; }
+static int are_of_one_piece(const Span *a, const Span *b) { return a->tensor == b->tensor && a->shift == b->shift; }
 
-static Span span_of(int tensor, size_t offset, size_t bytes) {
+static Span rows_of(int tensor, size_t offset, size_t bytes) {
     size_t rows = shapes[tensor].rows, row_bytes = shapes[tensor].row_bytes;
     if (shapes[tensor].side == NOWHERE)
         return no_rows(tensor);
@@ -68,9 +78,9 @@ static Span span_of(int tensor, size_t offset, size_t bytes) {
     if (shapes[tensor].transposed) {
         size_t key = byte % (row_bytes / page_problem->head_dim);
         return (Span){tensor, (uint32_t)(row * rows) + least(key, rows - 1),
-                      (uint32_t)(row * rows) + least(key + bytes, rows) - 1, 0, 0};
+                      (uint32_t)(row * rows) + least(key + bytes, rows) - 1, 0, 0, 0};
     }
-    Span span = {tensor, (uint32_t)row, (uint32_t)((offset + bytes - 1) / row_bytes), 0, 0};
+    Span span = {tensor, (uint32_t)row, (uint32_t)((offset + bytes - 1) / row_bytes), 0, 0, 0};
     if (shapes[tensor].side == SCORES) {
         size_t element = row_bytes / page_problem->seqlen_k;
         span.left = (uint32_t)(byte / element), span.right = least((byte + bytes - 1) / element, page_problem->seqlen_k - 1);
@@ -78,11 +88,23 @@ static Span span_of(int tensor, size_t offset, size_t bytes) {
     return span;
 }
 
+/* Of a copy, the rows that were copied. */
+static Span span_of(int tensor, size_t offset, size_t bytes) {
+    const char *byte = (const char *)trace_tensors[tensor].memory.pointer + offset, *original = copy_original(byte);
+    const int copied = original ? find_tensor(original) : -1;
+    if (copied < 0 || shapes[copied].side == NOWHERE)
+        return rows_of(tensor, offset, bytes);
+    Span span = rows_of(copied, (size_t)(original - (const char *)trace_tensors[copied].memory.pointer), bytes);
+    span.shift = original - byte;
+    return span;
+}
+
 /* ---- what is recorded of a block that is at work ---- */
 
 /* What a warp read last of Q or P, of K, and of V, and in which step. */
 typedef struct {
-    Span span;
+    Span pieces[PIECES];
+    int count;
     uint32_t time;
 } Operand;
 enum { OPERAND_Q, OPERAND_K, OPERAND_V, OPERANDS };
@@ -128,10 +150,15 @@ static void add_operand(WarpWatch *warp, const Span *span) {
     Operand *operand = &warp->operands[side == KEYS ? OPERAND_K : side == VALUES ? OPERAND_V : OPERAND_Q];
     if (side == NOWHERE || side == OTHER)
         return;
-    if (operand->span.tensor && operand->time == warp->time)
-        widen(&operand->span, span);
-    else
-        *operand = (Operand){*span, warp->time};
+    if (operand->time != warp->time)
+        operand->count = 0, operand->time = warp->time;
+    Span *piece = operand->pieces, *last = piece + operand->count - 1;
+    while (piece <= last && piece->shift != span->shift && !(piece->lo <= span->lo && piece->hi >= span->hi))
+        piece++;
+    if (piece <= last)
+        widen(piece, span);
+    else if (operand->count < PIECES)
+        operand->pieces[operand->count++] = *span;
 }
 
 /* What a thread read of device memory, and did not copy to shared memory, is an operand. */
@@ -153,12 +180,14 @@ void watch_warp_ends_step(Recorder *r, int number, Step *step) {
         w->loads[number * SIMT_WARP + lane].span = no_rows(0);
     }
     const Operand *q = &warp->operands[OPERAND_Q];
-    for (int kept = 0, found = 0; kept < 2 && !found && q->span.tensor; kept++)
+    for (int kept = 0, found = 0; kept < 2 && !found && q->count; kept++)
         for (const Operand *keys = q + OPERAND_K; keys <= q + OPERAND_V; keys++)
-            if (keys->span.tensor && (kept ? q->time == step->time && warp->flops : keys->time == step->time)) {
-                *APPEND(step->products, step->product_count) = (Product){number, q->span, keys->span};
-                found = 1;
-            }
+            for (int i = 0; i < q->count * keys->count; i++)
+                if (kept ? q->time == step->time && warp->flops : keys->time == step->time) {
+                    *APPEND(step->products, step->product_count) =
+                        (Product){number, q->pieces[i / keys->count], keys->pieces[i % keys->count]};
+                    found = 1;
+                }
     warp->flops = 0;
 }
 
@@ -170,10 +199,10 @@ static void describe_shared(const Watch *w, Step *step) {
         for (size_t i = 0; i < simt_job->shared_bytes / CHUNK; i++) {
             const Span *span = &w->content[i];
             int k = step->run_count - 1;
-            while (k >= 0 && step->runs[k].span.tensor != span->tensor && by_tensor)
+            while (k >= 0 && !are_of_one_piece(&step->runs[k].span, span) && by_tensor)
                 k--;
             Stretch *run = k >= 0 ? &step->runs[k] : NULL;
-            if (!run || run->span.tensor != span->tensor ||
+            if (!run || !are_of_one_piece(&run->span, span) ||
                 !(by_tensor || span->lo > span->hi || (span->lo >= run->span.lo && span->lo <= run->span.hi + 1))) {
                 run = APPEND(step->runs, step->run_count);
                 run->span = *span;
@@ -187,7 +216,7 @@ static void describe_shared(const Watch *w, Step *step) {
 void watch_step_closes(Recorder *r, Step *step) {
     for (int i = 0; i < step->filling_count; i++) { /* four rows of one float each share a chunk */
         Span *held = &r->watch->content[step->fillings[i].chunk], *span = &step->fillings[i].span;
-        if (held->tensor == span->tensor && span->lo == held->hi + 1)
+        if (are_of_one_piece(held, span) && span->lo == held->hi + 1)
             widen(held, span);
         else
             *held = *span;
@@ -202,7 +231,7 @@ void watch_step_closes(Recorder *r, Step *step) {
 
 static void move(Step *step, const Span *span, int direction, size_t bytes) {
     Move *m = step->moves, *end = m + step->move_count;
-    while (m < end && (m->span.tensor != span->tensor || m->direction != direction))
+    while (m < end && (!are_of_one_piece(&m->span, span) || m->direction != direction))
         m++;
     if (m == end) {
         m = APPEND(step->moves, step->move_count);

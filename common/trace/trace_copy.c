@@ -1,0 +1,73 @@
+/* trace_copy.c - which bytes of device memory are copies of others, as device_pull made them: a shard's rows are rows of Q, K or V.
+ *
+ * Only the page of `make watch-<stage>` asks. What the trace counts, it counts by allocations.
+ */
+#include "trace_internal.h"
+
+#include "../host/memory.h"
+
+#include <string.h>
+
+/* Bytes from `begin` to `end` equal those from `original` on, which are no copy. */
+typedef struct {
+    const char *begin, *end, *original;
+} Copy;
+static Copy *copies; /* in the order of addresses, none overlapping another */
+static int copy_count;
+
+void copy_clear(void) { copy_count = 0; }
+
+/* The first that does not end before this byte. */
+static int copy_at(const char *byte) {
+    int first = 0, last = copy_count;
+    while (first < last) {
+        int middle = (first + last) / 2;
+        if (copies[middle].end <= byte)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    return first;
+}
+
+/* Makes room for one at this place. */
+static Copy *insert(int place) {
+    (void)APPEND(copies, copy_count);
+    memmove(copies + place + 1, copies + place, (size_t)(copy_count - 1 - place) * sizeof *copies);
+    return &copies[place];
+}
+
+/* These bytes are overwritten: of a copy that overlaps them its beginning, its end, or both stay. */
+static void forget(const char *begin, const char *end) {
+    for (int i = copy_at(begin); i < copy_count && copies[i].begin < end;) {
+        const Copy c = copies[i];
+        if (c.begin < begin && c.end > end)
+            *insert(i) = c;
+        if (c.begin < begin)
+            copies[i++].end = begin;
+        if (c.end > end)
+            copies[i++] = (Copy){end, c.end, c.original + (end - c.begin)};
+        if (c.begin >= begin && c.end <= end)
+            memmove(copies + i, copies + i + 1, (size_t)(--copy_count - i) * sizeof *copies);
+    }
+}
+
+const char *copy_original(const char *byte) {
+    const int i = copy_at(byte);
+    return i < copy_count && copies[i].begin <= byte ? copies[i].original + (byte - copies[i].begin) : NULL;
+}
+
+void copy_made(const void *to, const void *from, size_t bytes) {
+    const char *begin = to, *source = from, *end = begin + bytes;
+    forget(begin, end);
+    while (begin < end) { /* the source may have pieces, each a copy of another place */
+        const int i = copy_at(source);
+        const char *original = copy_original(source), *stop = i == copy_count ? NULL
+                                                              : original      ? copies[i].end
+                                                                              : copies[i].begin;
+        const size_t left = (size_t)(end - begin),
+                     piece = stop && (size_t)(stop - source) < left ? (size_t)(stop - source) : left;
+        *insert(copy_at(begin)) = (Copy){begin, begin + piece, original ? original : source};
+        begin += piece, source += piece;
+    }
+}
