@@ -11,7 +11,7 @@ use utf8;
 use warnings;
 use File::Temp qw(tempdir);
 use JSON::PP;
-use List::Util qw(max uniq);
+use List::Util qw(max min uniq);
 use POSIX qw(ceil);
 use Test::More;
 use lib 'tests';
@@ -122,6 +122,8 @@ for my $order ('forward', 'reverse') {
         "12_context_parallel, $order: GPU 1 multiplies its chunks, 1 and 2, with their own keys as the mask wants it, and then with those of chunk 0");
     is_deeply($outputs, ['1: 1, 2: 1 2', '1: 0, 2: 0'], '... and with their values');
 }
+
+gpus_look_right();
 
 # ---- the page in the notes: what shows it, and what is shown but for what a compiler may decide ----
 
@@ -398,7 +400,8 @@ my ($tensors, $times, $said);
 BEGIN {
     $times = qr/once only|for the \d+(?:st|nd|rd|th) of \d+ times|each byte (?:twice|[\d.]+ times)/;
     $tensors = qr/\w[\w ,]*?(?: [\d–]+)?(?: of heads? [\d–]+)?(?: \([\d.]+ (?:B|KiB)(?: each)?(?:, (?:$times))?\))?/;
-    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of (?:query \d+|queries \d+–\d+)(?: of heads? [\d–]+)? and (?:key \d+|keys \d+–\d+)|computes [\d,]+ exponentials?|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
+    my $rows = qr/\d+–\d+(?: of heads? [\d–]+)?(?:, \d+–\d+(?: of heads? [\d–]+)?)*/;
+    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of (?:query \d+|queries $rows) and (?:key \d+|keys $rows)|computes [\d,]+ exponentials?|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
     $said = qr/Block \d+ of \d+, step \d+: (?:$what(?:; $what)*|works in shared memory alone)\. Busiest: [\w ]+, [\d,]+ cycles?\.(?: Why: [\w,; ]+\.)?|Block \d+ of \d+, step \d+: waits at a barrier\.|Done: [\d,]+ cycles.*\. \w[\w ,]* causes? the most traffic: (?:it|each) is (?:read|stored) .*\.|Between launches\./;
 }
 
@@ -555,5 +558,38 @@ SKIP: {
         is((`$narrow --dump-dom file://$scratch/narrow.html` =~ /<title>(.*?)</)[0], 'true,2,4', "$name: four panels in two columns of 1024 px");
         system("$narrow --print-to-pdf=$scratch/paper.pdf file://$scratch/narrow.html");
         is(() = (-e "$scratch/paper.pdf" ? read_file("$scratch/paper.pdf") : '') =~ m{/Type */Page\b}g, 1, '... and on one page of A4');
+    }
+}
+
+# A panel for each of them, with a clock of its own; together they have what the trace counts. Four are shown.
+sub gpus_look_right {
+SKIP: {
+        skip 'no Chromium', 8 if !$chromium;
+        my ($program, $shape, $page) = ("$build/12_context_parallel/12_context_parallel", '--variant rounds --heads 1 --seqlen 512 --causal --devices 2', "$scratch/devices.html");
+        my $traced = traced(map { decode_json($_) } `$program --watch $file --json $shape`);
+        my ($variant) = @{decode_json(read_file($file))->{variants}};
+        my (%clock, %sum, %wanted);
+        $clock{$_->{device}} += last_clock({launches => [$_]}) - min(map { $_->[10] } @{$_->{steps}}) for @{$variant->{launches}};
+        system("sh common/classroom/watch.sh $page '$shape' $program >/dev/null");
+        my ($seen, $errors) = opened($page);
+        is($errors, '', '12_context_parallel in Chromium: nothing on the console');
+        is(join('; ', map { s/:.*//r } @{$seen->{ideas}}), 'rounds, GPU 0; rounds, GPU 1', '... a panel for each GPU');
+        is($seen->{zoom}[1], '0 to ' . max(values %clock), '... whose clock has its own launches alone');
+        is(join("\n", grep { !/^($said)$/ } map { keys %$_ } values %{$seen->{words}}), '', '... a sentence for every step');
+        for (map { [split /\|/] } @{$seen->{tiles}}) {
+            my ($panel, $what, @counts) = @$_;
+            $sum{@counts > 1 ? ('read', 'written')[$_] : $what} += $counts[$_] for 0 .. $#counts;
+        }
+        for (map { [split /\|/] } wanted_tiles($traced)) {
+            my ($panel, $what, @counts) = @$_;
+            $wanted{@counts > 1 ? ('read', 'written')[$_] : $what} += $counts[$_] for 0 .. $#counts;
+        }
+        is_deeply(\%sum, \%wanted, '... whose counts add up to those of the trace');
+        is_deeply([sort @{$seen->{source}}], [wanted_source($traced)], '... the lines are those of all GPUs');
+        $shape =~ s/512 --causal --devices 2/100 --devices 5/;
+        system("sh common/classroom/watch.sh $page '$shape' $program >/dev/null");
+        my $dom = `timeout 60 $chromium --headless --no-sandbox --disable-gpu --user-data-dir=$scratch/chrome --virtual-time-budget=5000 --dump-dom file://$page 2>/dev/null`;
+        is(() = $dom =~ /<section class="panel"/g, 4, '... of five GPUs four');
+        like($dom, qr/4 of 5 GPUs are shown; the boxes above show the others/, '... which the page says');
     }
 }

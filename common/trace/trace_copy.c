@@ -61,13 +61,11 @@ void copy_made(const void *to, const void *from, size_t bytes) {
     const char *begin = to, *source = from, *end = begin + bytes;
     forget(begin, end);
     while (begin < end) { /* the source may have pieces, each a copy of another place */
+        const char *original = copy_original(source), *stop = source + (end - begin);
         const int i = copy_at(source);
-        const char *original = copy_original(source), *stop = i == copy_count ? NULL
-                                                              : original      ? copies[i].end
-                                                                              : copies[i].begin;
-        const size_t left = (size_t)(end - begin),
-                     piece = stop && (size_t)(stop - source) < left ? (size_t)(stop - source) : left;
-        *insert(copy_at(begin)) = (Copy){begin, begin + piece, original ? original : source};
-        begin += piece, source += piece;
+        if (i < copy_count && (original ? copies[i].end : copies[i].begin) < stop)
+            stop = original ? copies[i].end : copies[i].begin;
+        *insert(copy_at(begin)) = (Copy){begin, begin + (stop - source), original ? original : source};
+        begin += stop - source, source = stop;
     }
 }
