@@ -121,6 +121,8 @@ for my $order ('forward', 'reverse') {
     is_deeply($scores, ['2: 2, 3: 2 3, 4: 2 3 4, 5: 2 3 4 5', '2: 0 1, 3: 0 1, 4: 0 1, 5: 0 1'],
         "12_context_parallel, $order: GPU 1 multiplies its chunks, 1 and 2, with their own keys as the mask wants it, and then with those of chunk 0");
     is_deeply($outputs, ['1: 1, 2: 1 2', '1: 0, 2: 0'], '... and with their values');
+    my @stored = map { stored_rows($variant, 'O', @{$_->{steps}}) } grep { ($_->{device} // 0) == 1 } @{$variant->{launches}};
+    is(join(' ', uniq sort { $a <=> $b } @stored), join(' ', 128 .. 383), '... and stores these rows of O');
 }
 
 gpus_look_right();
@@ -363,6 +365,17 @@ sub tiles_of {
     }
     for my $query (keys %pairs) { $tiles{int($query / $rows)}{int($_ / $rows)}++ for keys %{$pairs{$query}} }
     return join ', ', map { my $tile = $_; "$tile: " . join ' ', map { $tiles{$tile}{$_} == $rows ** 2 ? $_ : "a part of $_" } sort keys %{$tiles{$tile}} } sort keys %tiles;
+}
+
+# The rows of a tensor that these steps store.
+sub stored_rows {
+    my ($variant, $name, @steps) = @_;
+    my @rows;
+    for my $step (@steps) {
+        my @moves = @{$step->[6]};
+        while (my ($tensor, $direction, undef, $first, $last) = splice @moves, 0, 7) { push @rows, $first .. $last if $direction == 1 && $variant->{tensors}[$tensor] eq $name }
+    }
+    return @rows;
 }
 sub multiplied {
     my ($data, $tensor) = @_;

@@ -34,6 +34,10 @@ static int trace_variant(Run *run, const Variant *v) {
     trace_begin(o->roofline);
     if (v->scatter) /* while the trace looks, for it follows copies */
         v->scatter(run->p, &row->tensors, row->workspace);
+    trace_announce(1);
+    if (v->collect)
+        v->collect(run->p, &row->tensors, row->workspace);
+    trace_announce(0);
     int count = row_traffic(row, predicted); /* while the chip is simulated, for formulas that ask how large it is */
     launch_row(row);
     const Trace *trace = trace_end();

@@ -96,6 +96,9 @@ void trace_print_races(const Trace *trace, FILE *to);
 int trace_print(const Trace *trace, const char *variant, const Problem *p, double flops, const Traffic *predicted,
                 int predicted_count, int json);
 
+/* The copies made between trace_announce(1) and (0) say where results will go that have not been computed yet. */
+void trace_announce(int begins);
+
 /* Writes the data of a page to watch them (trace_page.c): everything launched between trace_page_begin and trace_page_end is
  * recorded step by step too, trace_page_variant writes what the last trace_end ended. A file that cannot be written ends the program. */
 void trace_page_begin(const char *path, const char *stage, const Problem *p, const int *key_lengths, const char *chip);

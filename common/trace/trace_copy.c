@@ -1,5 +1,6 @@
 /* trace_copy.c - which bytes of device memory are copies of others, as device_pull made them: a shard's rows are rows of Q, K or V.
  *
+ * A shard of O is copied to O only after all launches; so that its rows are known in time, that copy is announced.
  * Only the page of `make watch-<stage>` asks. What the trace counts, it counts by allocations.
  */
 #include "trace_internal.h"
@@ -14,8 +15,10 @@ typedef struct {
 } Copy;
 static Copy *copies; /* in the order of addresses, none overlapping another */
 static int copy_count;
+static int announced; /* what is copied now will be copied once more, and its rows are those of where it goes */
 
 void copy_clear(void) { copy_count = 0; }
+void trace_announce(int begins) { announced = begins; }
 
 /* The first that does not end before this byte. */
 static int copy_at(const char *byte) {
@@ -58,7 +61,7 @@ const char *copy_original(const char *byte) {
 }
 
 void copy_made(const void *to, const void *from, size_t bytes) {
-    const char *begin = to, *source = from, *end = begin + bytes;
+    const char *begin = announced ? from : to, *source = announced ? to : from, *end = begin + bytes;
     forget(begin, end);
     while (begin < end) { /* the source may have pieces, each a copy of another place */
         const char *original = copy_original(source), *stop = source + (end - begin);
