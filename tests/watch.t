@@ -414,7 +414,7 @@ BEGIN {
     $times = qr/once only|for the \d+(?:st|nd|rd|th) of \d+ times|each byte (?:twice|[\d.]+ times)/;
     $tensors = qr/\w[\w ,]*?(?: [\d–]+)?(?: of heads? [\d–]+)?(?: \([\d.]+ (?:B|KiB)(?: each)?(?:, (?:$times))?\))?/;
     my $rows = qr/\d+–\d+(?: of heads? [\d–]+)?(?:, \d+–\d+(?: of heads? [\d–]+)?)*/;
-    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of (?:query \d+|queries $rows) and (?:key \d+|keys $rows)|computes [\d,]+ exponentials?|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
+    my $what = qr/computes (?:Q Kᵀ|P V|products with [KV]) of (?:query \d+(?: of heads? [\d–]+)?|queries $rows) and (?:key \d+|keys $rows)|computes [\d,]+ exponentials?|multiplies|(?:reads|stores) $tensors(?:(?:,| and) $tensors)*(?:, with $tensors)?/;
     $said = qr/Block \d+ of \d+, step \d+: (?:$what(?:; $what)*|works in shared memory alone)\. Busiest: [\w ]+, [\d,]+ cycles?\.(?: Why: [\w,; ]+\.)?|Block \d+ of \d+, step \d+: waits at a barrier\.|Done: [\d,]+ cycles.*\. \w[\w ,]* causes? the most traffic: (?:it|each) is (?:read|stored) .*\.|Between launches\./;
 }
 
