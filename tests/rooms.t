@@ -87,15 +87,6 @@ for my $step ('program.c > launch.c', 'program.c > judge_row.c', 'launch.c > rep
     ok(scalar(grep { $_ eq $call } @calls_on_path), "$step: a call");
 }
 
-# ---- the tour from main to the verdict: each file is called by another of them, the last has the verdict ----
-
-my ($tour) = read_file('notes/reference.md') =~ /^\*\*From main\(\) to the verdict\*\*(.*?)\n\n/ms;
-my @tour = ($tour // '') =~ m{\(\.\./(\S+)\)}g;
-my %called = map { ("$_->[0] $_->[1]" => 1) } calls_in($build);
-is_deeply([grep { my $to = $_; !-e $to || !grep { $called{"$_ $to"} } @tour } @tour[1 .. $#tour]], [], "the tour: @tour");
-is($tour[0], $path[0], 'begins where the program does');
-like(read_file($tour[-1]), qr/"PASS  /, 'and ends with the verdict');
-
 # ---- all of this can fail ----
 
 for (['common/host/npy.c', 'common/harness/row.h'], ['common/numeric.h', 'common/host/npy.h'],
