@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """numpy.t - real files in, real files out: q, k, v saved by NumPy go in by --load, and what --save writes loads in NumPy and
-agrees with attention computed there in fp64. And the function attention(q, k, v) of notes/setup.md, as it stands there. Skipped where
+agrees with attention computed there in fp64. And the function attention(q, k, v) of notes/attention.py. Skipped where
 NumPy is not installed; nothing else in the project needs it."""
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -134,13 +133,10 @@ for score, heads in ("softcap:2", 3), ("alibi", 6), ("window:20,5", 3), ("sink",
     run("11_score_mod_backward", "fma", *shapes, "fp32", "0" in score, [90, 0], score)
 run("11_score_mod_backward", "fma", (2, 6, 70, 64), (2, 2, 90, 64), np.float16, "fp16", True, [31, 90], "alibi+sink+softcap:3")
 
-# ---- attention(q, k, v) of notes/setup.md: NumPy, PyTorch (or what the function knows of it), and bf16 in both
-with open("notes/setup.md", encoding="utf-8") as note:
-    code = re.search(r"^```python\n(.*?)^```$", note.read(), re.M | re.S).group(1)
-setup = {}
-exec(code, setup)
-function = code[code.index("def "):].rstrip("\n")
-ok(function.count("\n") < 20, f"setup.md: a function of at most 20 lines, not {function.count(chr(10)) + 1}")
+# ---- attention(q, k, v) of notes/attention.py: NumPy, PyTorch (or what the function knows of it), and bf16 in both
+sys.path.append("notes")
+sys.dont_write_bytecode = True
+from attention import attention as by_program
 
 
 class Tensor:
@@ -172,7 +168,7 @@ def bf16(x):
 def same_as_definition(name, tensors, plain, causal, back, *options, **which):
     """`tensors` go in; what comes out is, once it is `back` in NumPy, attention of the plain ones. A fourth one is dO."""
     q, k, v, d_o = [*tensors, None][:4]
-    got = setup["attention"](q, k, v, *(["--causal"] if causal else []), *options, d_o=d_o, **which)
+    got = by_program(q, k, v, *(["--causal"] if causal else []), *options, d_o=d_o, **which)
     want = attention(*plain[:3], causal, [plain[1].shape[2]] * len(plain[1]), *plain[3:])
     right = len(got) == len(want) and "float32" in str(got[1].dtype)
     epsilon = 2**-8 if plain[0] is brain[0] else 2**-11  # of the products and of O
@@ -181,7 +177,7 @@ def same_as_definition(name, tensors, plain, causal, back, *options, **which):
         right = right and (is_lse or str(x.dtype) == str(q.dtype) and type(x) is type(q))
         error = abs((x if is_lse and isinstance(x, np.ndarray) else back(x)) - y)
         right = right and bool(np.all(error <= 4 * epsilon * (1 + size)))
-    ok(right, f"attention(q, k, v) of setup.md: {name}")
+    ok(right, f"attention(q, k, v) of attention.py: {name}")
 
 
 rng = np.random.default_rng(3)
@@ -217,10 +213,10 @@ try:
 except ImportError:
     ok(True, "# SKIP PyTorch is not installed")
 try:
-    setup["attention"](*wide, "--dtype", "fp32")
-    ok(False, "setup.md: what cannot run raises")
+    by_program(*wide, "--dtype", "fp32")
+    ok(False, "attention.py: what cannot run raises")
 except RuntimeError as error:
-    ok("takes fp16, bf16, not fp32" in str(error), "setup.md: what cannot run raises, and says why")
+    ok("takes fp16, bf16, not fp32" in str(error), "attention.py: what cannot run raises, and says why")
 
 # ---- a file of bf16 is refused with the way out
 with tempfile.TemporaryDirectory() as folder:
