@@ -160,7 +160,7 @@ def steps():
     heading(5, 12, "03_fa1/fma: 64 blocks, one per head; 68 of the 132 multiprocessors of an H200 are empty")
     chip(24, 64)
     block(0, 60, 32, "one of the 64", "load", "Q Kᵀ", "softmax", "P V", "store")
-    write(left + wide / 2, 106, "white: the block waits for device memory, and no other block is there to work", 7.5)
+    write(left + wide / 2, 106, "white: the block waits, and no other block is there to work", 7.5)
     heading(5, 145, "04_fa2/fma: 8192 blocks, one per query tile; O, l and m stay in registers")
     chip(157, 132)
     write(left - 8, 238, "one of 132:\nfour blocks", 8, "right")
