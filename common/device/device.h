@@ -88,8 +88,8 @@ void device_join(int devices); /* device_use(0), too */
 /* Copies `rows` rows of `bytes` from another device, or this one, in the queue COPY. A pitch is from one row to the next. */
 void device_pull(void *to, size_t to_pitch, int from_device, const void *from, size_t from_pitch, size_t bytes, size_t rows);
 
-/* What is pulled between two calls, device_pull_together(1) and (0), is on its way at the same time where other processes send
- * it; and what waits for it waits for all. */
+/* Groups the pulls between device_pull_together(1) and device_pull_together(0). With one process per GPU, they run at the same time,
+ * and whoever waits for one of them waits for all. With a single process, this changes nothing. */
 void device_pull_together(int begins);
 
 /* An event is a point in a queue, and each device has its own, which are numbered. A queue that waits goes on when the event

@@ -1,5 +1,5 @@
 /* queues_cuda.cu - several GPUs of one host, driven by one thread (device.h). Every call here only puts work into a
- * stream, but for those that open the GPUs or read a clock.
+ * stream, except for those that open the GPUs or read a clock.
  *
  * With one process per GPU (ranks.h) all processes make the calls of all devices, and each does what concerns its own GPU: a
  * device that pulls receives, and the device that it pulls from sends. Whoever waits for another device's event waits for its
@@ -37,7 +37,7 @@ static int number_of(int device) {
 
 int device_peers(void) { return ranks().count > 1 ? ranks().count : std::min(device_count(), (int)MAX_DEVICES); }
 
-/* Copies take the way over the host where one GPU cannot reach another's memory: an address says which GPU it is on. */
+/* Lets a GPU read another's memory directly. Where it cannot, CUDA copies by way of the host. */
 static void reach(int device, int other) {
     int can;
     CHECK(cudaSetDevice(number_of(device)));
@@ -86,7 +86,7 @@ int device_use(int device) {
     return is_here(device);
 }
 
-/* work(d, q) for each queue that this process has, but for COMPUTE of the first. */
+/* Calls work(d, q) for each queue of this process except COMPUTE of its first device, which starts and ends all others. */
 template <typename Work> static void for_other_queues(int devices, Work work) {
     for (int d = 0; d < devices; d++)
         if (device_use(d))
@@ -140,7 +140,7 @@ void device_pull(void *to, size_t to_pitch, int from_device, const void *from, s
     }
 }
 
-/* What is recorded in COPY while messages are gathered is recorded after them. */
+/* NCCL starts the messages of a group only when the group ends, so the events that follow them are recorded then. */
 static struct { int device, event; } recorded_later[MAX_DEVICES * MAX_EVENTS];
 static int later_count, is_together;
 

@@ -3,8 +3,8 @@
  * Each word of shared memory has its *origin*: the rows of the tensor it was copied from, which is what the thread
  * read last of device memory, if it has read nothing of shared memory since; else it was computed. A warp that reads words
  * of shared memory that came from Q and K, or Q and K themselves, multiplies these rows and those: a *product*, a rectangle
- * of S. Rows of Q that were read in an earlier step stay in registers and count until others are read. Where Q or K are copies of parts
- * of a tensor, a tile may have rows of several parts, and there is a product for each pair of them.
+ * of S. Rows of Q that were read in an earlier step stay in registers and count until others are read. Where Q or K is
+ * copied from several parts of a tensor, a tile can hold rows of more than one part; each pair of parts is then a product.
  */
 #include "trace_internal.h"
 
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD = 4, CHUNK = 16, PIECES = 24 /* of a tile */, MAX_STEPS = 8192 /* of a launch, on a page */, MAX_RUNS = 12 };
+enum { WORD = 4, CHUNK = 16, PIECES = 24 /* per tile */, MAX_STEPS = 8192 /* per launch, on a page */, MAX_RUNS = 12 };
 
 /* ---- where a tensor's bytes lie on the map of S ---- */
 
