@@ -146,8 +146,8 @@ static inline void pull_shard(const Device &d, const int *key_lengths, int round
 }
 
 /* All rounds of all devices: compute(device, round) puts into a device's queues what it computes, pull(device, round)
- * what it pulls besides keys. With two slots, the shards of rounds 1 and 2 are pulled at once, that of round 3 when round
- * 1 has ended, and so on. So each turn of the loop pulls for two rounds later, and the first one, -1, only pulls. */
+ * what it pulls besides keys. With two slots, the shards of rounds 1 and 2 are pulled at once, that of round 3 when
+ * round 1 has ended, and so on. So each turn of the loop pulls for two rounds later, and the first, -1, only pulls. */
 template <typename Compute, typename Pull>
 void run_rounds(const Problem *p, const int *key_lengths, const Buffer *workspace, int buffers, Compute compute,
                 Pull pull) {
