@@ -195,5 +195,5 @@ LAUNCHER(fa1_forward) {
 
 PREDICTOR(fa1_traffic) {
     const int Bc = key_tile(p->head_dim, device_properties()->capability);
-    return keys_outer_traffic(p, key_lengths, "fa1_kernel", Br, Bc, 1, traffic);
+    return keys_outer_traffic(p, key_lengths, "fa1_kernel", p->seqlen_q, Br, Bc, 1, traffic);
 }

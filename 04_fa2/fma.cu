@@ -11,9 +11,9 @@
  *
  *                  m' = max(m, max_j S_j)     alpha = e^(m - m')     l' = alpha l + sum_j P~_j     O' = alpha O + P~ V
  *
- * The third, that warps own rows, is there since 02_online_softmax/fma. On tensor cores, epilogue, loop_swap and
- * split_q make the three changes one by one. This is flash_forward in notes/flash.c, whose outer loop (line 62) is now
- * the grid.
+ * The third, that warps own rows, is there since 02_online_softmax/fma. On tensor cores, epilogue, parallel,
+ * loop_swap and split_q make these changes one by one. This is flash_forward in notes/flash.c, whose outer loop (line
+ * 62) is now the grid.
  *
  *                          keys ->                    Each step, by its lines in Algorithm 1:
  *                   tile 0   tile 1   tile 2

@@ -1,13 +1,12 @@
-/* 04_fa2/loop_swap - FlashAttention-2, second change: queries outer, keys inner, so that O stays in registers.
+/* 04_fa2/loop_swap - FlashAttention-2, second change, second half: queries outer, so that O stays in registers.
  *
  * The idea. With keys outer, O, l and m of a query tile went to device memory and back at every key tile. Swap the
- * loops: a block owns one tile of queries and walks over all keys, and O, l and m stay in its registers from the first
- * key to the last. No block needs the O of another one, so the grid is query tiles x batch x heads instead of
- * batch x heads: one head alone can fill the chip (Dao 2023, section 3.2).
+ * loops: a block owns one tile of queries, as in parallel, and walks over all keys. Since it turns to no other queries
+ * in between, O, l and m stay in its registers from the first key to the last (Dao 2023, section 3.2).
  *
  *                          keys ->                  Who owns what: a block of 4 warps owns 32 rows of queries. As in
- *                   tile 0   tile 1   tile 2        03_fa1, the keys of a tile are split over its warps:
- *     queries  0     step 1   step 2   ...  block 0               keys 0-15   16-31    32-47    48-63
+ *                   tile 0   tile 1   tile 2        03_fa1, the keys of a tile are split over its warps, D = 128:
+ *     queries  0     step 1   step 2   ...  block 0               keys 0-31   32-63    64-95    96-127
  *        |     1     step 1   step 2   ...  block 1    32 queries   warp 0   warp 1   warp 2   warp 3
  *        v     2     step 1   step 2   ...  block 2 A warp keeps an O of its own, 32 x D, summed over its own keys. At
  *                                                   the end, once, the four O are added through shared memory.
@@ -19,40 +18,44 @@
  *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *
- * Registers per lane: D for O, 16 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32,
- * and each warp rescales 32 x D numbers for 32 x 16 scores. Shared memory: 41 KB (D = 64) or 61 KB (D = 128).
+ * Registers per lane: D for O, Bc / 4 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32,
+ * and each warp rescales 32 x D numbers for 32 x Bc / 4 scores. Shared memory: 89 KB (D = 64) or 93 KB (D = 128); on
+ * sm_75, with half of Bc, 57 or 61 KB.
  *
- * Device memory: bytes as in fma.cu, whose query tiles have 32 rows, too. No workspace. 03_fa1 reads K and V once, and
- * Q, O, l and m once for each key tile. Here Q is read once, and K and V once for each query tile, mostly from L2. K
- * and V of a tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs per byte.
+ * Device memory: bytes as in fma.cu, whose query tiles have 32 rows, too. No workspace. Q is read once, and K and V once
+ * for each query tile, mostly from L2. K and V of a tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs per byte.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */
 #include "../common/gpu/warp.cuh"
 #include "../common/traffic.h"
 
-constexpr int Br = 32, Bc = 64; /* a tile of S. More keys would save no passes over O, which stays in registers */
+constexpr int Br = 32; /* rows of a tile of S: queries. With 64 and D = 128 a lane would need 256 registers for O */
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
-constexpr int m_tiles = Br / 16;      /* 16-row mma tiles: a warp has all rows, */
-constexpr int warp_keys = Bc / WARPS; /* and these keys of a tile */
+constexpr int m_tiles = Br / 16; /* 16-row mma tiles: a warp has all rows */
+
+/* Bc, the columns of a tile of S: keys. The warps exchange their maxima once per key tile, so tiles are as large as in
+ * epilogue. */
+HOST_DEVICE constexpr int key_tile(int D, int capability) {
+    return (capability < 80 ? 32 : 64) * 1024 / (2 * 2 * D); /* two tiles of D elements of 2 bytes per key */
+}
 
 constexpr int SLICE = 32;        /* columns of O summed over the warps at a time, since all D would take up to 64 KB */
 constexpr int PITCH = SLICE + 8; /* the 16 lanes that store float2 together, 4 rows x 4, then meet 32 different banks */
 
-template <typename T, int D> struct LoopSwapShared {
+template <typename T, int D, int capability> struct LoopSwapShared {
     Tile<T, Br, D> q;
-    Tile<T, Bc, D> k, v;
+    Tile<T, key_tile(D, capability), D> k, v;
     float partial[WARPS][Br][PITCH];                /* each warp's O, one slice */
     float warp_max[WARPS][Br], warp_sum[WARPS][Br]; /* each warp's share of a tile's m and of the whole l */
     float m[Br];                                    /* of all key tiles, for LSE */
 };
 
-/* Block: (tile of queries, batch x head). At D = 64 four blocks fit on a multiprocessor if a lane has at most 128
- * registers. */
-template <typename T, int D>
-__global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Problem p, Tensors t) {
-    SHARED_MEMORY(shared, LoopSwapShared<T, D>);
-    static_assert(sizeof(shared) <= 64 * 1024, "what a block can have on sm_75");
+/* Block: (tile of queries, batch x head). */
+template <typename T, int D> __global__ void __launch_bounds__(THREADS, 2) loop_swap_kernel(Problem p, Tensors t) {
+    constexpr int Bc = key_tile(D, CAPABILITY), warp_keys = Bc / WARPS;
+    SHARED_MEMORY(shared, LoopSwapShared<T, D, CAPABILITY>);
+    static_assert(sizeof(shared) <= (CAPABILITY < 80 ? 64 : 99) * 1024, "what a block can have");
     const HeadTensors<T> head = head_tensors<T>(p, t, blockIdx.y);
     int first_row = blockIdx.x * Br, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int columns = visible_keys(&p, head.keys, min(first_row + Br, p.seqlen_q) - 1); /* the last row sees most */
@@ -141,8 +144,11 @@ __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2) loop_swap_kernel(Pro
 
 LAUNCHER(fa2_loop_swap) {
     dim3 grid(ceil_div(p->seqlen_q, Br), p->batch * p->heads);
-    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D,
-        LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, sizeof(LoopSwapShared<T, D>), *p, *t)));
+    const bool small = device_properties()->capability < 80;
+    WITH_HALF_TYPE(p->dtype, T, WITH_HEAD_DIM_64_128(p->head_dim, D, {
+        const size_t shared_bytes = small ? sizeof(LoopSwapShared<T, D, 75>) : sizeof(LoopSwapShared<T, D, 80>);
+        LAUNCH((loop_swap_kernel<T, D>), grid, THREADS, shared_bytes, *p, *t);
+    }));
 }
 
 PREDICTOR(fa2_loop_swap_traffic) {

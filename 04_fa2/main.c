@@ -1,10 +1,10 @@
-/* 04_fa2 - FlashAttention-2 in plain CUDA; then its three changes against FlashAttention-1, one a variant; then what
- * makes it fast. */
+/* 04_fa2 - FlashAttention-2 in plain CUDA; then its changes against FlashAttention-1, one per variant; then what makes
+ * it fast. */
 #include "../common/traffic.h"
 
-extern Launcher fa2_fma_forward, fa2_epilogue, fa2_loop_swap, fa2_split_q, fa2_tall, fa2_tuned;
-extern Predictor fa2_fma_traffic, fa2_epilogue_traffic, fa2_loop_swap_traffic, fa2_split_q_traffic, fa2_tall_traffic,
-    fa2_tuned_traffic;
+extern Launcher fa2_fma_forward, fa2_epilogue, fa2_parallel, fa2_loop_swap, fa2_split_q, fa2_tall, fa2_tuned;
+extern Predictor fa2_fma_traffic, fa2_epilogue_traffic, fa2_parallel_traffic, fa2_loop_swap_traffic,
+    fa2_split_q_traffic, fa2_tall_traffic, fa2_tuned_traffic;
 
 const Stage stage = {
     .name = "04_fa2",
@@ -15,6 +15,9 @@ const Stage stage = {
          .launch = fa2_fma_forward, .predict = fa2_fma_traffic, .dtypes = FP16 | BF16 | FP32, .head_dims = {64, 128}},
         {.name = "epilogue", .idea = "O is divided by l once, in the last step", .launch = fa2_epilogue,
          .plan = keys_outer_workspace, .predict = fa2_epilogue_traffic,
+         .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
+        {.name = "parallel", .idea = "a block for each query tile, so that a head has many", .launch = fa2_parallel,
+         .plan = keys_outer_workspace, .predict = fa2_parallel_traffic,
          .dtypes = FP16 | BF16, .head_dims = {64, 128}, .uses = TENSOR_CORES},
         {.name = "loop_swap", .idea = "queries outer, keys inner: O stays in registers", .launch = fa2_loop_swap,
          .predict = fa2_loop_swap_traffic,

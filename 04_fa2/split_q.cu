@@ -20,8 +20,8 @@
  * barriers of a step, which the loads of K and V need. The shared memory of the exchange is gone.
  *
  * Registers per lane: D / 2 for O, 32 for S. For 16 x 64 scores a warp rescales 16 x D numbers; in loop_swap it is
- * 32 x D numbers for 32 x 16 scores. But each warp reads the whole tile of K and V from shared memory, in loop_swap a
- * quarter of it. Shared memory: 24 KB (D = 64) or 48 KB (D = 128).
+ * 32 x D numbers for 32 x 32 scores (D = 128). But each warp reads the whole tile of K and V from shared memory, in
+ * loop_swap a quarter of it. Shared memory: 24 KB (D = 64) or 48 KB (D = 128).
  *
  * Device memory: as for loop_swap, with query tiles of 64 rows and not 32, so half as many bytes of K and V. K and V of
  * a tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 64 FLOPs per byte. No workspace.

@@ -125,10 +125,11 @@ static inline int keys_outer_workspace(const Problem *p, Buffer *workspace) {
     return 3;
 }
 
-/* What such kernels move. A tile of Br rows has as many steps as there are tiles of Bc keys that its last row sees, at
- * least one. l and m of a row are read by `readers` threads. */
-static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int Br, int Bc,
-                                     int readers, Traffic *traffic) {
+/* What such kernels move if a block has block_rows queries, all of a head's or fewer. It loads the keys that its last row
+ * sees. A tile of Br rows has as many steps as there are tiles of Bc keys that its last row sees, at least one. l and m of
+ * a row are read by `readers` threads. */
+static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, const char *kernel, int block_rows, int Br,
+                                     int Bc, int readers, Traffic *traffic) {
     double row_steps = 0; /* summed over all rows */
     for (int b = 0; b < p->batch; b++)
         for (int first_row = 0; first_row < p->seqlen_q; first_row += Br) {
@@ -137,7 +138,7 @@ static inline int keys_outer_traffic(const Problem *p, const int *key_lengths, c
             row_steps += (double)p->heads * (end - first_row) * (steps > 0 ? steps : 1);
         }
     double e = (double)dtype_bytes(p->dtype), D = p->head_dim, again = row_steps - (double)row_count(p);
-    double key_bytes = all_keys(p, key_lengths) * D * e;
+    double key_bytes = walked_key_bytes(p, key_lengths, block_rows, ONLY_SEEN);
     const Traffic all[] = {
         {kernel, "Q", row_steps * D * e, 0},
         {kernel, "K", key_bytes, 0},

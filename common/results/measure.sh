@@ -20,6 +20,7 @@
 #   uneven     07_flash_decoding where pieces of equal number are a bad cut: 17 texts; one long text among 16
 #   score      (if named) 11_score_mod beside FlexAttention, one f after the other
 #   tuned_without, fa3_rungs   (if named) 04_fa2/tuned and 08_fa3/overlapped with one thing left out at a time: without.pl
+#   fa2_changes   (if named) what 04_fa2's page asks of epilogue, parallel, loop_swap and split_q: other grids, equal tiles
 # FA3, TWO   files: FlashAttention-3, another peer in 16 bits, and 08_fa3 with two consumers, for sparse; see peers.py
 # ROUNDS     how often each stage is run for the ladder, one after the other; 3
 # LIMIT      seconds: no part, nor a round of the ladder, begins later than this; 540. A further `make results` measures what is missing
@@ -137,7 +138,7 @@ measure() { # part
         into sparse.jsonl sparse_rounds && into sparse_fp16.txt peers sparse ${TWO:+--two "$TWO"} ;;
     score) into score_fp16.txt peers score ;;
     ceilings) into ceilings.tsv sh -c "'$programs/common/results/ceilings' | grep -v '^  '" ;;
-    tuned_without | fa3_rungs) perl common/results/without.pl build && into $1.tsv perl common/results/without.pl $1 ;;
+    tuned_without | fa3_rungs | fa2_changes) perl common/results/without.pl build $1 && into $1.tsv perl common/results/without.pl $1 ;;
     splits) into splits.tsv sh common/results/splits.sh "$programs/07_flash_decoding/07_flash_decoding" ;;
     uneven)
         into decode_17.jsonl decode_rounds --batch 17 --seqlen-k 8192 &&
@@ -174,8 +175,8 @@ for part in $PARTS; do
     decode | score | tuned | atomic | tuned_bf16 | atomic_bf16 | two_pass | lengths) needs=torch ;;
     fp8) needs='Hopper jax' ;;
     fa3_rungs) needs=Hopper ;;
-    ladder | ceilings | splits | uneven | tuned_without) needs= ;;
-    *) stop "PARTS=$part: choose from $parts score tuned_without fa3_rungs" ;;
+    ladder | ceilings | splits | uneven | tuned_without | fa2_changes) needs= ;;
+    *) stop "PARTS=$part: choose from $parts score tuned_without fa3_rungs fa2_changes" ;;
     esac
     lacking=
     for need in $needs; do case " $here " in *" $need "*) ;; *) lacking="$lacking $need" ;; esac; done

@@ -2,12 +2,14 @@
 # without.pl - kernels with one thing left out at a time, side by side: what each trick is worth.
 #
 #     perl common/results/without.pl check                    that every change still finds its place
-#     perl common/results/without.pl build                    builds them for the GPU, as many at once as there are cores
+#     perl common/results/without.pl build [TABLE...]         builds them for the GPU, as many at once as there are cores
 #     perl common/results/without.pl tuned_without > notes/results/nvidia-h200/tuned_without.tsv
 #     perl common/results/without.pl fa3_rungs     > notes/results/nvidia-h200/fa3_rungs.tsv
+#     perl common/results/without.pl fa2_changes   > notes/results/nvidia-h200/fa2_changes.tsv
 #
-# A change is a file, an exact piece of it, which must be there once, and what takes its place; more pieces, and more files, may follow. Nothing validates the results: a kernel
-# that leaves out a guard may be wrong. Figures are medians of ROUNDS=5 rounds of all kernels: batch 4, 16 heads, 4096, fp16.
+# A change is a file, an exact piece of it, which must be there once, and what takes its place; more pieces, and more files, may follow. It
+# changes the variant that its name begins with, or else the last of the table's. Nothing validates the results: a kernel that leaves out a
+# guard may be wrong. Figures are medians of ROUNDS=5 rounds of all kernels: batch 4, 16 heads, 4096, fp16.
 use strict;
 use warnings;
 use JSON::PP;
@@ -17,7 +19,7 @@ my $order = 'p.causal ? p.batch * p.heads : 1, blockIdx.x';
 my @beside = ('wgmma_wait<1>(s);' => 'wgmma_wait<0>(s); wgmma_wait<0>(o, a);');
 my @turns = ('{TURN, consumer, consumers}' => '{TURN, consumer, consumers, false}');
 my %tables = (
-    tuned_without => ['04_fa2', 'tuned', 'left out of tuned', 'nothing left out: TFLOP/s',
+    tuned_without => ['04_fa2', ['tuned'], 'left out of tuned', 'nothing left out: TFLOP/s',
         ['double buffering', $tuned, "    if (here.key_tiles > 0)\n        load_keys(here.key_tiles - 1, here.keys);\n" => '',
             'cp_async_wait<0>();
         __syncthreads(); /*' => '__syncthreads();
@@ -38,7 +40,7 @@ my %tables = (
         ['lazy rescaling', $warp, 'SLACK = 8' => 'SLACK = 0'],
         ['tile of 128 rows; 64 instead', $tuned, 'm_tiles = D <= 128 ? 2 : 1' => 'm_tiles = 1'],
     ],
-    fa3_rungs => ['08_fa3', 'overlapped', 'kernel', 'overlapped',
+    fa3_rungs => ['08_fa3', [qw(wgmma specialised overlapped)], 'kernel', 'overlapped',
         (map { ["overlapped: $_->[0]", '08_fa3/overlapped.cu', @$_[1 .. $#$_]] }
             ['no overlap inside a consumer: turns alone', @beside],
             ['no turns: overlap alone', @turns],
@@ -49,13 +51,21 @@ my %tables = (
             ['query tiles dealt in advance, no counter', 'common/gpu/ring.cuh', 'i = draw_tile(next, count, producers)' => 'i += producers']),
         ['overlapped: O rescaled whenever a maximum grows (SLACK 0)', $warp, 'SLACK = 8' => 'SLACK = 0'],
     ],
+    fa2_changes => ['04_fa2', [qw(epilogue loop_swap split_q parallel)], 'kernel, ms', 'parallel',
+        (map { ["parallel: $_ blocks per head", '04_fa2/parallel.cu', 'workspace, Br)' => "workspace, Br * ceil_div(p->seqlen_q, $_ * Br))"] } 2, 4, 8, 16, 32, 64),
+        ['loop_swap: tiles of 32 x 64', '04_fa2/loop_swap.cu', 'key_tile(D, CAPABILITY), warp' => '64, warp', 'key_tile(D, capability), D> k' => '64, D> k'],
+        ['split_q: tiles of 32 x 64, two warps', '04_fa2/split_q.cu', 'int Br = 64' => 'int Br = 32', '04_fa2/split_q.cuh', 'WARPS = 4' => 'WARPS = 2'],
+        ['split_q: tiles of 32 x 128, two warps', '04_fa2/split_q.cu', 'int Br = 64' => 'int Br = 32', '04_fa2/split_q.cuh', 'WARPS = 4' => 'WARPS = 2', 'Bc = 64' => 'Bc = 128', '64 * 1024' => '99 * 1024'],
+    ],
 );
 my $folder = $ENV{WITHOUT} // 'build/without';
-my $wish = @ARGV == 1 ? $ARGV[0] : '';
+my ($wish, @named) = ('', @ARGV);
+$wish = shift @named if @named == 1 || ($named[0] // '') eq 'build';
+@named = sort keys %tables if !@named;
 if ($wish eq 'check') {
     changed(@$_) for map { @$_[4 .. $#$_] } values %tables;
 } elsif ($wish eq 'build') {
-    build();
+    build(@named);
 } elsif ($tables{$wish}) {
     table($wish);
 } else {
@@ -67,8 +77,8 @@ if ($wish eq 'check') {
 sub build {
     my ($commit) = `git describe --always --dirty 2>/dev/null` =~ /(\S+)/;
     my $make = 'make --no-print-directory DEVICE=cuda COMMIT=' . ($commit // 'unknown');
-    for my $name (sort keys %tables) {
-        my ($stage, $variant, $title, $whole, @changes) = @{$tables{$name}};
+    for my $name (@_) {
+        my ($stage, $variants, $title, $whole, @changes) = @{$tables{$name}};
         system("$make $stage >/dev/null") == 0 or exit 2;
         my $out = readlink("$stage/$stage") =~ s{^\.\./}{}r =~ s{/$stage/$stage$}{}r;
         my @jobs = map { [$_, $changes[$_]] } 0 .. $#changes;
@@ -110,23 +120,25 @@ sub changed {
 
 sub table {
     my ($name) = @_;
-    my ($stage, $variant, $title, $whole, @changes) = @{$tables{$name}};
+    my ($stage, $variants, $title, $whole, @changes) = @{$tables{$name}};
     my @programs = ("$stage/$stage", map { "$folder/$name-$_" } 0 .. $#changes);
+    my $last = $variants->[-1];
+    my ($figure, $format) = $title =~ /, ms$/ ? ('latency_ms', '%.3g') : ('tflops', '%.0f');
     my %speeds; # by kernel and shape
     for my $round (1 .. $ENV{ROUNDS} // 5) {
         for my $i ($round % 2 ? 0 .. $#programs : reverse 0 .. $#programs) { # so that none always runs behind the same one
             next if !-x $programs[$i];
-            for my $one ($i == 0 && $name eq 'fa3_rungs' ? qw(wgmma specialised) : (), $variant) {
+            for my $one ($i == 0 ? @$variants : $changes[$i - 1][0] =~ /^(\w+): / ? $1 : $last) {
                 my $options = "--batch 4 --heads 16 --seqlen 4096 --head-dim 64,128 --mask full,causal --no-validate --json --variant $one";
                 for my $row (map { decode_json($_) } `./$programs[$i] $options`) {
-                    push @{$speeds{$one eq $variant ? $i : $one}{"D$row->{head_dim} " . ($row->{causal} ? 'causal' : 'full')}}, $row->{tflops};
+                    push @{$speeds{$i == 0 && $one ne $last ? $one : $i}{"D$row->{head_dim} " . ($row->{causal} ? 'causal' : 'full')}}, $row->{$figure};
                 }
             }
         }
     }
     my @shapes = ('D64 full', 'D64 causal', 'D128 full', 'D128 causal');
     print join("\t", $title, @shapes), "\n";
-    my @lines = map { [$_, $speeds{$_}] } grep { $speeds{$_} } 'wgmma', 'specialised';
+    my @lines = map { [$_, $speeds{$_}] } grep { $speeds{$_} } @$variants;
     push @lines, [$whole, $speeds{0}], map { [$changes[$_][0], $speeds{$_ + 1}] } 0 .. $#changes;
     for my $line (@lines) {
         my ($called, $of) = @$line;
@@ -134,7 +146,7 @@ sub table {
         print join("\t", $called, map {
             my $shape = $_;
             my @rounds = $relative ? map { $of->{$shape}[$_] / $speeds{0}{$shape}[$_] } 0 .. $#{$of->{$shape} // []} : @{$of->{$shape} // []};
-            @rounds ? sprintf($relative ? '%.3f' : '%.0f', (sort { $a <=> $b } @rounds)[$#rounds / 2]) : '';
+            @rounds ? sprintf($relative ? '%.3f' : $format, (sort { $a <=> $b } @rounds)[$#rounds / 2]) : '';
         } @shapes), "\n";
     }
 }
