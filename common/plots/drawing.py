@@ -46,7 +46,7 @@ COLOURS = {
     "11_score_mod": "#3f7f1f", "11_score_mod_backward": "#9c2f7a", "12_context_parallel": "#46717a",
 }
 MARKS = {
-    "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "loop_swap": "v-.",
+    "00_naive": "o-", "fma": "^--", "mma": "s-", "online": "^-", "fa1": "D-", "epilogue": "d:", "parallel": "<:", "loop_swap": "v-.",
     "split_q": "P--", "tall": "X:", "tuned": "p-", "atomic": ">-", "quantise+mma": "h--", "quantise+wgmma": "*-",
     "split_k": "p:", "wgmma": "s:", "specialised": "D--", "overlapped": "o-", "ordered": "<--", "masked": "x:", "skipping": "v--",
     "cuDNN": " -", "FlashAttention-2": " --", "FlashAttention-3": " :", "FlexAttention": " --",
