@@ -149,4 +149,6 @@ LAUNCHER(fa1_fma_forward) {
         LAUNCH((fa1_fma<T, D>), p->batch * p->heads, THREADS, sizeof(Shared<D>), *p, *t, O, l, m)));
 }
 
-PREDICTOR(fa1_fma_traffic) { return keys_outer_traffic(p, key_lengths, "fa1_fma", p->seqlen_q, Br, Bc, ACROSS, traffic); }
+PREDICTOR(fa1_fma_traffic) {
+    return keys_outer_traffic(p, key_lengths, "fa1_fma", p->seqlen_q, Br, Bc, ACROSS, traffic);
+}
