@@ -30,9 +30,9 @@ template <typename T, int D, int capability> struct EpilogueShared {
     float alpha[Br], inverse[Br];                   /* O' = alpha O + P V, and 1 / l' */
 };
 
-/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: (block_rows queries, batch x
- * head). Two blocks per multiprocessor are the most that shared memory has room for, so registers need not be saved for
- * more. */
+/* O, l, m: workspace, [batch, heads, seqlen_q, D] and [batch, heads, seqlen_q] twice. Block: (block_rows queries,
+ * batch x head). Two blocks per multiprocessor are the most that shared memory has room for, so registers need not be
+ * saved for more. */
 template <typename T, int D>
 __global__ void __launch_bounds__(THREADS, 2)
     epilogue_kernel(Problem p, Tensors t, float *O, float *l, float *m, int block_rows) {

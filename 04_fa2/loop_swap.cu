@@ -18,12 +18,13 @@
  *
  * K and V are loaded ahead without a second buffer: V arrives while Q K^T is computed, the next K while P V is.
  *
- * Registers per lane: D for O, Bc / 4 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to 32,
- * and each warp rescales 32 x D numbers for 32 x Bc / 4 scores. Shared memory: 89 KB (D = 64) or 93 KB (D = 128); on
- * sm_75, with half of Bc, 57 or 61 KB.
+ * Registers per lane: D for O, Bc / 4 for S. Each warp has all rows, so 4 warps hold O four times. That limits Br to
+ * 32, and each warp rescales 32 x D numbers for 32 x Bc / 4 scores. Shared memory: 89 KB (D = 64) or 93 KB (D = 128);
+ * on sm_75, with half of Bc, 57 or 61 KB.
  *
- * Device memory: bytes as in fma.cu, whose query tiles have 32 rows, too. No workspace. Q is read once, and K and V once
- * for each query tile, mostly from L2. K and V of a tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs per byte.
+ * Device memory: bytes as in fma.cu, whose query tiles have 32 rows, too. No workspace. Q is read once, and K and V
+ * once for each query tile, mostly from L2. K and V of a tile, 4 Bc D bytes, bring 4 Br Bc D FLOPs: Br = 32 FLOPs per
+ * byte.
  *
  *     make 04_fa2 && ./04_fa2/04_fa2 --variant loop_swap --head-dim 128 --causal
  */

@@ -1,9 +1,9 @@
 /* 04_fa2/parallel - FlashAttention-2, second change, first half: a head has many blocks, one for each query tile.
  *
- * The idea. With keys outer, the blocks of a head cannot share its key tiles, because all of them would correct the same
- * rows of O. But they can share its queries, since a row of O depends on no other row. So each tile of queries has a
- * block of its own, which walks over all key tiles (Dao 2023, section 3.2). Everything else is as in epilogue. O, l and m
- * even travel to the workspace and back at every key tile, although nobody but their own block ever reads them.
+ * The idea. With keys outer, the blocks of a head cannot share its key tiles, because all of them would correct the
+ * same rows of O. But they can share its queries, since a row of O depends on no other row. So each tile of queries has
+ * a block of its own, which walks over all key tiles (Dao 2023, section 3.2). Everything else is as in epilogue. O, l
+ * and m even travel to the workspace and back at every key tile, although nobody but their own block ever reads them.
  *
  *                          keys ->
  *                   tile 0   tile 1   tile 2                    epilogue: one block takes all steps of a head, in
