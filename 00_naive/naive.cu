@@ -27,7 +27,7 @@ constexpr int THREADS = 256; /* threads per block; any multiple of 32 would do, 
  * so beyond 16,384 keys, an fp16 number has fewer digits. Multiplying by a power of two changes no digit. */
 constexpr float P_SCALE = 1024;
 
-/* S[flat_row][column], fp32. A thread is one element: neighbouring threads are neighbouring keys of one query. */
+/* S[flat_row][column], fp32. A thread is one element: neighboring threads are neighboring keys of one query. */
 template <typename T> __global__ void naive_scores(Problem p, Tensors t, float *S) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (element >= score_elements(&p))
@@ -75,7 +75,7 @@ template <typename T> __global__ void naive_softmax(Problem p, Tensors t, const 
         P[flat_row * p.seqlen_k + column] = from_float<T>(scale * expf(scores[column] - shift));
 }
 
-/* O[flat_row][d]. A thread is one element: neighbouring threads are neighbouring columns of V. The sum over the keys is
+/* O[flat_row][d]. A thread is one element: neighboring threads are neighboring columns of V. The sum over the keys is
  * made in pieces (kernel.cuh says why): there are D such sums for each l, too many for doubles on most GPUs. */
 template <typename T> __global__ void naive_output(Problem p, Tensors t, const T *P) {
     size_t element = (size_t)blockIdx.x * THREADS + threadIdx.x;

@@ -12,8 +12,8 @@
  * Who owns what: a block of 256 threads owns a 64 x 64 tile of the product. Thread (r, col) of the 16 x 16 arrangement
  * owns the elements at rows r, r+16, r+32, r+48 and columns col, col+16, col+32, col+48:
  *
- *             col +16  +32  +48     The strides of 16 (not 4 neighbours) are for the banks: the 16 threads of equal r
- *        r    x    x    x    x      read 16 neighbouring rows of the right-hand tile, PITCH = 33 words apart, which
+ *             col +16  +32  +48     The strides of 16 (not 4 neighbors) are for the banks: the 16 threads of equal r
+ *        r    x    x    x    x      read 16 neighboring rows of the right-hand tile, PITCH = 33 words apart, which
  *        +16  x    x    x    x      are 16 different banks. With a pitch of 32 they would all be one bank.
  *        ...
  *
@@ -62,7 +62,7 @@ template <typename T> __global__ void fma_scores(Problem p, Tensors t, float *S)
 
     float c[OWN][OWN] = {};
     for (int first_d = 0; first_d < p.head_dim; first_d += SLICE) {
-        /* a warp loads 32 neighbouring d of one row; what lies outside the matrix becomes 0 and adds nothing */
+        /* a warp loads 32 neighboring d of one row; what lies outside the matrix becomes 0 and adds nothing */
         for (int i = threadIdx.x; i < Br * SLICE; i += THREADS) {
             int row = i / SLICE, d = i % SLICE;
             bool d_exists = first_d + d < p.head_dim;
@@ -100,11 +100,11 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 3) fma_output(P
     float o[OWN][OWN] = {};
     for (int first_key = 0; first_key < head.keys; first_key += SLICE) {
         for (int i = threadIdx.x; i < Br * SLICE; i += THREADS) {
-            int row = i / SLICE, key = i % SLICE; /* neighbouring lanes, neighbouring keys of P */
+            int row = i / SLICE, key = i % SLICE; /* neighboring lanes, neighboring keys of P */
             shared.a[row][key] = first_row + row < p.seqlen_q
                                      ? to_float(probabilities[(size_t)(first_row + row) * pitch + first_key + key])
                                      : 0;
-            int d = i % Bc, v_key = i / Bc; /* neighbouring lanes, neighbouring d of V: stored transposed */
+            int d = i % Bc, v_key = i / Bc; /* neighboring lanes, neighboring d of V: stored transposed */
             shared.b[d][v_key] = first_d + d < p.head_dim && first_key + v_key < head.keys
                                      ? to_float(head.v[(size_t)(first_key + v_key) * p.head_dim + first_d + d]) : 0;
         }

@@ -20,7 +20,7 @@ constexpr float P_SCALE = 1024;
 
 constexpr int SOFTMAX_WARPS = 8; /* rows per block; they do not cooperate */
 
-/* The same softmax as 00_naive, a warp per row instead of a thread per row: the 32 lanes read 32 neighbouring columns,
+/* The same softmax as 00_naive, a warp per row instead of a thread per row: the 32 lanes read 32 neighboring columns,
  * and find the row's max and sum by exchanging registers. It still walks over a stored row three times; the next stage
  * stores none. */
 template <typename T> __global__ void tiled_softmax(Problem p, Tensors t, const float *S, T *P) {

@@ -16,7 +16,7 @@
  *     D = 128   8 warps    dQ's tile 128 x 128, 32 x 64 per warp  226 KB: one block
  *
  * The accumulator has the order in which the lanes hold dQ: [tile][warp][fragment][lane][4 floats]. So a lane adds 16
- * neighbouring bytes with one instruction, and a warp 512. convert_dq puts the elements into rows.
+ * neighboring bytes with one instruction, and a warp 512. convert_dq puts the elements into rows.
  *
  * Costs, for each tile of Br queries and Bc keys: 10 Br Bc D FLOPs, Br Bc exponentials, 4 Br D bytes of atomics, 4 Br D
  * bytes of Q and dO, mostly from L2. Chips with less shared memory get smaller tiles.

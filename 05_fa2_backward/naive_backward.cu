@@ -98,7 +98,7 @@ template <typename T> __global__ void naive_dk_dv(Problem p, Tensors t, const T 
         return;
     size_t key = element / p.head_dim;
     int d = element % p.head_dim, column = key % p.seqlen_k;
-    size_t rows = (size_t)(p.heads / p.kv_heads) * p.seqlen_q; /* of the group, whose heads are neighbours */
+    size_t rows = (size_t)(p.heads / p.kv_heads) * p.seqlen_q; /* of the group, whose heads are neighbors */
     size_t first_row = key / p.seqlen_k * rows;                /* key / p.seqlen_k: which (batch, K/V head) */
     size_t last_row = first_row + rows, piece = piece_of(rows);
     float dk = 0, dv = 0;

@@ -14,7 +14,7 @@
  *             SLACK.
  * O.          Tensor cores that multiply 8-bit numbers keep only some 13 bits of the sum. So the product P V8 of a key
  *             tile starts from 0, and is then added to O in fp32, with V's scale: O = alpha O + v_scale (P V8).
- * V.          In P V the sum runs over keys, and mma wants neighbouring keys in one register. ldmatrix moves pairs of
+ * V.          In P V the sum runs over keys, and mma wants neighboring keys in one register. ldmatrix moves pairs of
  *             bytes and cannot transpose single ones, so the pre-pass has transposed V; and it has put V's keys into
  *             the order in which P lies in the accumulators (fp8.h: key_at_position).
  *
@@ -45,7 +45,7 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS; /* a warp for each scheduler of the multiprocessor */
 
-/* Two neighbouring 8-bit numbers, as one element. Tile and ldmatrix handle 16-bit elements, and do not look inside. */
+/* Two neighboring 8-bit numbers, as one element. Tile and ldmatrix handle 16-bit elements, and do not look inside. */
 typedef uint16_t Pair;
 
 /* A warp owns 16 rows, half of tuned's, because on sm_90 its registers also hold operands that were unpacked to 16

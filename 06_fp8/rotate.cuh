@@ -5,7 +5,7 @@
  * between the components that differ in one binary digit. The signs keep a row that is constant, or in any other way
  * regular, from ending up in one component.
  *
- * A row lies in D/8 neighbouring lanes, eight components each. Digits 0-2 of a component are positions in a thread,
+ * A row lies in D/8 neighboring lanes, eight components each. Digits 0-2 of a component are positions in a thread,
  * digits 3 and up are lanes; so three rounds of butterflies stay in registers and the others are shuffles:
  *
  *     lane           0           1     ...    D/8 - 1     D/8  ...

@@ -1,7 +1,7 @@
 /* row_tile.cuh - the tile of Q, K or V that a block of the pre-pass works on: where it is, its rows in registers, their
  * largest number, and the scale that this asks for.
  *
- * A block: a tile of 128 queries or keys. A thread: 8 neighbours of a row, 16 bytes, and the same of a few rows further
+ * A block: a tile of 128 queries or keys. A thread: 8 neighbors of a row, 16 bytes, and the same of a few rows further
  * down, all kept in registers as they came.
  */
 #ifndef FA_ROW_TILE_CUH

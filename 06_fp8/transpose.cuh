@@ -1,5 +1,5 @@
-/* transpose.cuh - V to 8 bits, and transposed. In P V the sum runs over keys, so mma and wgmma want neighbouring keys
- * side by side; V has neighbouring components side by side. In 8 bits neither ldmatrix nor wgmma can transpose on the
+/* transpose.cuh - V to 8 bits, and transposed. In P V the sum runs over keys, so mma and wgmma want neighboring keys
+ * side by side; V has neighboring components side by side. In 8 bits neither ldmatrix nor wgmma can transpose on the
  * way. So the pre-pass does, through shared memory: a thread loads 8 components of each of four keys, and stores, for
  * each of the 8 components, four keys together, in the order of keys that fp8.h explains (key_at_position).
  */

@@ -152,7 +152,7 @@ __device__ inline Rows walk(WarpShared<Rows> *warp, const Problem &p, const Tens
  * half a warp stores lie in different banks. */
 template <int D> __device__ inline int slab_offset(int row, int column) { return row * D + (column ^ 8 * (row % 8)); }
 
-/* What some keys contribute to a row: m, l and four neighbouring columns of O, before their
+/* What some keys contribute to a row: m, l and four neighboring columns of O, before their
  * division by l. At first no key. */
 struct Part {
     float m = LOWEST, l = 0;

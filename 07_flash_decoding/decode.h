@@ -3,7 +3,7 @@
  *
  * Decoding has few queries and many keys. With grouped heads, heads / kv_heads query heads, a *group*, read the same
  * K/V head. The queries of all heads of a group are taken as the rows of one matrix: row r is query r % seqlen_q of the
- * group's head number r / seqlen_q. In memory these rows of Q, O and LSE are neighbours already. A block that works on
+ * group's head number r / seqlen_q. In memory these rows of Q, O and LSE are neighbors already. A block that works on
  * all rows of a group reads each byte of K and V once for all of them.
  *
  * A block takes at most tile_rows rows. So in this folder *head* means a unit of work: a tile of the rows of one group,

@@ -5,8 +5,8 @@
  * from L2.
  *
  * Who owns what. Q K^T: lane l has key l % Bc and each (32 / Bc)-th 16-byte chunk of the key's row, so that eight
- * neighbouring lanes read the same chunk of eight rows: no bank conflict. The lanes of a key add up their parts by
- * shuffles. P V: lane l has D / 32 neighbouring columns of O and gets every key's P, by a shuffle, from a lane that has
+ * neighboring lanes read the same chunk of eight rows: no bank conflict. The lanes of a key add up their parts by
+ * shuffles. P V: lane l has D / 32 neighboring columns of O and gets every key's P, by a shuffle, from a lane that has
  * it.
  */
 #ifndef FA_FMA_ROWS_CUH

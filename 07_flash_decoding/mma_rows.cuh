@@ -9,7 +9,7 @@
  * long as A and B have the same order of k. So there is an order in which a lane needs just the four elements that it
  * got. Bytes 0 and 2 become one register of B, bytes 1 and 3 another:
  *
- *     K                  The four bytes are four neighbouring d of one key. Bytes 0 and 2 go into B's first register
+ *     K                  The four bytes are four neighboring d of one key. Bytes 0 and 2 go into B's first register
  *                        (k = 0..7), bytes 1 and 3 into its second (k = 8..15). So Q's columns are read in the order
  *                        0 2 | 1 3, too.
  *     V, transposed      Bytes 0 and 1 are an even and an odd d of one key, bytes 2 and 3 the same d of the next key.

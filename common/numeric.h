@@ -112,7 +112,7 @@ static inline float double_to_float_odd(double value) {
     uint32_t bits = float_bits(nearest);
     if (nearest == value || value != value || (bits & 1))
         return nearest;
-    return bits_float(fabs((double)nearest) < fabs(value) ? bits + 1 : bits - 1); /* the odd neighbour, on value's side */
+    return bits_float(fabs((double)nearest) < fabs(value) ? bits + 1 : bits - 1); /* the odd neighbor, on value's side */
 }
 static inline uint16_t double_to_fp16(double value) { return float_to_fp16(double_to_float_odd(value)); }
 static inline uint16_t double_to_bf16(double value) { return float_to_bf16(double_to_float_odd(value)); }

@@ -167,7 +167,7 @@ HOST_DEVICE static inline size_t flat_row(const Problem *p, RowIndex index) {
     return ((size_t)index.batch * p->heads + index.head) * p->seqlen_q + index.row;
 }
 
-/* The K/V head that query head `head` reads: groups of heads/kv_heads neighbours share one. */
+/* The K/V head that query head `head` reads: groups of heads/kv_heads neighbors share one. */
 HOST_DEVICE static inline int kv_head_of(const Problem *p, int head) { return head / (p->heads / p->kv_heads); }
 
 /* Offsets, in elements, of one head's matrix inside Q/O and inside K/V. 64 bits wide. */

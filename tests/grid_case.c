@@ -40,7 +40,7 @@ static void *draw_tensor(const Case *c, int tensor) {
             value = 0;
         if (c->inputs == V_GROWS && tensor == 2) /* to 10 times as large at the end: tiles of keys differ */
             value *= exp2(row % seqlen * 3.3 / seqlen);
-        if ((c->inputs == RISING || c->inputs == SINKING) && tensor == 1) /* scores of -192 to -128, neighbours close together */
+        if ((c->inputs == RISING || c->inputs == SINKING) && tensor == 1) /* scores of -192 to -128, neighbors close together */
             value *= 1 + 0.5 * (c->inputs == RISING ? seqlen - 1 - row % seqlen : row % seqlen) / seqlen;
         if (c->inputs == OUTLIER && is_score && d == (int)(row * 7 % p->head_dim))
             value = 100;

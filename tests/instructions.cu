@@ -88,7 +88,7 @@ template <typename T> __global__ void convert(const float *values, int count, ui
 
 template <typename T> static void test_conversions() {
     std::vector<float> values = {0, 1, INFINITY, 65504, 65519.996f, 65520, 3.4e38f, 1e-40f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f};
-    for (int i = 0; i < 20000; i++) { /* random bits: every exponent; midpoints of neighbouring codes: ties */
+    for (int i = 0; i < 20000; i++) { /* random bits: every exponent; midpoints of neighboring codes: ties */
         uint32_t bits = random_bits() & 0x7fffffff;
         values.push_back(bits < 0x7f800000 ? bits_float(bits) : 1.0f);
         uint16_t code = random_bits() % 0x7bff;

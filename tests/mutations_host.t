@@ -5,7 +5,7 @@
 #     make mutations                                  SEED=1 MUTANTS=200
 #     make mutations-host MUTANT=common/judge/compare.c:41    all mistakes of one line (or file), and what catches each
 #
-# The operators: a comparison becomes its neighbour, + becomes -, a constant is doubled, 1 alone becomes 0, a condition is fixed, a statement goes, an
+# The operators: a comparison becomes its neighbor, + becomes -, a constant is doubled, 1 alone becomes 0, a condition is fixed, a statement goes, an
 # index is one further. A mutant is one changed file, compiled again; the programs that link it are linked again when a test needs
 # them. The tests run in order of cheapness and end at the first failure, or when they have taken $patience seconds: the dear ones
 # are left out, which can only let a mistake pass. A mutant that does not compile does not count, nor one from which the compiler

@@ -63,7 +63,7 @@ static unsigned judge(const Format *f, double x) {
         else
             high = middle;
     }
-    double below = size - f->value[low], above = f->value[high] - size; /* exact: neighbours are close */
+    double below = size - f->value[low], above = f->value[high] - size; /* exact: neighbors are close */
     return sign | (below < above ? low : below > above ? high : low % 2 == 0 ? low : high);
 }
 
@@ -110,7 +110,7 @@ static void test_rounding(const Format *f) {
                        agrees_double(f, nextafter(midpoint, sign * INFINITY));
         }
     }
-    ok(tie, "%s: every midpoint goes to the even neighbour", f->name);
+    ok(tie, "%s: every midpoint goes to the even neighbor", f->name);
     ok(beside_tie, "%s: just below and above every midpoint, to the nearer one", f->name);
     ok(beside_code, "%s: just beside every code, back to it", f->name);
     if (f->encode_double)

@@ -67,7 +67,7 @@ static void test_independence(const float *x) {
     const int lags[] = {1, 2, 3, 64, 128, 4096};
     for (size_t i = 0; i < sizeof lags / sizeof *lags; i++) {
         char name[64];
-        snprintf(name, sizeof name, "no correlation with the neighbour %d further", lags[i]);
+        snprintf(name, sizeof name, "no correlation with the neighbor %d further", lags[i]);
         within(correlation(x, x + lags[i], COUNT - 4096), 0, 5 / sqrt(COUNT - 4096), name);
     }
     float *stream = normal(1, 1), *seed = normal(2, 0), *next = normal(2, 1);

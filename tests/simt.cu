@@ -51,7 +51,7 @@ struct Row {
     float element[1024];
 };
 
-/* Hands each thread's value to its left neighbour, `rounds` times; `barriers` says whether it waits as it must. */
+/* Hands each thread's value to its left neighbor, `rounds` times; `barriers` says whether it waits as it must. */
 __global__ void rotate(float *out, int rounds, bool barriers) {
     SHARED_MEMORY(row, Row);
     int i = threadIdx.x, n = blockDim.x;
@@ -102,7 +102,7 @@ static void test_barrier(void) {
     int nans = 0;
     for (int i = 0; i < n; i++)
         nans += is_nan(cells[i]);
-    int want = !strcmp(order, "forward") ? n - 1 : 1; /* in reverse only the thread that runs first misses its neighbour */
+    int want = !strcmp(order, "forward") ? n - 1 : 1; /* in reverse only the thread that runs first misses its neighbor */
     ok(!strcmp(order, "shuffle") ? nans > 1 && nans < n - 1 : nans == want, "a missing barrier shows: %d of %d are NaN",
        nans, n);
 

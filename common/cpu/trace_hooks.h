@@ -50,7 +50,7 @@ typedef struct {
     void (*bulk_wait)(int pending);
     void (*proxy_fence)(void);
 
-    /* One atomic of `words` neighbouring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
+    /* One atomic of `words` neighboring 4-byte words. The thread's next `words` atomics do its work and are not counted. */
     void (*wide_atomic)(const void *address, int words);
 
     /* Between launches, by the host: bytes of device memory have been copied. */

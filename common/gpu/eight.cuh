@@ -1,5 +1,5 @@
 /* eight.cuh - what the pre-passes of 05_fa2_backward, 06_fp8 and 07_flash_decoding share: a thread
- * takes eight neighbouring elements at a time, 16 bytes of 16-bit numbers, and the block finds the
+ * takes eight neighboring elements at a time, 16 bytes of 16-bit numbers, and the block finds the
  * largest of what its threads have.
  */
 #ifndef FA_EIGHT_CUH

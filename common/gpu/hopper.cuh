@@ -31,7 +31,7 @@ template <int RowBytes> struct Swizzle {
     static constexpr int descriptor = RowBytes == 128 ? 1 : 2; /* what wgmma calls it, see the descriptor below */
 };
 
-/* How an operand of wgmma lies in shared memory, A, M x K, or B, K x N. K_MAJOR: [m][k] or [n][k], neighbouring k
+/* How an operand of wgmma lies in shared memory, A, M x K, or B, K x N. K_MAJOR: [m][k] or [n][k], neighboring k
  * together; 8-bit types know no other. MN_MAJOR: [k][m] or [k][n]. */
 enum Major { K_MAJOR, MN_MAJOR };
 
@@ -153,13 +153,13 @@ __device__ inline void tma_load(void *shared, const TensorMap &map, int row, int
                  "r"(matrix) : "memory");
 }
 
-/* The same without a map and a swizzle: `bytes` neighbouring bytes. All three are multiples of 16. */
+/* The same without a map and a swizzle: `bytes` neighboring bytes. All three are multiples of 16. */
 __device__ inline void bulk_load(void *shared, const void *from, int bytes, Mbarrier *barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(shared)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
-/* The other way, adding: starts the addition of `bytes` bytes of floats in shared memory to neighbouring floats in
+/* The other way, adding: starts the addition of `bytes` bytes of floats in shared memory to neighboring floats in
  * device memory, each atomic, and returns. All three are multiples of 16. What threads have stored there needs their
  * proxy_fence, as for wgmma. bulk_wait_read waits until this thread's additions, but those of its `Pending` youngest
  * batches, have read shared memory, which can then be written again. A batch is what was started before one bulk_commit

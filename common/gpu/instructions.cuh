@@ -69,7 +69,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
 /* ---- mma m16n8k16: C += A B, 16-bit inputs, fp32 accumulation -------------------------------------------------------
  *
  *     A 16x16, row-major              B 16x8, "column-major": lane l holds two      C 16x8, fp32
- *                                     neighbours of one COLUMN
+ *                                     neighbors of one COLUMN
  *            k 0-7    k 8-15                  n 0-7                                        n 0-7
  *     m 0-7   a[0]     a[2]           k 0-7    b[0]                                 m 0-7   c[0] c[1]
  *     m 8-15  a[1]     a[3]           k 8-15   b[1]                                 m 8-15  c[2] c[3]
@@ -81,7 +81,7 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
  * Two consequences that every tensor-core attention kernel uses:
  *   - B's fragment is the 8x8 matrix of B transposed. K stored [key][d] *is* (K^T)'s transpose, so Q K^T loads K with
  *     plain ldmatrix; V stored [key][d] is P V's B itself, so it is loaded with ldmatrix_trans.
- *   - C's fragment of two neighbouring 16x8 tiles has the very shape of one A fragment: P goes from accumulator to
+ *   - C's fragment of two neighboring 16x8 tiles has the very shape of one A fragment: P goes from accumulator to
  *     operand in registers, without shared memory (pack_pair below).
  *
  * A full warp's mma is 16*8*16 multiply-adds = 4096 FLOPs. bf16 needs sm_80. */
@@ -158,7 +158,7 @@ template <> __device__ inline uint32_t pack_4<E5m2>(float x0, float x1, float x2
  */
 template <typename T> __device__ uint2 unpack_e4m3(uint32_t four);
 template <> __device__ inline uint2 unpack_e4m3<__half>(uint32_t four) {
-#if __CUDA_ARCH__ >= 890 /* an instruction of its own, for two neighbouring bytes */
+#if __CUDA_ARCH__ >= 890 /* an instruction of its own, for two neighboring bytes */
     const uint32_t ordered = __byte_perm(four, 0, 0x3120);
     uint2 pairs;
     asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
@@ -256,7 +256,7 @@ template <int pending> __device__ inline void cp_async_wait() {
 #endif
 }
 
-/* ---- red.global.add.v4.f32: adds four neighbouring floats in device memory atomically, each on its own --------------
+/* ---- red.global.add.v4.f32: adds four neighboring floats in device memory atomically, each on its own --------------
  * In no particular order against other threads' additions, and floating-point sums depend on their order in the last
  * bits. `to` is aligned to 16 bytes. Chips before sm_90 take the four one by one. */
 __device__ inline void atomic_add_4(float *to, float4 value) {

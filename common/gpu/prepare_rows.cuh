@@ -49,7 +49,7 @@ enum { PREPARE_ROWS = 1, ADD_GRADIENTS = 2, WRITE_DQ = 4, WRITE_KEYS = 8, ALL_ST
 constexpr int PREPARE_THREADS = 256;
 
 /* Fills in the statistics of all padded rows, and zeros as many rows of D floats at dq_accumulator (unless NULL).
- * D/8 neighbouring threads take a row, 8 elements each: 16-byte loads, and a few shuffled additions. */
+ * D/8 neighboring threads take a row, 8 elements each: 16-byte loads, and a few shuffled additions. */
 template <typename T, int D>
 __global__ void __launch_bounds__(PREPARE_THREADS)
     prepare_rows(Problem p, Tensors t, RowStatistics statistics, float *dq_accumulator) {

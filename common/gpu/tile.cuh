@@ -17,7 +17,7 @@
 
 /* What the chunk numbers of a row are XORed with. Rows of 64 elements (or a multiple) span all banks, so eight rows
  * need eight different XORs; rows of 32 or 96 already alternate between the two halves of the banks, so four XORs
- * suffice, and two neighbouring rows share one. */
+ * suffice, and two neighboring rows share one. */
 template <int D> __device__ inline int swizzle_key(int row) { return D % 64 == 0 ? row & 7 : (row >> 1) & 3; }
 
 /* Where chunk `chunk` of row `row` lives: an element offset into the tile. D is a multiple of 32. */
@@ -92,7 +92,7 @@ __device__ inline void load_b_fragments(uint32_t (&b)[4], Tile<T, Rows, D> &tile
 }
 
 /* The same of a tile stored [k][n] (V of P V): transposed on the way, so that a lane's two
- * elements are neighbours in k. */
+ * elements are neighbors in k. */
 template <typename T, int Rows, int D>
 __device__ inline void load_b_fragments_trans(uint32_t (&b)[4], Tile<T, Rows, D> &tile, int inner, int n) {
     const int lane = threadIdx.x % 32;

@@ -547,9 +547,9 @@ def fragments():
 
     for lane in range(32):
         r, pair = lane // 4, 2 * (lane % 4)
-        for i in range(4):  # a register holds two neighbours of a row
+        for i in range(4):  # a register holds two neighbors of a row
             element("a", pair + 8 * (i // 2), r + 8 * (i % 2), 2, 1, i, lane)
-        for i in range(2):  # of B two neighbours of a column
+        for i in range(2):  # of B two neighbors of a column
             element("b", r, pair + 8 * i, 1, 2, i, lane)
         for i in range(4):  # C is fp32: one element a register
             element("c", pair + i % 2, r + 8 * (i // 2), 1, 1, i, lane)
@@ -612,7 +612,7 @@ def timing():
 def sectors():
     """How many sectors of 32 bytes a request of 32 lanes touches."""
     unit, left = 7.6, 185
-    cases = (("32 neighbours", range(32), 4), ("not at a sector's beginning", range(3, 35), 5),
+    cases = (("32 neighbors", range(32), 4), ("not at a sector's beginning", range(3, 35), 5),
              ("every second float", range(0, 64, 2), 8), ("down a column", range(0, 64, 8), 32))
     for row, (name, words, count) in enumerate(cases):
         top = 28 + 54 * row

@@ -131,7 +131,7 @@ struct Fma {
     }
 };
 
-struct Ldmatrix { /* eight neighbouring rows of 16 bytes are all 32 banks */
+struct Ldmatrix { /* eight neighboring rows of 16 bytes are all 32 banks */
     static constexpr int THREADS = 1024, SHARED = 16 * THREADS;
     static constexpr double WORK = 4 * 16; /* bytes per thread and repetition */
     static __device__ float run(int repetitions) {

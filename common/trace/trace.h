@@ -74,7 +74,7 @@ enum { TRACE_KERNELS = 16, TRACE_ROWS = 128, TRACE_RACES = 64 };
 
 typedef struct {
     TraceKernel kernels[TRACE_KERNELS];
-    TraceRow rows[TRACE_ROWS]; /* a kernel's rows are neighbours */
+    TraceRow rows[TRACE_ROWS]; /* a kernel's rows are neighbors */
     TraceRace races[TRACE_RACES];
     int kernel_count, row_count, race_count;
 } Trace;

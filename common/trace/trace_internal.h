@@ -178,7 +178,7 @@ typedef struct {
 typedef struct {
     Span span;
     size_t bytes;
-} Stretch; /* a stretch of shared memory that holds neighbouring rows of one tensor */
+} Stretch; /* a stretch of shared memory that holds neighboring rows of one tensor */
 typedef struct {
     uint32_t chunk;
     Span span;

@@ -191,7 +191,7 @@ void watch_warp_ends_step(Recorder *r, int number, Step *step) {
     warp->flops = 0;
 }
 
-/* Shared memory as the step leaves it: neighbouring chunks with rows that follow each other are a run. Where that makes many,
+/* Shared memory as the step leaves it: neighboring chunks with rows that follow each other are a run. Where that makes many,
  * as in a transposed tile, there is one for each tensor. */
 static void describe_shared(const Watch *w, Step *step) {
     for (int by_tensor = 0; by_tensor == 0 || (by_tensor == 1 && step->run_count > MAX_RUNS); by_tensor++) {

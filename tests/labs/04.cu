@@ -1,4 +1,4 @@
-/* A solution of lab 04. Four neighbouring threads share a row of the tile. */
+/* A solution of lab 04. Four neighboring threads share a row of the tile. */
 struct Shared {
     float q[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], s[Br][Bc + 1];
 };

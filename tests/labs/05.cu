@@ -1,4 +1,4 @@
-/* A solution of lab 05. Four neighbouring threads share a row of the tile: a query while they compute scores, a key while they add up. */
+/* A solution of lab 05. Four neighboring threads share a row of the tile: a query while they compute scores, a key while they add up. */
 struct Shared {
     float q[Br][D + 1], d_o[Br][D + 1], k[Bc][D + 1], v[Bc][D + 1], p[Br][Bc + 1], ds[Br][Bc + 1];
 };

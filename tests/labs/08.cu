@@ -15,7 +15,7 @@ __device__ void finish_product(float (&d)[8][4], Ring &ring, int n) {
         mbarrier_arrive(&ring.empty[n % STAGES]);
 }
 
-/* Two neighbouring scores, 8 bytes at a time, if each row begins at a multiple of 8. */
+/* Two neighboring scores, 8 bytes at a time, if each row begins at a multiple of 8. */
 __device__ void store(float *row, int column, int columns, float s0, float s1) {
     if (columns % 2 == 0 && column < columns)
         *reinterpret_cast<float2 *>(row + column) = make_float2(s0, s1);
