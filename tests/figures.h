@@ -113,7 +113,8 @@ static inline int workspace_pieces(const char *variant, const Problem *p, Piece 
         double padded = rows * whole_tiles(p->seqlen_k, 64);
         w[n++] = (Piece){"S", padded * 4, 0};
         w[n++] = (Piece){"P", padded * element, 0};
-    } else if (strncmp(variant, "03_fa1/", 7) == 0 || strcmp(variant, "04_fa2/epilogue") == 0) { /* between two key tiles */
+    } else if (strncmp(variant, "03_fa1/", 7) == 0 || strcmp(variant, "04_fa2/epilogue") == 0 ||
+               strcmp(variant, "04_fa2/parallel") == 0) { /* between two key tiles */
         w[n++] = (Piece){"O accumulator", rows * D * 4, 0};
         w[n++] = (Piece){"l", rows * 4, 0};
         w[n++] = (Piece){"m", rows * 4, 0};
