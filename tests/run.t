@@ -133,7 +133,7 @@ is($run->{code}, 0, 'several problems: exit code 0') or diag($run->{out}, $run->
 my @tables = split /\n\n/, $run->{out};
 is(pop @tables, "4 problems: 4 good, 0 bad, 0 not run or not checked\n", 'and a line about all of them');
 is(scalar @tables, 4, 'a table for each');
-like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2, .* $words[$_][1]\n(\w.*\n){7,10}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
+like($tables[$_], qr/\Adevice .*\nproblem .* heads $words[$_][0]\/2, .* $words[$_][1]\n([\w ].*\n){7,10}PASS .*\z/, "@{$words[$_]}: a whole one") for 0 .. 3;
 my @same = grep { !/latency|_ms|tflops|gbps|percent/ } @fields;
 my @together = json_rows(@axes);
 for my $i (0 .. 3) {
