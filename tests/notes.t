@@ -75,7 +75,7 @@ for my $note (grep { !$is_new{$_} } map { s/^notes\///r } grep { /^notes\/[^\/]+
 }
 
 # ---- nothing that a first reader reads is folded away ----
-for my $page ('README.md', map { "notes/$_.md" } qw(00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 05_fa2_backward 05_fa2_backward_tensor_cores 06_fp8 06_fp8_hopper 07_flash_decoding 08_fa3)) {
+for my $page ('README.md', map { "notes/$_.md" } qw(00_naive 01_tiled 02_online_softmax 03_fa1 04_fa2 04_fa2_tensor_cores 05_fa2_backward 05_fa2_backward_tensor_cores 06_fp8 06_fp8_hopper 07_flash_decoding 08_fa3)) {
     unlike($text{$page}, qr/<details>/, "$page: nothing is folded");
 }
 
