@@ -91,14 +91,16 @@ template <typename T> __global__ void naive_output(Problem p, Tensors t, const T
     int visible = visible_keys(&p, key_length(&p, t.key_lengths, i.batch), i.row);
     const T *weights = P + flat_row * p.seqlen_k;
     const int piece = piece_of(visible);
-    const bool asks = t.score.window || p.blocks; /* in 10_block_sparse and 11_score_mod alone is a pair asked for */
+    /* Only 10_block_sparse and 11_score_mod can mask single pairs. Elsewhere the first loop takes all columns. Since it
+     * asks nothing about them, the loads of eight columns are under way at the same time. */
+    const bool masked = t.score.window || p.blocks;
     auto product = [&](int column) { return to_float(weights[column]) * to_float(v[(size_t)column * p.head_dim]); };
     float sum = 0;
     for (int column = 0; column < visible;) {
         const int end = min(column + piece, visible);
         float part = 0;
 #pragma unroll 8 /* by default nvcc unrolls by 4, and then short pieces are slower than one sum */
-        for (; column < end && !asks; column++)
+        for (; column < end && !masked; column++)
             part += product(column);
         for (; column < end; column++)
             if (in_mask(&p, &t, i, column))

@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(THREADS, 2) fa1_kernel(Problem p, Tensors t, f
     /* The first key tile is visited even if there are no keys: its step writes O = 0 and LSE = -inf. */
     for (int first_column = 0; first_column == 0 || first_column < head.keys; first_column += Bc) {
         bool first = first_column == 0;
-        /* Nobody reads the K and V before any more: since its last P~ V every warp has passed a barrier, that of a
-         * slice of O */
+        /* No warp still reads the previous K and V: since its last P~ V, each has passed a barrier, that of a slice of
+         * O. */
         load_tile_async<THREADS>(shared.k, head.k, first_column, head.keys);
         load_tile_async<THREADS>(shared.v, head.v, first_column, head.keys);
 

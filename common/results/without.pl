@@ -59,10 +59,13 @@ my %tables = (
     ],
 );
 my $folder = $ENV{WITHOUT} // 'build/without';
-my ($wish, @named) = ('', @ARGV);
-$wish = shift @named if @named == 1 || ($named[0] // '') eq 'build';
+my ($wish, @named) = @ARGV ? @ARGV : '';
+my @strange = grep { $wish ne 'build' || !$tables{$_} } @named;
 @named = sort keys %tables if !@named;
-if ($wish eq 'check') {
+if (@strange) {
+    print STDERR "without.pl: $strange[0]: after build choose " . join(' or ', sort keys %tables) . "\n";
+    exit 2;
+} elsif ($wish eq 'check') {
     changed(@$_) for map { @$_[4 .. $#$_] } values %tables;
 } elsif ($wish eq 'build') {
     build(@named);
